@@ -15,6 +15,7 @@ from brokerd.datadir.partition_directories import remove_directories
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
 from brokerd.datadir.topic_store import TopicStore
+from brokerd.errors import NotLeaderError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import InSync, Role
 from brokerd.partition.derived_files import encode_snapshot, write_snapshot
@@ -58,24 +59,25 @@ class ReplicaChanges:
         yield from self._promise(epochs)
         self._partitions.follow({tp: epoch for tp, epoch in epochs.items() if tp in self._partitions})
 
-    def cut(self, partition: ReplicatedPartition, offset: int, leader_epoch: int) -> Steps[dict[ReplicatedPartition, Exception]]:
-        """See truncate in brokerd/partition/following.py. Raises NotLeaderError if the leader that has told where to cut is not
-        followed any more: what it lacks may be acknowledged in another epoch.
+    def cut(self, cuts: Mapping[ReplicatedPartition, int], leader_epoch: int) -> Steps[dict[ReplicatedPartition, Exception]]:
+        """See truncate in brokerd/partition/following.py. Raises NotLeaderError if the leader that asked, of this epoch, is not
+        followed any more when its turn comes: another one may count what would be cut.
         """
         self._opening.check_writable()
-        partition.core.check_tenure((Role.FOLLOWER, leader_epoch))
-        return (yield from truncate({partition: offset}, self.checkpoint_now))
+        for partition in cuts:
+            partition.core.check_tenure((Role.FOLLOWER, leader_epoch))
+        return (yield from truncate(cuts, self.checkpoint_now))
 
     def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
         """Replaces the copy of a follower that is not in sync by an empty log that begins at the snapshot. A crash leaves the old
-        log, an empty one at offset 0 or the new one. Raises OSError; NotLeaderError as `cut` does.
+        log, an empty one at offset 0 or the new one; so does an OSError, after which the copy can begin anew again. Raises
+        OSError; NotLeaderError as `cut` does.
         """
-        topic = self._topics.any_by_id(tp.topic_id)
-        assert topic is not None, "the directory holds it"
+        topic, partition = self._topics.any_by_id(tp.topic_id), self._partitions.replica(tp)
+        if topic is None or partition is None:
+            raise NotLeaderError(f"partition {tp} is not on this node any more")
         self._opening.check_writable()
-        copy = self._partitions.replica(tp)
-        if copy is not None:
-            copy.core.check_tenure((Role.FOLLOWER, leader_epoch))
+        partition.core.check_tenure((Role.FOLLOWER, leader_epoch))
         # First of all, lest a start takes the removed batches for damage.
         self._close([tp])
         self._checkpoint.replace(tp, NEW_PARTITION._replace(leader_epoch=leader_epoch))
@@ -93,7 +95,17 @@ class ReplicaChanges:
             self._files.sync_dir()
             made.append(self._opening.begin_at(topic, config, tp, entry))
 
-        yield make
+        def make_empty() -> None:
+            remove_directories(self._files, [tp])
+            made.append(self._opening.make(topic, config, tp))
+
+        try:
+            yield make
+        except OSError:
+            yield make_empty  # else the directory would have no copy before its next start
+            self._partitions.add(self._opening.open(topic, config, tp, made[0]))
+            self._partitions.follow({tp: leader_epoch})
+            raise
         self._partitions.add(self._opening.open(topic, config, tp, made[0]))
         self._checkpoint.replace(tp, entry)
         yield self.checkpoint_now()

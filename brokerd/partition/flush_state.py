@@ -63,6 +63,11 @@ class FlushState:
         """True if a flush has something to do."""
         return bool(self.dirty_bytes > 0 or self.sealed or self.snapshots.has_waiting)
 
+    @property
+    def has_unsynced(self) -> bool:
+        """True while batches or closed segments wait for a flush, or one is under way. Snapshots that wait do no harm to a cut."""
+        return bool(self.dirty_bytes > 0 or self.sealed or self.under_way is not None)
+
     def seal(self, segment: SegmentBounds, snapshot: Snapshot) -> None:
         """Adds a closed segment, and the snapshot at its end, to the next flush."""
         self.sealed.append(segment)
@@ -111,9 +116,7 @@ class FlushState:
 
     def truncate(self, end_offset: int) -> None:
         """Follows a cut of the log at `end_offset`. Everything must have been flushed."""
-        assert self.under_way is None
-        assert not self.sealed, "all is flushed before a cut"
-        assert self.dirty_bytes == 0, "all is flushed before a cut"
+        assert not self.has_unsynced, "all is flushed before a cut"
         self.recovery_point = min(self.recovery_point, end_offset)
         self._recovery_mark = (min(self._recovery_mark[0], end_offset), self._recovery_mark[1])
 
@@ -192,6 +195,7 @@ class KeptSnapshots:
         self._durable = [offset for offset in self._durable if offset not in old]
         return old
 
-    def forget(self, offsets: Sequence[int]) -> None:
-        """Drops snapshots that a cut removes from disk."""
+    def forget(self, offsets: Sequence[int], end_offset: int) -> None:
+        """Drops snapshots that a cut removes from disk, and those that wait and lie above the log's new end."""
         self._durable = [kept for kept in self._durable if kept not in offsets]
+        self._waiting = [snapshot for snapshot in self._waiting if snapshot.offset < end_offset]

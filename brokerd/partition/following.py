@@ -99,8 +99,7 @@ class ReplicatedCore(PartitionCore):
         self._check_takes_appends(Role.FOLLOWER)
         if offset < self.ends.high_watermark:
             raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.ends.high_watermark}")
-        assert not self.flushes.is_due, "all is flushed before a cut"
-        assert self.flushes.under_way is None, "all is flushed before a cut"
+        assert not self.flushes.has_unsynced, "all is flushed before a cut"
         kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
         # A removed segment takes the snapshot at its base offset with it.
         limit = self.segments[kept].base_offset if kept < len(self.segments) else offset + 1
@@ -118,7 +117,7 @@ class ReplicatedCore(PartitionCore):
         self.segments = (*self.segments[: truncation.kept - 1], last)
         self.producers = producers
         self.epochs.truncate(end)
-        self.snapshots.forget(truncation.snapshot_offsets)
+        self.snapshots.forget(truncation.snapshot_offsets, end)
         self.flushes.truncate(end)
         moved = self.ends.truncated(end, producers.open_transactions)
         self.snapshots.add(self.snapshot())  # the cut removed those above it

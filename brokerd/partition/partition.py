@@ -444,9 +444,9 @@ class Partition:
         return self.ends.appended_bytes > self.core.flushes.flushed_bytes
 
     @property
-    def needs_flush(self) -> bool:
-        """True if a flush is under way or has something to do: bytes to sync, or what is derived from them to write."""
-        return self.core.flushes.is_due or self.core.flushes.under_way is not None
+    def has_unsynced(self) -> bool:
+        """True while a flush is due or under way that a cut has to wait for."""
+        return self.core.flushes.has_unsynced
 
     def prepare_flush(self) -> FlushTask | None:
         """Begins a flush, to be run in a thread; None if nothing is dirty, a flush is under way or the log has stopped."""

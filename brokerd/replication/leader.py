@@ -9,9 +9,10 @@ that it rests on. Until a proposal is decided, the leader counts everybody who m
   and it is elected.
 
 A follower joins when it has everything below the high watermark, and everything that the log had when the leader's epoch began:
-the leader before may have acknowledged that. It leaves when it has not reached the end of the log for replica.lag.time.max.ms, when
-its node has ended or has another directory, or when it has less than it had reported: its disk has lost something (Kafka's
-Partition.maybeShrinkIsr and maybeExpandIsr, and KIP-841 for nodes that have ended).
+the leader before may have acknowledged that. It has the log start, too: what is deleted stays deleted. It leaves when it has not
+reached the end of the log for replica.lag.time.max.ms, when its node has ended or has another directory, or when it has less than
+it had reported: its disk has lost something (Kafka's Partition.maybeShrinkIsr and maybeExpandIsr, and KIP-841 for nodes that have
+ended).
 """
 
 from __future__ import annotations
@@ -65,9 +66,8 @@ class LedPartition:
         self._at = at
         self._since_ms = now_ms
         self._followers: dict[int, Follower] = {}
-        self._joining: InSyncReplica | None = None  # by a proposal that is not decided
-        self._last: Proposal | None = None  # that it joins
-        self._is_uncertain = False  # an earlier one may have been made, or be made later
+        self._joining: InSyncReplica | None = None  # by proposals that are not decided
+        self._open_proposals = 0  # of them: each may be made yet
         self._is_lost: set[int] = set()  # nodes that have lost what they had reported
         self._count()
 
@@ -84,7 +84,7 @@ class LedPartition:
     def entry_changed(self, at: PartitionAt) -> None:
         """Takes a newer entry of the same leader epoch: an earlier proposal is decided."""
         if at.mod_revision > self._at.mod_revision:
-            self._at, self._joining, self._last, self._is_uncertain = at, None, None, False
+            self._at, self._joining, self._open_proposals = at, None, 0
             self._is_lost.intersection_update(self._others())
             self._count()
 
@@ -109,8 +109,8 @@ class LedPartition:
             self.partition.replica_fetched(node.id, durable_end)
 
     def log_starts(self) -> list[int]:
-        """The log starts that the other in-sync replicas have reported."""
-        known = (self._followers.get(node_id) for node_id in self._others())
+        """The log starts that the other replicas have reported that are in sync, or may be."""
+        known = (self._followers.get(node_id) for node_id in self._counted())
         return [follower.log_start_offset if follower is not None else _NOWHERE for follower in known]
 
     def lag(self, now_ms: int) -> Lag:
@@ -153,16 +153,15 @@ class LedPartition:
         if joining is None:
             return Proposal(self.entry, self._at.mod_revision) if self._joining is not None else None
         self._joining = replica_of(joining)
-        self._is_uncertain = self._is_uncertain or self._last is not None
-        self._last = Proposal(joined(self.entry, self._joining), self._at.mod_revision, joining)
+        self._open_proposals += 1
         self._count()
-        return self._last
+        return Proposal(joined(self.entry, self._joining), self._at.mod_revision, joining)
 
     def given_up(self, proposal: Proposal) -> None:
-        """This proposal has certainly not been made, and will not be. Another one that the same replica joins may be."""
-        if proposal is self._last:
-            self._last = None
-            if not self._is_uncertain:
+        """This proposal has certainly not been made, and will not be; others that name the same replica may be."""
+        if proposal.joining is not None and proposal.mod_revision == self._at.mod_revision:
+            self._open_proposals -= 1
+            if not self._open_proposals:
                 self._joining = None
                 self._count()
 
@@ -180,7 +179,8 @@ class LedPartition:
         follower = self._followers.get(node.id)
         if follower is None or follower.node_epoch != node.epoch or node.id in {replica.node_id for replica in self.entry.isr}:
             return False
-        return follower.durable_end >= max(self.partition.ends.high_watermark, self.partition.epoch_start_offset)
+        ends, epoch_start = self.partition.ends, self.partition.epoch_start_offset
+        return follower.durable_end >= max(ends.high_watermark, epoch_start) and follower.log_start_offset >= ends.log_start_offset
 
     def _own(self, nodes: Mapping[int, Node]) -> Node | None:
         node = nodes.get(self.entry.leader)
@@ -195,12 +195,14 @@ class LedPartition:
         replica = follower.replica
         return replica.node_id not in self._is_lost and (replica in self.entry.isr or replica == self._joining)
 
+    def _counted(self) -> set[int]:
+        return {*self._others(), self._joining.node_id} if self._joining is not None else set(self._others())
+
     def _count(self) -> None:
         """Tells the partition whom the high watermark waits for."""
         if self.is_over:
             return
-        others = self._others()
-        counted = {*others, self._joining.node_id} if self._joining is not None else others
+        counted = self._counted()
         self.partition.set_in_sync(in_sync_of(self.entry)._replace(followers=counted))
         for node_id in counted:
             follower = self._followers.get(node_id)

@@ -291,7 +291,8 @@ class ClusterNode:
                 raise NotReadyError(text, fate=Fate.NOT_APPENDED)
 
     async def has_log_start(self, partition: Partition) -> None:
-        """Returns once all in-sync replicas have the partition's log start, durably. Raises RequestTimedOutError."""
+        """Returns once all in-sync replicas have the partition's log start, durably. Raises RequestTimedOutError,
+        NotLeaderError."""
         assert self._leading is not None, "it has joined"
         try:
             async with asyncio.timeout(_REPLICATED_S):

@@ -21,7 +21,7 @@ import contextlib
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -501,26 +501,31 @@ class Members:
         rest take effect. Partitions without any transaction behind the last stable offset that was kept need no answer. True if
         nothing is unknown any more; else call it again later."""
         async with self._settling:
-            unknown = [partition for partition in self.partitions.of_clients() if _is_unsettled(partition)]
-            asked = []
-            for partition in unknown:
+            unknown = {one: one.leader_epoch for one in self.partitions.of_clients() if _is_unsettled(one)}
+            asked = dict[Partition, int]()
+            for partition, epoch in unknown.items():
+                if not partition.leads_in(epoch) or UNSETTLED not in partition.ends.held_back:
+                    continue
                 from_offset = partition.ends.held_back[UNSETTLED]
                 try:
                     has_any = await asyncio.to_thread(partition.look_ups.has_transactions, from_offset)
                 except WireError:
                     has_any = True
                 if has_any:
-                    asked.append(partition)
-                else:
+                    asked[partition] = epoch
+                elif partition.leads_in(epoch):
                     partition.wake(partition.release(UNSETTLED))
             try:
                 for at in range(0, len(asked), SETTLED_MAX):
-                    await self._settle(asked[at : at + SETTLED_MAX])
+                    await self._settle(dict(list(asked.items())[at : at + SETTLED_MAX]))
             except WireError as error:
                 logger.debug("what commits hold back is not known yet: %s", error)
             return not any(_is_unsettled(partition) for partition in unknown)
 
-    async def _settle(self, partitions: Sequence[Partition]) -> None:
+    async def _settle(self, partitions: Mapping[Partition, int]) -> None:
+        """`partitions`: with the leader epochs in which this is asked. The answer says nothing of a later one: another node may
+        have led meanwhile.
+        """
         request = pb.PreparedHoldsRequest()
         for partition in partitions:
             request.partitions.add(topic_id=partition.tp.topic_id, partition=partition.tp.partition)
@@ -536,15 +541,18 @@ class Members:
                 if not answered.more:
                     break
                 request.after_transactional_id = answered.commits[-1].transactional_id
+            led = [partition for partition, epoch in partitions.items() if partition.leads_in(epoch)]
+            tps = {partition.tp for partition in led}
             for commit in found:
                 name, version = commit.transactional_id, commit.txn_version
                 if version > self._released.get(name, _NONE):
                     for one in commit.held_back:
                         tp = TopicIdPartition(one.topic_id, one.partition)
-                        self.hold(name, version, tp, max(one.first_offset, shown.get(tp, 0)))
+                        if tp in tps:
+                            self.hold(name, version, tp, max(one.first_offset, shown[tp]))
         finally:
             self._released = None
-        self.partitions.release(UNSETTLED, partitions)
+        self.partitions.release(UNSETTLED, led)
 
     async def _ask_holds(self, request: pb.PreparedHoldsRequest) -> pb.PreparedHoldsResponse:
         node_id, hosted = self._peers.coordinator(), self._coordinator_here()

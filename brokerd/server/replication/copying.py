@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _RETRY_MS = 200
-_FLUSHES_MAX = 3  # in a row: the first may be one that had begun before
+_FLUSHES = 3  # in a row: the one under way, which may have begun before, the next, and one more
 
 
 class Copying:
@@ -139,6 +139,9 @@ class Copier:
         self._sent: dict[TopicIdPartition, Position] = {}  # what the leader knows, on the present stream
         self._paused: dict[TopicIdPartition, int] = {}  # partitions that failed, and until when they wait (ms)
         self._problems: dict[TopicIdPartition, str] = {}  # what was logged
+        self._behind: set[TopicIdPartition] = set()  # partitions whose log starts are not durable
+        self._write_again_ms = 0  # after a checkpoint that could not be written
+        self._is_warned = False  # of that
         self.bytes_in = 0  # of the batches that it has copied
         self.task = asyncio.create_task(self._run())
 
@@ -226,11 +229,30 @@ class Copier:
             else:
                 self._problems.pop(tp, None)
         await asyncio.gather(*(self._make_durable(partition) for partition in taken if partition.is_dirty))
-        if any(partition.ends.log_start_offset > self._replicas.durable_log_start(partition.tp) for partition in taken):
-            await asyncio.to_thread(self._replicas.checkpoint_now())
+        await self._keep_log_starts(taken)
+
+    async def _keep_log_starts(self, taken: Sequence[ReplicatedPartition]) -> None:
+        """Makes log starts durable. What cannot be written holds up no copies: it is tried again, or the next checkpoint has it."""
+        replica, now_ms = self._partitions.replica, self._clock.monotonic_ms()
+        self._touched |= self._behind  # a checkpoint may have been written meanwhile
+        self._behind = {
+            tp
+            for tp in (*self._behind, *(partition.tp for partition in taken))
+            if (one := replica(tp)) is not None and one.ends.log_start_offset > self._replicas.durable_log_start(tp)
+        }
+        if self._behind and now_ms >= self._write_again_ms:
+            try:
+                await asyncio.to_thread(self._replicas.checkpoint_now())
+            except OSError as error:
+                self._write_again_ms = now_ms + _RETRY_MS
+                if not self._is_warned:
+                    logger.warning("the log starts of copies cannot be written (%s): retrying", error.strerror)
+                self._is_warned = True
+            else:
+                self._is_warned = False
 
     async def _make_durable(self, partition: ReplicatedPartition) -> None:
-        for _ in range(_FLUSHES_MAX):
+        for _ in range(_FLUSHES):
             if partition.is_dirty:
                 await self._flusher.flush(partition, BROKER)
 
@@ -263,17 +285,17 @@ class Copier:
 
     async def _cut(self, partition: ReplicatedPartition, common: Common) -> None:
         """Cuts what the leader does not have."""
-        epoch, end_offset = partition.leader_epoch, partition.ends.log_end_offset
+        end_offset, leader_epoch = partition.ends.log_end_offset, partition.leader_epoch
         offset = cut_offset(partition.epochs, end_offset, common)
         if offset >= end_offset:
             raise CorruptMessageError(f"{partition.name}: the leader's log diverges, but there is nothing to cut at {offset}")
-        for _ in range(_FLUSHES_MAX):
-            if partition.needs_flush:
+        for _ in range(_FLUSHES):
+            if partition.has_unsynced:
                 await self._flusher.flush(partition, BROKER)
                 partition.health.check_writable(partition.ends.log_start_offset)
-        if partition.needs_flush:
-            raise StorageError(f"{partition.name}: not everything could be written that a cut rests on")
-        failed = await self._admin.run(self._replicas.cut(partition, offset, epoch))
+        if partition.has_unsynced:
+            raise StorageError(f"{partition.name}: what is to be cut could not be flushed yet", retry_after_ms=_RETRY_MS)
+        failed = await self._admin.run(self._replicas.cut({partition: offset}, leader_epoch))
         if partition in failed:
             raise failed[partition]
         cut_end = partition.ends.log_end_offset
@@ -285,7 +307,11 @@ class Copier:
         """Drops this copy, which ends below the leader's log, and begins where that begins."""
         if snapshot.seed != partition.crc_seed:
             raise CorruptMessageError(f"{partition.name}: the leader's snapshot is of another partition")
-        epoch = partition.leader_epoch
+        epoch, end_offset = partition.leader_epoch, partition.ends.log_end_offset
+        if snapshot.offset <= end_offset:
+            raise CorruptMessageError(
+                f"{partition.name}: the leader's log is said to begin at {snapshot.offset}, but this copy ends at {end_offset}"
+            )
         logger.info("%s: begins anew at offset %d, where the leader's log begins", partition.name, snapshot.offset)
         await to_its_end(self._replace(partition.tp, snapshot, epoch))
 

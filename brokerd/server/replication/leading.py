@@ -14,7 +14,7 @@ from brokerd.cluster.image import Node
 from brokerd.cluster.keys import encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.errors import CoordinationError
+from brokerd.errors import CoordinationError, Fate, NotLeaderError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
@@ -98,9 +98,18 @@ class Leading:
         self._heard_ms[node.id] = self._client.clock.monotonic_ms()
 
     async def has_log_start(self, partition: Partition, offset: int) -> None:
-        """Returns once all in-sync replicas have a log start, durably."""
-        while (led := self._led.get(partition.tp)) is not None and min(led.log_starts(), default=offset) < offset:
+        """Returns once all in-sync replicas have a log start, durably. Raises NotLeaderError if another node may lead before."""
+        epoch = partition.leader_epoch
+        while partition.leads_in(epoch):
+            led, at = self._led.get(partition.tp), self._membership.image.partition(partition.tp)
+            if led is not None and led.entry.leader_epoch == epoch:
+                if min(led.log_starts(), default=offset) >= offset:
+                    return
+            elif at is None or len(at.entry.replicas) == 1:
+                return  # there are no others; else it has not looked at them yet
             await self._told.wait()
+        text = f"{partition.name}: the log start has moved, but the leader has changed: the next one may not have it"
+        raise NotLeaderError(text, fate=Fate.UNKNOWN)
 
     def reported(self, partition: ReplicatedPartition, node: Node, durable_end: int, log_start_offset: int) -> None:
         """A follower has told how far it agrees with this leader, durably. It may do so as soon as this node leads, and once."""

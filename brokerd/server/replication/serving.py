@@ -84,6 +84,11 @@ class _Followed:
         self.watch: _Watch | None = None
         self.told: tuple[int, int, int] | None = None  # the ends that the follower knows
 
+    @property
+    def leads(self) -> bool:
+        """True if this node still leads in the follower's epoch: only then its ends are a leader's."""
+        return self.partition is not None and self.partition.leads_in(self.position.leader_epoch)
+
 
 class ReplicaStream:
     """One follower's stream; see the module docstring."""
@@ -113,11 +118,14 @@ class ReplicaStream:
 
     def _take(self, data: bytes) -> None:
         request = pb.ReplicateRequest.FromString(data)
-        self._node_id, self._node_epoch = request.node_id, request.node_epoch
+        before, self._node_id, self._node_epoch = self._node_epoch, request.node_id, request.node_epoch
         for dropped in request.dropped:
             self._drop(topic_id_partition("dropped", dropped.topic_id, dropped.partition))
         node = self._node()
         self._leading.heard(node)
+        if self._node_epoch != before:
+            for tp, told in self._followed.items():  # what it has told stands, and counts for its new registration
+                self._report(node, tp, told)
         for given in request.positions:
             tp = topic_id_partition("positions", given.topic_id, given.partition)
             position = Position(
@@ -179,12 +187,15 @@ class ReplicaStream:
             if not self._due and not await self._wait(until):
                 for tp in self._moved:
                     followed = self._followed[tp]
-                    if followed.partition is not None and followed.told != _ends(followed.partition):
+                    partition = followed.partition
+                    # Another role makes it due, and the next look says so.
+                    if partition is not None and followed.leads and followed.told != _ends(partition):
                         self._add(response, tp, followed)
                 self._moved.clear()
                 break
-            while self._due and left > 0:
-                left -= await self._look(next(iter(self._due)), response, records)
+            for tp in list(self._due):  # one that gets more meanwhile waits for the next request, which says where it goes on
+                if left > 0:
+                    left -= await self._look(tp, response, records)
         return join_records(response, [[chunk] for chunk in records])
 
     async def _wait(self, until: float) -> bool:
@@ -210,15 +221,14 @@ class ReplicaStream:
                 self._report(self._node(), tp, followed)
             del self._due[tp]
             chunks = await self._news(partition, followed, response)
+            if chunks:
+                self._add(response, tp, followed).record_chunks = len(chunks)
         except Exception as error:
             problem = error if isinstance(error, WireError) else internal(f"copies of {tp}", error)
             self._drop(tp)
             response.updates.add(topic_id=tp.topic_id, partition=tp.partition, error=to_proto(problem))
             return 0
-        if chunks:
-            update = self._add(response, tp, followed)
-            update.record_chunks = len(chunks)
-            records.extend(chunks)
+        records.extend(chunks)
         size_bytes = sum(map(len, chunks))
         self._leading.bytes_out += size_bytes
         return size_bytes
@@ -268,8 +278,10 @@ class ReplicaStream:
             return await self._broker.readers.run(BROKER, partial(read, cached_only=False))
 
     def _add(self, response: pb.ReplicateResponse, tp: TopicIdPartition, followed: _Followed) -> pb.ReplicaUpdate:
-        """An update with the leader's ends, which the follower knows from then on."""
+        """An update with the leader's ends, which the follower knows from then on. Raises NotLeaderError."""
         assert followed.partition is not None, "it is watched"
+        if not followed.leads:
+            raise NotLeaderError(f"partition {tp} has another leader meanwhile")
         followed.told = high_watermark, last_stable_offset, log_start_offset = _ends(followed.partition)
         return response.updates.add(
             topic_id=tp.topic_id,

@@ -21,6 +21,8 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
 from brokerd.partition.core import InSync
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.log_state import Snapshot
 from brokerd.partition.partition import Partition
 from brokerd.storage.files import Files, RealFiles
 from tests.support.build import append, payloads
@@ -87,12 +89,12 @@ def test_a_copy_is_cut_or_replaced_only_for_the_leader_that_asked(files: MemoryF
     for epoch in (6, 7):
         run_here(manager.replicas.follow({tp: epoch}))
     with pytest.raises(NotLeaderError, match="the leader has changed"):
-        run_here(manager.replicas.cut(copy, 0, 6))
+        run_here(manager.replicas.cut({copy: 0}, 6))
     with pytest.raises(NotLeaderError, match="the leader has changed"):
         run_here(manager.replicas.begin_anew(tp, copy.snapshot_at(0), 6))
     assert manager.partitions.replica(tp) is copy
     assert copy.ends.log_end_offset == 1
-    assert run_here(manager.replicas.cut(copy, 0, 7)) == {}
+    assert run_here(manager.replicas.cut({copy: 0}, 7)) == {}
     assert copy.ends.log_end_offset == 0
 
 
@@ -225,3 +227,37 @@ def test_a_topic_deleted_meanwhile_is_not_led(files: MemoryFiles) -> None:
     with pytest.raises(StopIteration):
         steps.send(None)
     assert list(manager.partitions) == []
+
+
+def replica(manager: LogManager, number: int) -> ReplicatedPartition:
+    partition = manager.partitions.replica(TopicIdPartition(TOPIC.id, number))
+    assert partition is not None
+    return partition
+
+
+def following(files: MemoryFiles) -> LogManager:
+    """It has a record of epoch 5, and follows the leader of epoch 6."""
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0]))
+    tp = TopicIdPartition(TOPIC.id, 0)
+    run_here(manager.replicas.lead({tp: 5}, {tp: InSync([2], 2, 3)}))
+    append(held(manager, 0), b"copied..")
+    held(manager, 0).flush()
+    run_here(manager.replicas.follow({tp: 6}))
+    return manager
+
+
+def test_a_copy_is_not_cut_or_begun_anew_for_a_leader_that_has_been_replaced(files: MemoryFiles) -> None:
+    """What the leader of epoch 5 asked for has waited for its turn. The one of epoch 6 may count what is here."""
+    manager = following(files)
+    log, tp = replica(manager, 0), TopicIdPartition(TOPIC.id, 0)
+    with pytest.raises(NotLeaderError):
+        run_here(manager.replicas.cut({log: 0}, 5))
+    with pytest.raises(NotLeaderError):
+        run_here(manager.replicas.begin_anew(tp, Snapshot(log.crc_seed, 7, (), {}, 0), 5))
+    assert replica(manager, 0) is log
+    assert log.ends.log_end_offset == 1
+    assert run_here(manager.replicas.cut({log: 0}, 6)) == {}
+    assert log.ends.log_end_offset == 0
+    run_here(manager.replicas.begin_anew(tp, Snapshot(log.crc_seed, 7, (), {}, 0), 6))
+    assert replica(manager, 0).ends.log_end_offset == 7

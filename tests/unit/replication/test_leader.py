@@ -116,19 +116,19 @@ def test_a_proposal_that_was_certainly_not_made_counts_no_more() -> None:
     assert led.high_watermark == end
 
 
-def test_a_proposal_that_was_not_made_says_nothing_of_an_earlier_one() -> None:
+@pytest.mark.parametrize("second", ["joins", "leaves"])
+def test_a_proposal_that_was_not_made_says_nothing_of_an_earlier_one(second: str) -> None:
+    """The store's answer to the first one was lost, and it could not be asked again: the first may be made, and node 3 elected."""
     led = Led(left(ENTRY, {3}))
     led.report(3, 0)
-    first, second = led.proposal(), led.proposal()  # whether the first one is made is not known
-    assert first is not None
-    assert second is not None
-    led.led.given_up(second)
+    assert led.proposal() == Proposal(ENTRY, 1, NODES[3])
+    again = led.proposal() if second == "joins" else led.proposal(1, 3)
+    assert again is not None
+    led.led.given_up(again)
     end = led.append()
     led.report(2, end)
-    assert led.high_watermark == 0
-    led.led.given_up(Proposal(ENTRY, 1))  # somebody else's
-    assert led.high_watermark == 0
-    led.decide(left(ENTRY, {3}))
+    assert led.high_watermark == 0, "node 3 may be in sync by now, and lacks it"
+    led.report(3, end)
     assert led.high_watermark == end
 
 
@@ -155,6 +155,17 @@ def test_another_disk_of_a_node_does_not_count_for_the_one_in_sync() -> None:
     led.report(3, end, life=other)
     assert led.high_watermark == 0, "the disk that is in sync may come back"
     assert led.led.proposal({**NODES, 3: other}, 0, LAG_MS) == Proposal(left(ENTRY, {3}), 1)
+
+
+def test_a_leader_of_an_earlier_epoch_changes_nothing() -> None:
+    """This node leads again, with others in sync, and has not looked at the entry yet."""
+    led = Led(left(ENTRY, {3}))
+    led.report(3, 0)
+    led.log.lead(3, in_sync_of(ENTRY))
+    assert led.proposal() is None
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == 0
 
 
 @pytest.mark.parametrize("has", [-1, 0])
@@ -314,3 +325,16 @@ def test_the_lag_is_that_of_the_slowest_follower() -> None:
     assert led.led.lag(1_000) == (1, 900), "who is not in sync is behind all the same"
     led.decide(ENTRY._replace(replicas=(1,), isr=ALL[:1]))
     assert led.led.lag(1_000) == (0, 0)
+
+
+def test_who_joins_has_the_log_start_durably() -> None:
+    """DeleteRecords has been answered: what it has deleted must not come back with another leader."""
+    led = Led(left(ENTRY, {3}))
+    end = led.append(2)
+    led.report(2, end)
+    led.log.set_log_start(1)
+    led.led.reported(NODES[3], end, 0, led.now_ms)
+    assert led.proposal() is None
+    led.led.reported(NODES[3], end, 1, led.now_ms)
+    assert led.proposal() is not None
+    assert sorted(led.led.log_starts()) == [0, 1], "who joins counts, too"

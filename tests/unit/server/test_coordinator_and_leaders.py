@@ -16,12 +16,21 @@ from brokerd.errors import (
     TxnAbortedError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.internode.v1.internode_pb2 import FreezeMembersRequest, ReleaseRequest, WriteMarkersRequest
+from brokerd.internode.v1.internode_pb2 import (
+    FreezeMembersRequest,
+    PreparedHold,
+    PreparedHoldsRequest,
+    PreparedHoldsResponse,
+    ReleaseRequest,
+    WriteMarkersRequest,
+)
+from brokerd.partition.log_ends import UNSETTLED
 from brokerd.server.coordinator import leaders
+from brokerd.server.coordinator.members import Members
 from brokerd.server.handlers import groups, transaction_admin, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
-from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
+from brokerd.wire.v1.coordinator_log_pb2 import HeldBack, MemberOpened
 from tests.support.clock import ManualClock
 from tests.support.inner_broker import PRINCIPAL, end_request
 from tests.support.inner_cluster import InnerCluster, cluster
@@ -490,3 +499,41 @@ async def test_a_log_that_cannot_be_used_is_tried_again(monkeypatch: pytest.Monk
             assert "rotten" in caplog.text
         await host.sweep()
         assert host.hosted is not None
+
+
+@pytest.mark.parametrize("leads_again", [True, False])
+async def test_an_answer_about_holds_is_of_the_epoch_in_which_it_was_asked(
+    monkeypatch: pytest.MonkeyPatch, leads_again: bool
+) -> None:
+    """Another node has led meanwhile: what it took of a commit is not known here, and what it released is not held here."""
+    async with cluster(ManualClock()) as running:
+        await begin(running)
+        node, tp = running.nodes[1], running.tps[1]
+        log, replicas = node.logs.partitions.replica(tp), node.logs.replicas
+        assert log is not None
+
+        async def change(role: str) -> None:
+            running.epoch += 1
+            take = replicas.lead if role == "leads" else replicas.follow
+            await node.broker.admin.run(take({tp: running.epoch}))
+
+        async def ask(_members: Members, request: PreparedHoldsRequest) -> PreparedHoldsResponse:
+            if one_of(request) and not asked:
+                asked.append(request)
+                await change("follows")
+                if leads_again:
+                    await change("leads")
+            held_back = [HeldBack(topic_id=tp.topic_id, partition=tp.partition, first_offset=0)]
+            found = PreparedHold(transactional_id=NAME, txn_version=0, held_back=held_back)
+            return PreparedHoldsResponse(coordinator_epoch=epoch(running), commits=[found] if not leads_again else [])
+
+        def one_of(request: PreparedHoldsRequest) -> bool:
+            return any(one.partition == tp.partition for one in request.partitions)
+
+        asked: list[PreparedHoldsRequest] = []
+        await change("follows")
+        await change("leads")
+        monkeypatch.setattr(Members, "_ask_holds", ask)
+        assert await node.broker.members.settle() == (not leads_again)
+        assert asked
+        assert list(log.ends.held_back) == ([UNSETTLED] if leads_again else [])

@@ -1,0 +1,249 @@
+"""Copies of partitions on several nodes in one process, over streams in memory: each node's directory, what it leads and what it
+copies are real. The test is the cluster: it says who leads what, and when each node hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+
+from brokerd.clock import SystemClock
+from brokerd.cluster.assignments import Life
+from brokerd.cluster.image import ClusterImage, Node
+from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, encode
+from brokerd.config.broker import BrokerConfig
+from brokerd.coordination.client import CoordinationClient
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.node_state import ClusterIdentity
+from brokerd.datadir.topic_store import Topic
+from brokerd.errors import CoordinationError
+from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.replication.leader import in_sync_of
+from brokerd.server.broker import BrokerParts
+from brokerd.server.cluster.calls import NodeCalls
+from brokerd.server.cluster.membership import Membership
+from brokerd.server.cluster.node import ClusterNode
+from brokerd.server.replication.copying import Copying
+from brokerd.server.replication.leading import Leading
+from brokerd.server.replication.serving import ReplicaStream
+from brokerd.server.streams import Context
+from tests.support.files import MemoryFiles
+
+TOPIC = Topic("orders", b"o" * 16, 2, {})
+LAG_MS = 10_000
+_KEYS = Keys("prod")
+_DEADLINE_S = 10.0
+
+
+def tp_of(number: int) -> TopicIdPartition:
+    """A partition of the topic."""
+    return TopicIdPartition(TOPIC.id, number)
+
+
+class _Peers:
+    """What BrokerParts needs of a cluster here."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id, self.topics = node_id, self
+
+    def coordinator(self) -> int:
+        return NO_LEADER
+
+    async def producer_numbers(self, at_least: int) -> tuple[int, int]:
+        return at_least, at_least
+
+    async def create_coordinator(self) -> None:
+        raise AssertionError("no test needs it")
+
+
+class _Stream:
+    """Both ends of one stream of bytes."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.answered: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.task: asyncio.Task[None] | None = None
+
+    # The follower's
+    async def write(self, data: bytes) -> None:
+        await self.asked.put(data)
+
+    async def read(self) -> object:
+        data = await self.answered.get()
+        return data if data is not None else grpc.aio.EOF
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+class _LeadersEnd:
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+
+    async def read(self) -> object:
+        data = await self._stream.asked.get()
+        return data if data is not None else grpc.aio.EOF
+
+    async def write(self, data: bytes) -> None:
+        await self._stream.answered.put(data)
+
+
+class Store:
+    """The store's answers to changes of who is in sync: what the test has put here, else a failed comparison."""
+
+    def __init__(self) -> None:
+        self.clock, self.answered_ms = SystemClock(), SystemClock().monotonic_ms()
+        self.answers: list[int | CoordinationError | None] = []
+        self.asked: list[Mapping[str, bytes]] = []
+
+    async def transact(self, _compares: Mapping[str, int], puts: Mapping[str, bytes]) -> int | None:
+        """See CoordinationClient."""
+        self.asked.append(puts)
+        await asyncio.sleep(0)
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, CoordinationError):
+            raise answer
+        return answer
+
+
+class CopyNode:
+    """One node."""
+
+    def __init__(self, copies: Copies, number: int, settings: Mapping[str, Any]) -> None:
+        self.id, self.copies, clock = number, copies, SystemClock()
+        config = dataclasses.replace(BrokerConfig(), node_id=number, **settings)
+        self.files = MemoryFiles()
+        self.logs = LogManager(config, self.files, clock, cluster=ClusterIdentity("prod", "id of prod"))
+        self.logs.open()
+        self.broker = BrokerParts(config, self.logs, clock, cast("ClusterNode", _Peers(number)))
+        self.image = ClusterImage(_KEYS)
+        self.store = Store()
+        life = Life(number, 10 + number, f"d{number}")
+        membership = cast("Membership", SimpleNamespace(image=self.image, node_id=number, life=life))
+        self.membership = membership
+        self.leading = Leading(cast("CoordinationClient", self.store), membership, self.logs.partitions, LAG_MS)
+        self.copying = Copying(
+            self.logs.partitions,
+            self.logs.replicas,
+            membership,
+            cast("NodeCalls", self),
+            self.broker.flusher,
+            self.broker.admin,
+            clock,
+            self.leading.unable,
+        )
+
+    async def replicate(self, node: Node) -> Any:
+        """See NodeCalls."""
+        stream, leader = _Stream(), self.copies.nodes[node.id]
+        served = ReplicaStream(leader.broker, leader.membership, leader.leading, cast("Context", _LeadersEnd(stream)))
+
+        async def serve() -> None:
+            try:
+                await served.run()
+            finally:
+                await stream.answered.put(None)
+
+        stream.task = asyncio.create_task(serve())
+        self.copies.streams.append(served)
+        return stream
+
+    def log(self, number: int = 0) -> ReplicatedPartition:
+        """Its copy of a partition."""
+        found = self.logs.partitions.replica(tp_of(number))
+        assert found is not None
+        return found
+
+    async def hears(self, entry: PartitionEntry, revision: int, number: int = 0) -> None:
+        """Of a new entry: takes its role in it, and then tells those who lead and copy."""
+        self.sees(entry, revision, number)
+        await self.takes_role(entry, number)
+        self.leading.follow_image()
+        self.copying.follow_image()
+
+    def sees(self, entry: PartitionEntry, revision: int, number: int = 0) -> None:
+        """The image has a new entry, and nothing else happens yet."""
+        self.image.put(_KEYS.partition(tp_of(number)), encode(entry), create_revision=1, mod_revision=revision)
+
+    def registers(self, number: int, epoch: int) -> None:
+        """A node has registered anew; this node hears of it."""
+        entry = encode(Registration("h", 1, f"d{number}"))
+        self.image.put(_KEYS.node(number), entry, create_revision=epoch, mod_revision=epoch)
+        if number == self.id:
+            self.membership.life = Life(number, epoch, f"d{number}")
+
+    async def takes_role(self, entry: PartitionEntry, number: int = 0) -> None:
+        """Leads or follows, as an entry says."""
+        tp, replicas = tp_of(number), self.logs.replicas
+        if entry.leader == self.id:
+            await self.broker.admin.run(replicas.lead({tp: entry.leader_epoch}, {tp: in_sync_of(entry)}))
+        else:
+            await self.broker.admin.run(replicas.follow({tp: entry.leader_epoch}))
+
+    async def close(self) -> None:
+        """Ends it."""
+        await self.copying.stop()
+        self.broker.begin_stop()
+        self.broker.drop_waiting()
+        await self.broker.coordinator.drain()
+        await self.broker.close()
+
+
+class Copies:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, CopyNode] = {}
+        self.streams: list[ReplicaStream] = []
+
+    def __iter__(self) -> Iterator[CopyNode]:
+        return iter(self.nodes.values())
+
+    def is_followed(self, tp: TopicIdPartition, epoch: int) -> bool:
+        """True if a follower has told where it is in this epoch."""
+        found = (stream._followed.get(tp) for stream in self.streams)
+        return any(followed is not None and followed.position.leader_epoch == epoch for followed in found)
+
+    def entry(self, leader: int, epoch: int, isr: Sequence[int] = ()) -> PartitionEntry:
+        """An entry; without `isr`, all are in sync."""
+        members = tuple(InSyncReplica(each, f"d{each}") for each in isr or self.nodes)
+        return PartitionEntry(tuple(self.nodes), members, leader, 10 + leader, epoch)
+
+
+@contextlib.asynccontextmanager
+async def copies(count: int = 2, **settings: Any) -> AsyncIterator[Copies]:
+    """Nodes 1, 2, ..., each with empty copies of both partitions, and no role."""
+    running = Copies()
+    try:
+        for number in range(1, count + 1):
+            running.nodes[number] = CopyNode(running, number, settings)
+        for node in running:
+            topic = encode(TopicEntry(TOPIC.name, TOPIC.partition_count, {}))
+            node.image.put(_KEYS.topic(TOPIC.id), topic, create_revision=1, mod_revision=1)
+            node.image.put(_KEYS.name(TOPIC.name), TOPIC.id.hex().encode(), create_revision=1, mod_revision=1)
+            for other in running.nodes:
+                entry = encode(Registration("h", 1, f"d{other}"))
+                node.image.put(_KEYS.node(other), entry, create_revision=10 + other, mod_revision=10 + other)
+            await node.broker.admin.run(node.logs.changes.hold(TOPIC, [0, 1]))
+        yield running
+    finally:
+        for node in running:
+            await node.close()
+
+
+async def until(holds: Callable[[], object], what: str = "it holds") -> None:
+    """Waits until `holds()`."""
+    try:
+        async with asyncio.timeout(_DEADLINE_S):
+            while not holds():  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"not in time: {what}") from None

@@ -1,0 +1,212 @@
+"""Goal: copies become equal whatever happens to roles meanwhile. Method: real directories, leaders and copiers, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from typing import Any
+
+import pytest
+
+from brokerd.errors import Fate, NotLeaderError
+from brokerd.partition.derived_files import write_snapshot
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.reader import FetchDataInfo
+from brokerd.server.replication.serving import ReplicaStream
+from brokerd.steps import Job
+from tests.support.build import append, payloads
+from tests.support.copies import LAG_MS, copies, tp_of, until
+
+
+async def test_a_follower_copies_what_its_leader_has() -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        entry = all_of_them.entry(1, 1)
+        await one.hears(entry, 2)
+        await two.hears(entry, 2)
+        append(one.log(), b"from one")
+        await until(lambda: one.log().ends.high_watermark == 1)
+        await until(lambda: payloads(two.log()) == [b"from one"])
+
+
+async def test_a_follower_is_cut_in_several_steps() -> None:
+    """Their logs part where each has led in turn: it asks again after each cut, and has written nothing in between."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        # Both have epoch 1; node 2 also 3 and 5, and node 1 epoch 4, each unread by the other.
+        await one.takes_role(all_of_them.entry(1, 1))
+        await two.takes_role(all_of_them.entry(2, 1))
+        await two.takes_role(all_of_them.entry(2, 3))
+        append(two.log(), b"two at 3")
+        await two.takes_role(all_of_them.entry(2, 5))
+        append(two.log(), b"two at 5")
+        await one.takes_role(all_of_them.entry(1, 2))
+        append(one.log(), b"one at 2")
+        await one.takes_role(all_of_them.entry(1, 4))
+        append(one.log(), b"one at 4")
+        last = all_of_them.entry(1, 6)
+        await one.hears(last, 2)
+        await two.hears(last, 2)
+        await until(lambda: payloads(two.log()) == [b"one at 2", b"one at 4"], "equal copies")
+
+
+@pytest.mark.parametrize("before", [1, 2])
+async def test_a_report_that_comes_before_the_leader_counts_is_not_lost(before: int) -> None:
+    """A follower tells how far it is once. Its leader has the role then, and looks at the entries a moment later."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        first = all_of_them.entry(before, 1)
+        for node in all_of_them:
+            await node.hears(first, 2)
+        append(all_of_them.nodes[before].log(), b"for both")
+        await until(lambda: one.log().ends.high_watermark == two.log().ends.high_watermark == 1)
+        again = all_of_them.entry(1, 2)
+        one.sees(again, 3)
+        await one.takes_role(again)
+        await two.hears(again, 3)
+        await until(lambda: all_of_them.is_followed(tp_of(0), 2), "it has reported")
+        one.leading.follow_image()
+        one.copying.follow_image()
+        led = one.leading.led(one.log())
+        assert led is not None
+        late_ms = one.broker.clock.monotonic_ms() + 2 * LAG_MS
+        assert led.proposal(one.image.nodes, late_ms, LAG_MS) is None, "it has everything, and stays in sync"
+
+
+async def test_a_follower_that_is_registered_anew_reports_again() -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        entry = all_of_them.entry(1, 1, [1])
+        await one.hears(entry, 2)
+        await two.hears(entry, 2)
+        append(one.log(), b"from one")
+        led = one.leading.led(one.log())
+        assert led is not None
+        await until(lambda: led.lag(0).records == 0, "it has told that it has everything")
+        for node in all_of_them:
+            node.registers(2, 30)
+        await until(lambda: led.proposal(one.image.nodes, 0, LAG_MS) is not None, "it may join")
+
+
+async def test_a_response_has_no_batch_twice(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A partition gets more while another one is read from the disk for the same response."""
+    caplog.set_level(logging.DEBUG)
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        read, appended = ReplicaStream._read, list[int]()
+
+        async def slow(self: ReplicaStream, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
+            if partition is one.log(1) and offset < partition.ends.log_end_offset and not appended:
+                appended.append(append(one.log(0), b"and more"))
+            return await read(self, partition, offset)
+
+        monkeypatch.setattr(ReplicaStream, "_read", slow)
+        for number in (0, 1):
+            entry = all_of_them.entry(1, 1)
+            await one.hears(entry, 2, number)
+            await two.hears(entry, 2, number)
+        await until(lambda: all(all_of_them.is_followed(tp_of(number), 1) for number in (0, 1)))
+        append(one.log(0), b"the first")
+        append(one.log(1), b"the first")
+        await until(lambda: appended and two.log(0).ends.durable_end == 2)
+    assert "is not copied" not in caplog.text
+
+
+async def test_a_leader_that_is_replaced_tells_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader knows what commits hold back, and forgets it when it follows. What it said last would count as shown to readers."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        for node in all_of_them:
+            await node.hears(all_of_them.entry(1, 1), 2)
+        one.log().hold_back("commit", 0)
+        waits, replaced = ReplicaStream._wait, list[bool]()
+
+        async def replaced_meanwhile(self: ReplicaStream, until_s: float) -> bool:
+            is_due = await waits(self, until_s)
+            if not is_due and one.log().ends.high_watermark == 1 and not replaced:
+                replaced.append(True)
+                one.log().follow(2)
+            return is_due
+
+        monkeypatch.setattr(ReplicaStream, "_wait", replaced_meanwhile)
+        append(one.log(), b"from one")
+        await until(lambda: replaced and two.log().ends.durable_end == 1)
+        await asyncio.sleep(0.1)
+        assert two.log().ends.announced_stable_offset == 0
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_deleted_records_are_not_promised_by_a_leader_that_is_replaced(is_told: bool) -> None:
+    """The next leader may have them. `is_told`: that one follows is told before anybody looks at its followers."""
+    async with copies() as all_of_them:
+        one, _ = all_of_them
+        entry = all_of_them.entry(1, 1)
+        one.sees(entry, 2)
+        await one.takes_role(entry)
+        if is_told:
+            one.leading.follow_image()
+        deleted = asyncio.create_task(one.leading.has_log_start(one.log(), 1))
+        await asyncio.sleep(0.01)
+        assert not deleted.done(), "node 2 has not told of its log start"
+        one.log().follow(2)
+        one.leading.follow_image()
+        with pytest.raises(NotLeaderError) as refused:
+            await deleted
+        assert refused.value.fate is Fate.UNKNOWN
+
+
+async def test_a_log_start_that_cannot_be_written_holds_up_no_copies(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        for node in all_of_them:
+            await node.hears(all_of_them.entry(1, 1), 2)
+        for _ in range(2):
+            append(one.log(), b"for both")
+        await until(lambda: two.log().ends.high_watermark == 2)
+
+        def full() -> Job:
+            def write() -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            return write
+
+        with monkeypatch.context() as on_a_full_disk:
+            on_a_full_disk.setattr(two.logs.replicas, "checkpoint_now", full)
+            one.log().set_log_start(1)
+            await until(lambda: two.log().ends.log_start_offset == 1)
+            append(one.log(), b"and more")
+            await until(lambda: one.log().ends.high_watermark == 3)
+            await asyncio.sleep(0.5)
+        assert len(caplog.records) == 1, caplog.text
+        await until(lambda: two.logs.replicas.durable_log_start(tp_of(0)) == 1)
+        await one.leading.has_log_start(one.log(), 1)
+
+
+async def test_a_copy_that_could_not_begin_anew_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        alone = all_of_them.entry(1, 1, [1])
+        await one.takes_role(alone)
+        for _ in range(3):
+            append(one.log(), b"from one")
+        await until(lambda: one.log().ends.high_watermark == 3)
+        one.log().set_log_start(3)
+        failed = list[str]()
+
+        def failing(*arguments: Any) -> None:
+            if not failed:
+                failed.append("once")
+                raise OSError(errno.EIO, "Input/output error")
+            write_snapshot(*arguments)
+
+        monkeypatch.setattr("brokerd.datadir.replica_changes.write_snapshot", failing)
+        again = all_of_them.entry(1, 2, [1])
+        for node in all_of_them:
+            await node.hears(again, 3)
+        await until(lambda: (log := two.logs.partitions.replica(tp_of(0))) and log.ends.log_start_offset == 3)
+        assert failed
+        append(one.log(), b"and more")
+        await until(lambda: two.log().ends.durable_end == 4)
