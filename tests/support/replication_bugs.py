@@ -136,9 +136,9 @@ def an_answer_of_an_older_epoch_is_taken(put: Put) -> None:
 
 @bug(ReplicaChanges, "cut")
 def a_cut_is_made_for_an_older_leader(
-    _original: Any, self: Any, partition: ReplicatedPartition, offset: int, _leader_epoch: int
+    _original: Any, self: Any, cuts: Mapping[ReplicatedPartition, int], _leader_epoch: int
 ) -> Any:
-    return (yield from truncate({partition: offset}, self.checkpoint_now))
+    return (yield from truncate(cuts, self.checkpoint_now))
 
 
 # --- who is in sync
