@@ -8,7 +8,8 @@ Behaviour
 - A follower that ends below the log start gets a snapshot that its log begins with.
 - A partition that cannot be served gets an error, and its position is forgotten.
 - Batches are sent as soon as they are written: the follower's disk works at the same time as this one's.
-- A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least.
+- A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least. Snapshots
+  count as batches, and are not divided.
 """
 
 from __future__ import annotations
@@ -213,8 +214,8 @@ class ReplicaStream:
         return True
 
     async def _look(self, tp: TopicIdPartition, response: pb.ReplicateResponse, records: list[Buffer]) -> int:
-        """Adds what is new of a partition, if anything is. Returns the bytes of its batches."""
-        followed = self._followed[tp]
+        """Adds what is new of a partition, if anything is. Returns the bytes of its batches, or of its snapshot."""
+        followed, before = self._followed[tp], len(response.updates)
         try:
             partition = self._watched(tp, followed)
             if not followed.is_counted:  # this node has begun to lead since the position came, which is not repeated
@@ -231,7 +232,7 @@ class ReplicaStream:
         records.extend(chunks)
         size_bytes = sum(map(len, chunks))
         self._leading.bytes_out += size_bytes
-        return size_bytes
+        return size_bytes + sum(len(update.snapshot) for update in response.updates[before:])
 
     def _watched(self, tp: TopicIdPartition, followed: _Followed) -> ReplicatedPartition:
         """The partition, which tells the stream what moves. Raises NotLeaderError and others if this node does not lead it in the

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from brokerd.errors import Fate, NotLeaderError
+from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.derived_files import write_snapshot
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.reader import FetchDataInfo
+from brokerd.server.replication.copying import Copier
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.steps import Job
+from brokerd.wire.records import split_records
 from tests.support.build import append, payloads
 from tests.support.copies import LAG_MS, copies, tp_of, until
 
@@ -210,3 +213,55 @@ async def test_a_copy_that_could_not_begin_anew_tries_again(monkeypatch: pytest.
         assert failed
         append(one.log(), b"and more")
         await until(lambda: two.log().ends.durable_end == 4)
+
+
+async def test_a_copy_that_has_caught_up_has_the_log_start_without_further_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hears of the log start with batches that are not durable yet, and a log start never lies above the high watermark."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        alone = all_of_them.entry(1, 1, [1])
+        await one.hears(alone, 2)
+        for _ in range(3):
+            append(one.log(), b"from one")
+        await until(lambda: one.log().ends.high_watermark == 3)
+        read = ReplicaStream._read
+
+        async def moves(self: ReplicaStream, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
+            found = await read(self, partition, offset)
+            if partition is one.log() and found.chunks:
+                partition.set_log_start(2)
+            return found
+
+        monkeypatch.setattr(ReplicaStream, "_read", moves)
+        await two.hears(alone, 2)
+        await until(lambda: two.logs.replicas.durable_log_start(tp_of(0)) == 2)
+        await one.leading.has_log_start(one.log(), 2)
+
+
+async def test_snapshots_count_towards_the_size_of_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hundred thousand producers one has 20 MB: two of them would be more than a message may have, each time anew."""
+    taken = list[int]()
+    take = Copier._take
+
+    async def counted(self: Copier, data: bytes) -> None:
+        response, _ = split_records(pb.ReplicateResponse, data)
+        taken.append(sum(bool(update.snapshot) for update in response.updates))
+        await take(self, data)
+
+    monkeypatch.setattr(Copier, "_take", counted)
+    monkeypatch.setattr("brokerd.server.replication.serving.RESPONSE_BYTES", 1)
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        alone = all_of_them.entry(1, 1, [1])
+        for number in (0, 1):
+            await one.hears(alone, 2, number)
+            append(one.log(number), b"from one")
+        await until(lambda: all(one.log(number).ends.high_watermark == 1 for number in (0, 1)))
+        for number in (0, 1):
+            one.log(number).set_log_start(1)
+            two.sees(alone, 2, number)
+            await two.takes_role(alone, number)
+        two.copying.follow_image()
+        await until(lambda: sum(taken) == 2)
+        await until(lambda: all(two.log(number).ends.log_start_offset == 1 for number in (0, 1)))
+    assert max(taken) == 1
