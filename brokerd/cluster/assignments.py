@@ -84,16 +84,22 @@ def to_follow(
 def to_drop(
     image: ClusterImage, node_id: int, directory_id: str, epochs: Mapping[TopicIdPartition, int]
 ) -> list[tuple[TopicIdPartition, PartitionAt]]:
-    """Copies to remove: this node is no replica of their partitions any more, and the directory is still listed. `epochs`: the
-    highest leader epoch that each partition of the directory has seen. An older entry is that of a store restored from a backup,
-    and removes nothing.
+    """Copies to remove: this node is no replica of their partitions any more, and the directory is still listed, or holds the copy
+    since an earlier epoch: a replica that had never been in sync is not listed if it was away when it went. `epochs`: the highest
+    leader epoch that each partition of the directory has seen. An older entry is that of a store restored from a backup, and
+    removes nothing.
     """
     return [
         (tp, partition)
         for tp, partition in image.partitions()
-        if any(copy.directory_id == directory_id for copy in partition.entry.out_of_sync)
-        and node_id not in partition.entry.replicas
-        and partition.entry.leader_epoch >= epochs.get(tp, 0)
+        if node_id not in partition.entry.replicas
+        and (
+            partition.entry.leader_epoch > epochs.get(tp, partition.entry.leader_epoch)
+            or (
+                any(copy.directory_id == directory_id for copy in partition.entry.out_of_sync)
+                and partition.entry.leader_epoch >= epochs.get(tp, 0)
+            )
+        )
     ]
 
 

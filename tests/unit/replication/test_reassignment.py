@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from brokerd.cluster.assignments import to_drop
 from brokerd.cluster.election import elect
-from brokerd.cluster.image import Node
-from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
-from brokerd.ids import NO_LEADER
+from brokerd.cluster.image import ClusterImage, Node
+from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, encode
+from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.replication.leader import joined, left
 from brokerd.replication.reassignment import advanced, drained, grown, stopped
 
@@ -112,6 +113,22 @@ def test_a_move_that_is_stopped_keeps_what_was_ever_in_sync() -> None:
     assert stopped(halted, ALL) is None
     before_anything = entry_of((1, 2), target=(3, 4))
     assert stopped(before_anything, ALL) == before_anything._replace(target=())
+
+
+def test_a_copy_whose_node_was_away_when_its_move_was_stopped_goes_too() -> None:
+    """Nothing lists it: it had never been in sync. Later it would be in the way of a new topic of that name."""
+    halted = stopped(entry_of((1, 2), target=(1, 2), isr=(1,)), nodes_of(1))
+    assert halted is not None
+    keys, tp = Keys("prod"), TopicIdPartition(b"t" * 16, 0)
+    image = ClusterImage(keys)
+    topic = encode(TopicEntry("orders", 1, {}))
+    for key, value in ((keys.topic(tp.topic_id), topic), (keys.name("orders"), tp.topic_id.hex().encode())):
+        image.put(key, value, create_revision=1, mod_revision=1)
+    image.put(keys.partition(tp), encode(halted), create_revision=1, mod_revision=2)
+    assert [found for found, _ in to_drop(image, 2, "d2", {tp: 5})] == [tp], "it is of the epoch before"
+    assert not to_drop(image, 2, "d2", {tp: halted.leader_epoch}), "the store is older than the copy"
+    assert not to_drop(image, 2, "d2", {})
+    assert not to_drop(image, 1, "d1", {tp: 5})
 
 
 def test_a_drained_node_is_replaced_at_its_place_by_the_one_with_least() -> None:
