@@ -15,7 +15,7 @@ from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.core import Append, PartitionCore, Role
 from brokerd.partition.flush_state import FlushPlan
-from brokerd.partition.following import ReplicatedCore, ReplicatedPartition, truncate
+from brokerd.partition.following import ReplicatedCore, ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd, LogEnds
 from brokerd.partition.partition import FlushTask
 from brokerd.partition.producer_state import Marker
@@ -107,7 +107,7 @@ def logs_are_compared_by_their_last_epochs_alone(put: Put) -> None:
     put(serving, "divergence", divergence)
 
 
-@mutant
+@rare(440)
 def a_cut_ignores_the_epochs_of_the_follower(put: Put) -> None:
     put(copying, "cut_offset", lambda _epochs, log_end_offset, common: min(common.end_offset, log_end_offset))
 
@@ -134,13 +134,6 @@ def an_answer_of_an_older_epoch_is_taken(put: Put) -> None:
     put(ReplicatedCore, "append_as_follower", append_any)
 
 
-@bug(ReplicaChanges, "cut")
-def a_cut_is_made_for_an_older_leader(
-    _original: Any, self: Any, cuts: Mapping[ReplicatedPartition, int], _leader_epoch: int
-) -> Any:
-    return (yield from truncate(cuts, self.checkpoint_now))
-
-
 # --- who is in sync
 
 
@@ -160,25 +153,19 @@ def who_joins_is_not_counted_before_it_is_decided(count: Any, self: Any) -> None
     self._joining = joining
 
 
-@bug(LedPartition, "proposal")
+@bug(LedPartition, "proposal", first=285)
 def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     self._joining, self._last, self._is_uncertain = None, None, False
     self._count()
     return proposal(self, *args)  # type: ignore[no-any-return]
 
 
-@bug(LedPartition, "given_up")
-def a_refused_proposal_ends_an_earlier_one_that_may_be_made(given_up: Any, self: Any, proposal: Proposal) -> None:
-    self._is_uncertain = False
-    given_up(self, proposal)
-
-
-@mutant
+@rare(165)
 def what_is_heard_of_an_older_epoch_counts(put: Put) -> None:
     put(LedPartition, "is_over", property(lambda _self: False))
 
 
-@bug(LedPartition, "_counts")
+@bug(LedPartition, "_counts", first=140)
 def an_emptied_disk_counts_for_the_one_that_is_in_sync(_original: Any, self: Any, follower: Follower) -> bool:
     return follower.replica.node_id not in self._is_lost
 
@@ -204,7 +191,7 @@ def a_follower_joins_below_the_high_watermark(_original: Any, self: Any, node: N
     return _joins(self, node, self.partition.core.epoch_start_offset)
 
 
-@bug(LedPartition, "_joins")
+@bug(LedPartition, "_joins", first=560)
 def a_follower_joins_below_the_start_of_the_epoch(_original: Any, self: Any, node: Node) -> bool:
     return _joins(self, node, self.partition.ends.high_watermark)
 
@@ -254,7 +241,7 @@ def a_leader_that_is_gone_keeps_the_partition(put: Put) -> None:
     put(controller, "elect", patient)
 
 
-@bug(LedPartition, "proposal")
+@bug(LedPartition, "proposal", first=310)
 def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     return None if self.partition.is_stopped else proposal(self, *args)
 
@@ -262,7 +249,7 @@ def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *ar
 # --- copies that begin anew
 
 
-@bug(ReplicatedPartition, "snapshot_at")
+@bug(ReplicatedPartition, "snapshot_at", first=265)
 def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: ReplicatedPartition, offset: int) -> Any:
     return snapshot_at(self, offset)._replace(producers={})
 

@@ -488,11 +488,13 @@ class Simulation:
         self._after(self.rng.randint(10, 400), self._start_one)
 
     def _start_one(self) -> None:
+        if self._is_healing:
+            return
         down = [machine for machine in self.machines.values() if machine.process is None]
         stopped = [p for p in self._lives() if p.partition is not None and p.partition.health.failure is not None]
         if stopped and self.rng.random() < 0.3:
             self.crash(stopped[0].machine)
-        if not down or self._is_healing:
+        if not down:
             return
         machine = self.rng.choice(down)
         kind = self.rng.random()
