@@ -13,20 +13,17 @@ from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.ids import NO_LEADER, TopicIdPartition
-from brokerd.partition.core import Append, PartitionCore, Role
+from brokerd.partition.core import PartitionCore
 from brokerd.partition.flush_state import FlushPlan
-from brokerd.partition.following import ReplicatedCore, ReplicatedPartition
+from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd, LogEnds
 from brokerd.partition.partition import FlushTask
-from brokerd.partition.producer_state import Marker
-from brokerd.record.header import BatchHeader
 from brokerd.replication.follower import Common, Position, position_of
 from brokerd.replication.leader import Follower, LedPartition, Proposal
 from brokerd.server.cluster import controller
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.replication import copying, serving
-from brokerd.server.replication.copying import Copier
 from brokerd.server.replication.serving import ReplicaStream
 from tests.support.mutants import Mutants
 from tests.support.planting import Put
@@ -117,21 +114,6 @@ def a_report_counts_without_agreement(_original: Any, self: Any, node: Node, tp:
     partition = self._broker.partitions.replica(tp)
     if partition is not None and partition.leads_in(position.leader_epoch):
         self._leading.reported(partition, node, position.durable_end, position.log_start_offset)
-
-
-@mutant
-def an_answer_of_an_older_epoch_is_taken(put: Put) -> None:
-    append = ReplicatedCore.append_as_follower
-
-    def followed(self: Any, tp: TopicIdPartition) -> ReplicatedPartition | None:
-        partition = self._partitions.replica(tp)
-        return partition if partition is not None and tp in self._sent and partition.core.role is Role.FOLLOWER else None
-
-    def append_any(self: ReplicatedCore, header: BatchHeader, *, marker: Marker | None = None) -> Append:
-        return append(self, header._replace(leader_epoch=max(header.leader_epoch, self.epochs.latest)), marker=marker)
-
-    put(Copier, "_followed", followed)
-    put(ReplicatedCore, "append_as_follower", append_any)
 
 
 # --- who is in sync
@@ -254,7 +236,7 @@ def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: Replicate
     return snapshot_at(self, offset)._replace(producers={})
 
 
-@bug(Membership, "look_again")
+@bug(Membership, "look_again", first=360)
 async def a_copy_that_has_begun_anew_is_forgotten(_original: Any, _self: Membership) -> None:
     pass
 

@@ -349,8 +349,12 @@ class Process:
         self.token = f"life-{sim.next_number()}"
         self.loop = NodeLoop(self)
         self.client = _Client(self)
-        with self.loop.running():
-            self._open()
+        try:
+            with self.loop.running():
+                self._open()
+        except BaseException:
+            self.loop.close()
+            raise
         self.enter(lambda: self.begin(self._run()))
 
     def _open(self) -> None:
