@@ -119,12 +119,12 @@ class ReplicaStream:
 
     def _take(self, data: bytes) -> None:
         request = pb.ReplicateRequest.FromString(data)
-        before, self._node_id, self._node_epoch = self._node_epoch, request.node_id, request.node_epoch
+        epoch, self._node_id, self._node_epoch = self._node_epoch, request.node_id, request.node_epoch
         for dropped in request.dropped:
             self._drop(topic_id_partition("dropped", dropped.topic_id, dropped.partition))
         node = self._node()
         self._leading.heard(node)
-        if self._node_epoch != before:
+        if self._node_epoch != epoch:
             for tp, told in self._followed.items():  # what it has told stands, and counts for its new registration
                 self._report(node, tp, told)
         for given in request.positions:
@@ -135,10 +135,11 @@ class ReplicaStream:
             if not 0 <= position.log_start_offset <= position.durable_end <= position.log_end_offset:
                 raise malformed("positions", f"has offsets that are not in order: {position}")
             followed = self._followed.get(tp)
+            before = followed.position if followed is not None else None
             if followed is None:
                 followed = self._followed[tp] = _Followed(position)
-            if followed.position == position:  # what it was told has failed there
-                self._tell_again(tp, followed)
+            if before is None or before == position or before.leader_epoch != position.leader_epoch:
+                self._tell_again(tp, followed)  # it has begun to follow, or what it was told has failed there
             followed.position, followed.is_counted = position, False
             self._report(node, tp, followed)
             self._tell(tp, True)
@@ -175,7 +176,7 @@ class ReplicaStream:
         self._woken.set()
 
     def _tell_again(self, tp: TopicIdPartition, followed: _Followed) -> None:
-        """The follower does not take over the ends that go with this answer."""
+        """The follower does not know the ends, or does not take over those that go with this answer."""
         followed.told = None
         self._tell(tp, False)
 
