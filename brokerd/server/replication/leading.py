@@ -57,6 +57,7 @@ class Leading:
         self.bytes_out = 0  # of batches that followers were sent
         self._isr_shrinks = self._isr_expands = 0
         self._heard_ms: dict[int, int] = {}  # by node id
+        self.streams: dict[int, object] = {}  # the newest of each follower, by its node id
         self._looked = asyncio.Event()  # a look is due before its time
         self._told = asyncio.Event()  # set, and replaced, when a follower has reported or left
         self.watchers = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))  # of followers' streams; nothing in it expires

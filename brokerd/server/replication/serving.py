@@ -100,6 +100,7 @@ class ReplicaStream:
         self._leading = leading
         self._context = context
         self._node_id, self._node_epoch = -1, -1
+        self._is_begun = False
         self._followed: dict[TopicIdPartition, _Followed] = {}
         self._due: dict[TopicIdPartition, None] = {}  # partitions to look at, in the order in which they became so
         self._moved: set[TopicIdPartition] = set()  # partitions of which ends alone may have moved
@@ -114,6 +115,8 @@ class ReplicaStream:
         finally:
             for tp in list(self._followed):
                 self._drop(tp)
+            if self._leading.streams.get(self._node_id) is self:
+                del self._leading.streams[self._node_id]
 
     # Requests
 
@@ -123,6 +126,7 @@ class ReplicaStream:
         for dropped in request.dropped:
             self._drop(topic_id_partition("dropped", dropped.topic_id, dropped.partition))
         node = self._node()
+        self._check_newest(node)
         self._leading.heard(node)
         if self._node_epoch != epoch:
             for tp, told in self._followed.items():  # what it has told stands, and counts for its new registration
@@ -143,6 +147,14 @@ class ReplicaStream:
             followed.position, followed.is_counted = position, False
             self._report(node, tp, followed)
             self._tell(tp, True)
+
+    def _check_newest(self, node: Node) -> None:
+        """Raises NotReadyError if the follower has begun another stream since: what it sent here is late, and says less."""
+        streams = self._leading.streams
+        if not self._is_begun:
+            self._is_begun, streams[node.id] = True, self
+        if streams.get(node.id) is not self:
+            raise NotReadyError(f"node {node.id} has begun another stream")
 
     def _node(self) -> Node:
         """The follower. Raises NotReadyError if this node has not heard of it, or of its end only."""
