@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.topic import topic_config
 from brokerd.datadir.checkpoint import Checkpoint
-from brokerd.datadir.partition_directories import remove_directories
+from brokerd.datadir.partition_directories import remove_directories, remove_log_from_end
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
 from brokerd.datadir.topic_store import TopicStore
@@ -80,36 +80,40 @@ class ReplicaChanges:
         partition.core.check_tenure((Role.FOLLOWER, leader_epoch))
         # First of all, lest a start takes the removed batches for damage.
         self._close([tp])
-        self._checkpoint.replace(tp, NEW_PARTITION._replace(leader_epoch=leader_epoch))
+        empty = NEW_PARTITION._replace(leader_epoch=leader_epoch)
+        self._checkpoint.replace(tp, empty)
         yield self.checkpoint_now()
         directory, offset = tp.directory_name, snapshot.offset
         entry = CheckpointEntry(offset, offset, offset, leader_epoch, offset)
         config = topic_config(topic.configs, self._config.topic_defaults())
         made: list[Recovered] = []
 
-        def make() -> None:
+        def prepare() -> None:
+            remove_log_from_end(self._files, tp)
             remove_directories(self._files, [tp])
             self._files.mkdir(directory)
             write_snapshot(self._files, directory, encode_snapshot(snapshot), offset)
             self._files.sync_dir(directory)
             self._files.sync_dir()
-            made.append(self._opening.begin_at(topic, config, tp, entry))
 
         def make_empty() -> None:
             remove_directories(self._files, [tp])
             made.append(self._opening.make(topic, config, tp))
 
         try:
-            yield make
+            yield prepare
+            # Before there is a segment that begins there, lest a start takes what is below for missing.
+            self._checkpoint.replace(tp, entry)
+            yield self.checkpoint_now()
+            yield lambda: made.append(self._opening.begin_at(topic, config, tp, entry))
         except OSError:
+            self._checkpoint.replace(tp, empty)
             yield make_empty  # else the directory would have no copy before its next start
-            self._partitions.add(self._opening.open(topic, config, tp, made[0]))
-            self._partitions.follow({tp: leader_epoch})
             raise
-        self._partitions.add(self._opening.open(topic, config, tp, made[0]))
-        self._checkpoint.replace(tp, entry)
-        yield self.checkpoint_now()
-        self._partitions.follow({tp: leader_epoch})
+        finally:
+            if made:
+                self._partitions.add(self._opening.open(topic, config, tp, made[0]))
+                self._partitions.follow({tp: leader_epoch})
 
     def drop(self, topic_id: bytes, numbers: Sequence[int]) -> Steps[None]:
         """Removes copies of partitions that other directories hold. Durable on completion; what fails is to be repeated. Raises

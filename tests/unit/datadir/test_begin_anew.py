@@ -1,0 +1,97 @@
+"""Goal: a copy that is replaced by one that begins at the leader's log start is the old one, an empty one or the new one, wherever
+its life ends meanwhile; never a damaged one, which nothing would be appended to."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.node_state import ClusterIdentity
+from brokerd.datadir.topic_store import Topic
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.partition.core import InSync
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.log_state import Snapshot
+from tests.support.build import append
+from tests.support.clock import ManualClock
+from tests.support.files import Killed, MemoryFiles
+from tests.support.log_manager import LogManager
+from tests.support.steps import run_here
+
+TOPIC = Topic("orders", b"o" * 16, 1, {})
+TP = TopicIdPartition(TOPIC.id, 0)
+PRODUCER = ProducerIdAndEpoch(50, 0)
+CONFIG = dataclasses.replace(BrokerConfig(), log_segment_bytes=4_096)
+OLD_END, START = 20, 40
+
+
+def opened(files: MemoryFiles) -> LogManager:
+    manager = LogManager(CONFIG, files, ManualClock(), cluster=ClusterIdentity("prod", "id of prod"))
+    assert not manager.open().damaged
+    return manager
+
+
+def copy_of(manager: LogManager) -> ReplicatedPartition:
+    copy = manager.partitions.replica(TP)
+    assert copy is not None
+    return copy
+
+
+def led(files: MemoryFiles, count: int) -> LogManager:
+    """A directory with a copy of so many batches, in several segments."""
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0]))
+    run_here(manager.replicas.lead({TP: 2}, {TP: InSync((9,), 2, 2)}))
+    for number in range(count):
+        append(copy_of(manager), bytes(300), producer=PRODUCER, sequence=number)
+    copy_of(manager).flush()
+    manager.write_checkpoint()
+    return manager
+
+
+def begins(files: MemoryFiles, snapshot: Snapshot, operations: int) -> bool:
+    """Replaces the copy; False if its life ends after so many operations."""
+    manager = led(files, OLD_END)
+    run_here(manager.replicas.follow({TP: 4}))
+    left = itertools.count(operations, -1)
+
+    def hook(_operation: str, _path: str) -> None:
+        if next(left) == 0:
+            raise Killed
+
+    files.hook = hook
+    try:
+        run_here(manager.replicas.begin_anew(TP, snapshot, 4))
+    except Killed:
+        return False
+    finally:
+        files.hook = None
+    return True
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True])
+def test_a_copy_that_begins_anew_is_whole_wherever_its_life_ends(is_power_cut: bool) -> None:
+    snapshot = copy_of(led(MemoryFiles(), START)).snapshot_at(START)
+    found, rng = set(), random.Random(1)
+    for operations in itertools.count():
+        files = MemoryFiles()
+        is_done = begins(files, snapshot, operations)
+        if is_power_cut:
+            files.power_cut(rng, any_subset=rng.random() < 0.5)
+        else:
+            files.kill()
+        copy = copy_of(opened(files))
+        ends = copy.ends
+        found.add((ends.log_start_offset, ends.log_end_offset))
+        if ends.log_start_offset == START:
+            assert copy.producers.entries.keys() == {PRODUCER.producer_id}
+        else:
+            assert ends.log_start_offset == 0
+        if is_done:
+            break
+    assert {(0, 0), (START, START)} <= found <= {(0, end) for end in range(OLD_END + 1)} | {(START, START)}
+    assert (ends.log_start_offset, ends.log_end_offset) == (START, START)
