@@ -108,6 +108,12 @@ class LedPartition:
         if self._counts(follower):
             self.partition.replica_fetched(node.id, durable_end)
 
+    def withdrawn(self, node_id: int) -> None:
+        """A follower joins no more by what it has reported: it has to report anew."""
+        follower = self._followers.get(node_id)
+        if follower is not None:
+            follower.node_epoch = _NOWHERE
+
     def log_starts(self) -> list[int]:
         """The log starts that the other replicas have reported that are in sync, or may be."""
         known = (self._followers.get(node_id) for node_id in self._counted())

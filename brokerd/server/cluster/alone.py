@@ -93,7 +93,7 @@ class Alone:
     async def check_deleted(self, _tps: Collection[TopicIdPartition]) -> None:
         """What this node does not know is deleted."""
 
-    async def has_log_start(self, partition: Partition) -> None:
+    async def has_log_start(self, partition: Partition, timeout_s: float) -> None:
         """There are no other replicas."""
 
     # Changes of topics

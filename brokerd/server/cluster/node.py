@@ -46,7 +46,6 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
 _PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
-_REPLICATED_S = 30.0  # so long DeleteRecords waits for other replicas
 _ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
 
 
@@ -154,11 +153,11 @@ class ClusterNode:
         await self._membership.publish_auth(await asyncio.to_thread(self._auth_hash))
 
     async def resign(self) -> None:
-        """Before a stop: see Leading.resign. Copies nothing any more, or it would be in sync again."""
-        if self._leading is not None:
-            await self._leading.resign()
+        """Before a stop: see Leading.resign. It copies nothing any more, or it would be taken in again."""
         if self._copying is not None:
             await self._copying.stop()
+        if self._leading is not None:
+            await self._leading.resign()
 
     async def leave(self) -> None:
         """Ends the registration, so that nobody waits for its lease."""
@@ -290,12 +289,12 @@ class ClusterNode:
                 text = f"this node has not heard of partition {number} of topic {topic_id.hex()} yet: try again"
                 raise NotReadyError(text, fate=Fate.NOT_APPENDED)
 
-    async def has_log_start(self, partition: Partition) -> None:
+    async def has_log_start(self, partition: Partition, timeout_s: float) -> None:
         """Returns once all in-sync replicas have the partition's log start, durably. Raises RequestTimedOutError,
         NotLeaderError."""
         assert self._leading is not None, "it has joined"
         try:
-            async with asyncio.timeout(_REPLICATED_S):
+            async with asyncio.timeout(timeout_s):
                 await self._leading.has_log_start(partition, partition.ends.log_start_offset)
         except TimeoutError:
             text = f"{partition.name}: the log start has moved, but not all in-sync replicas have it yet"

@@ -69,6 +69,8 @@ from brokerd.wire.v1.topics_pb2 import (
     TopicResult,
 )
 
+_REPLICATED_MS = 30_000  # so long DeleteRecords waits for other replicas
+
 
 async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """One result per requested topic, in the same order."""
@@ -161,11 +163,12 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
             found.append((broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition)), entry.before_offset, result))
     starts = [(partition, before_offset) for partition, before_offset, _ in found]
     errors = await broker.admin.run(broker.retention.delete_records(starts))
+    until_ms = broker.clock.monotonic_ms() + _REPLICATED_MS
     for (partition, _, result), error in zip(found, errors, strict=True):
         with fails_with(result, f"deleting records of {partition.name}"):
             if error is not None:
                 raise error
-            await broker.cluster.has_log_start(partition)
+            await broker.cluster.has_log_start(partition, (until_ms - broker.clock.monotonic_ms()) / 1000)
             result.log_start_offset = partition.ends.log_start_offset
             broker.audit.changed(f"deleted records of {partition.name} below offset {result.log_start_offset}")
     return response

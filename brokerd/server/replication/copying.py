@@ -201,6 +201,11 @@ class Copier:
             partition = self._partitions.replica(tp)
             if tp not in self._epochs or partition is None or partition.role is not Role.FOLLOWER:
                 continue
+            if partition.is_stopped:  # others must not wait for it, or take it in again
+                if self._sent.pop(tp, None) is not None:
+                    request.dropped.add(topic_id=tp.topic_id, partition=tp.partition)
+                self._unable.add(tp)
+                continue
             if partition.is_dirty:
                 self._touched.add(tp)  # it becomes durable without another answer
             position = position_of(partition, self._replicas.durable_log_start(tp))

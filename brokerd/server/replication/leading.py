@@ -98,6 +98,12 @@ class Leading:
         """A follower has sent a request."""
         self._heard_ms[node.id] = self._client.clock.monotonic_ms()
 
+    def withdrawn(self, tp: TopicIdPartition, node_id: int) -> None:
+        """What a follower has told stands no longer: it follows no more, or has to begin another stream."""
+        led = self._led.get(tp)
+        if led is not None:
+            led.withdrawn(node_id)
+
     async def has_log_start(self, partition: Partition, offset: int) -> None:
         """Returns once all in-sync replicas have a log start, durably. Raises NotLeaderError if another node may lead before."""
         epoch = partition.leader_epoch
@@ -158,17 +164,21 @@ class Leading:
                 led.partition.set_cut_off(is_cut_off)
             await self._write(self._due(self._membership.image.nodes))
             if self.unable:
-                await self.resign(self.unable)
-                self.unable.clear()
+                await self.resign(tuple(self.unable))
+                replicas = {tp: self._partitions.replica(tp) for tp in self.unable}
+                self.unable.intersection_update(
+                    tp for tp, replica in replicas.items() if replica is not None and replica.is_stopped
+                )
 
     async def resign(self, tps: Collection[TopicIdPartition] | None = None) -> None:
         """Hands over what this node leads to others that are in sync, and leaves the in-sync replicas of what it follows, so that
         nobody waits for it. What nobody else has in sync stays as it is. `tps`: of these partitions; None = all, before a stop.
         """
         image, node_id = self._membership.image, self._membership.node_id
+        named = ((tp, image.partition(tp)) for tp in tps or ())
         due = {}
-        for tp, at in image.partitions():
-            entry = resigned(at.entry, node_id, image.nodes) if tps is None or tp in tps else None
+        for tp, at in image.partitions() if tps is None else [(tp, at) for tp, at in named if at is not None]:
+            entry = resigned(at.entry, node_id, image.nodes)
             if entry is not None:
                 due[tp] = Proposal(entry, at.mod_revision)
         await self._write(due)

@@ -175,8 +175,12 @@ class ReplicaStream:
         followed = self._followed.pop(tp, None)
         self._due.pop(tp, None)
         self._moved.discard(tp)
-        if followed is not None and followed.watch is not None:
+        if followed is None:
+            return
+        if followed.watch is not None:
             followed.watch.cancel()
+        if self._leading.streams.get(self._node_id) is self:
+            self._leading.withdrawn(tp, self._node_id)
 
     def _tell(self, tp: TopicIdPartition, is_due: bool) -> None:
         if tp not in self._followed:

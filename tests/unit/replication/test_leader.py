@@ -194,6 +194,16 @@ def test_another_life_than_the_one_that_reported_does_not_join() -> None:
     assert led.proposal() is None
 
 
+def test_a_follower_whose_stream_has_ended_does_not_join_by_what_it_told() -> None:
+    led = Led(left(ENTRY, {3}))
+    led.report(3, 0)
+    led.led.withdrawn(3)
+    assert led.proposal() is None
+    led.report(3, 0)
+    assert led.proposal() is not None
+    led.led.withdrawn(9)
+
+
 def test_a_follower_that_has_not_had_everything_for_long_leaves() -> None:
     led = Led()
     for led.now_ms in (0, LAG_MS, 2 * LAG_MS):
