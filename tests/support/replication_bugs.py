@@ -110,9 +110,10 @@ def a_cut_ignores_the_epochs_of_the_follower(put: Put) -> None:
 
 
 @bug(ReplicaStream, "_report")
-def a_report_counts_without_agreement(_original: Any, self: Any, node: Node, tp: TopicIdPartition, position: Position) -> None:
-    partition = self._broker.partitions.replica(tp)
+def a_report_counts_without_agreement(_original: Any, self: Any, node: Node, tp: TopicIdPartition, followed: Any) -> None:
+    partition, position = self._broker.partitions.replica(tp), followed.position
     if partition is not None and partition.leads_in(position.leader_epoch):
+        followed.is_counted = True
         self._leading.reported(partition, node, position.durable_end, position.log_start_offset)
 
 
