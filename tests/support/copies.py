@@ -127,7 +127,11 @@ class CopyNode:
         self.image = ClusterImage(_KEYS)
         self.store = Store()
         life = Life(number, 10 + number, f"d{number}")
-        membership = cast("Membership", SimpleNamespace(image=self.image, node_id=number, life=life))
+
+        async def look_again() -> None:
+            """Whoever needs it calls follow_image."""
+
+        membership = cast("Membership", SimpleNamespace(image=self.image, node_id=number, life=life, look_again=look_again))
         self.membership = membership
         self.leading = Leading(cast("CoordinationClient", self.store), membership, self.logs.partitions, LAG_MS)
         self.copying = Copying(
