@@ -24,7 +24,8 @@ pytestmark = pytest.mark.xdist_group("test_cluster_moves.py")  # one cluster for
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Four nodes; two of them have the coordinator's log."""
-    with Cluster(4, {"default.replication.factor": 2}) as cluster:
+    settings = {"default.replication.factor": 2, "broker.session.timeout.ms": 600_000}  # who is suspended stays alive
+    with Cluster(4, settings) as cluster:
         yield cluster
 
 
@@ -74,8 +75,9 @@ def test_topics_get_as_many_copies_as_asked(cluster: Cluster, terminal: Terminal
 
 def test_more_copies_than_nodes_are_refused(cluster: Cluster, terminal: Terminal) -> None:
     text = "topic 'five' cannot have a replication factor of 5: 4 nodes of the cluster are alive"
-    assert terminal.run("topics", "create", "five", "-r", "5") == (1, "", f"brokerd: {text}\n")
-    assert terminal.run("topics", "create", "five", "-r", "5", "--dry-run") == (1, "", f"brokerd: {text}\n")
+    for more in ([], ["--dry-run"]):
+        code, out, err = terminal.run("topics", "create", "five", "-r", "5", *more)
+        assert (code, out, err.endswith(f"brokerd: {text}\n")) == (1, "", True)
     assert "--replication-factor must be at most 32, not 33" in terminal.run("topics", "create", "many", "-r", "33")[2]
     with pytest.raises(InvalidReplicationFactorError, match="replication factor of 5"):
         cluster.create_topic("five", 1, replication_factor=5)
@@ -105,8 +107,8 @@ def test_a_partition_moves_while_it_is_written_and_read(cluster: Cluster, termin
 
         for replicas in (others, [before.leader]):
             wanted = ",".join(map(str, replicas))
-            code, out, err = terminal.run("cluster", "reassign", "moving", "0", "--replicas", wanted)
-            assert (code, out, err) == (0, f"moving-0 moves to node{'s' if len(replicas) > 1 else ''} {wanted}\n", "")
+            code, out, _ = terminal.run("cluster", "reassign", "moving", "0", "--replicas", wanted)
+            assert (code, out) == (0, f"moving-0 moves to node{'s' if len(replicas) > 1 else ''} {wanted}\n")
 
             def is_done(replicas: list[int] = replicas) -> bool:
                 go_on()
@@ -173,7 +175,8 @@ def test_a_leader_moves_and_a_move_stops(cluster: Cluster, terminal: Terminal) -
 )
 def test_what_cannot_be_moved(cluster: Cluster, terminal: Terminal, words: list[str], text: str) -> None:
     terminal.run("topics", "create", "wrong", "--if-not-exists")
-    assert terminal.run("cluster", *words) == (1, "", f"brokerd: {text}\n")
+    code, out, err = terminal.run("cluster", *words)
+    assert (code, out, err.endswith(f"brokerd: {text}\n")) == (1, "", True)
 
 
 def test_a_node_is_emptied_and_may_go(cluster: Cluster, terminal: Terminal) -> None:
@@ -198,4 +201,4 @@ def test_a_node_is_emptied_and_may_go(cluster: Cluster, terminal: Terminal) -> N
     terminal.run("topics", "create", "everywhere", "-r", "4")
     code, out, err = terminal.run("cluster", "drain", str(victim))
     assert (code, out) == (1, f"node {victim}: 0 partitions move to other nodes\n  everywhere-0 stays\n")
-    assert err == f"brokerd: 1 partition of node {victim} cannot move: no other node is alive for them\n"
+    assert err.endswith(f"brokerd: 1 partition of node {victim} cannot move: no other node is alive for them\n")
