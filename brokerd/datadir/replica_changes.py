@@ -17,7 +17,7 @@ from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import NotLeaderError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.core import InSync, Role
+from brokerd.partition.core import InSync
 from brokerd.partition.derived_files import encode_snapshot, write_snapshot
 from brokerd.partition.following import ReplicatedPartition, truncate
 from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry, Snapshot
@@ -65,7 +65,7 @@ class ReplicaChanges:
         """
         self._opening.check_writable()
         for partition in cuts:
-            partition.core.check_tenure((Role.FOLLOWER, leader_epoch))
+            partition.check_follows(leader_epoch)
         return (yield from truncate(cuts, self.checkpoint_now))
 
     def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
@@ -77,7 +77,7 @@ class ReplicaChanges:
         if topic is None or partition is None:
             raise NotLeaderError(f"partition {tp} is not on this node any more")
         self._opening.check_writable()
-        partition.core.check_tenure((Role.FOLLOWER, leader_epoch))
+        partition.check_follows(leader_epoch)
         # First of all, lest a start takes the removed batches for damage.
         self._close([tp])
         empty = NEW_PARTITION._replace(leader_epoch=leader_epoch)

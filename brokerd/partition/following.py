@@ -143,6 +143,10 @@ class ReplicatedPartition(Partition):
         self.core.follow(epoch)
         self.wake()
 
+    def check_follows(self, epoch: int) -> None:
+        """Raises NotLeaderError unless this node follows the leader of this epoch."""
+        self.core.check_tenure((Role.FOLLOWER, epoch))
+
     def resign(self) -> None:
         """Takes this node's role away, and wakes all waiting operations."""
         self.core.resign()

@@ -55,7 +55,7 @@ def acknowledged_before_the_flush(put: Put) -> None:
     put(FlushTask, "run", lazy)
 
 
-@mutant
+@rare(960)
 def followers_report_what_they_have_not_flushed(put: Put) -> None:
     def hasty(partition: ReplicatedPartition, durable_log_start: int) -> Position:
         return position_of(partition, durable_log_start)._replace(durable_end=partition.ends.log_end_offset)
@@ -143,11 +143,6 @@ def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args
     return proposal(self, *args)  # type: ignore[no-any-return]
 
 
-@rare(165)
-def what_is_heard_of_an_older_epoch_counts(put: Put) -> None:
-    put(LedPartition, "is_over", property(lambda _self: False))
-
-
 @bug(LedPartition, "_counts", first=140)
 def an_emptied_disk_counts_for_the_one_that_is_in_sync(_original: Any, self: Any, follower: Follower) -> bool:
     return follower.replica.node_id not in self._is_lost
@@ -224,7 +219,7 @@ def a_leader_that_is_gone_keeps_the_partition(put: Put) -> None:
     put(controller, "elect", patient)
 
 
-@bug(LedPartition, "proposal", first=310)
+@bug(LedPartition, "proposal", first=430)
 def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     return None if self.partition.is_stopped else proposal(self, *args)
 

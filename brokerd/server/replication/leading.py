@@ -165,10 +165,7 @@ class Leading:
             await self._write(self._due(self._membership.image.nodes))
             if self.unable:
                 await self.resign(tuple(self.unable))
-                replicas = {tp: self._partitions.replica(tp) for tp in self.unable}
-                self.unable.intersection_update(
-                    tp for tp, replica in replicas.items() if replica is not None and replica.is_stopped
-                )
+                self.unable.intersection_update([tp for tp in self.unable if self._has_stopped(tp)])
 
     async def resign(self, tps: Collection[TopicIdPartition] | None = None) -> None:
         """Hands over what this node leads to others that are in sync, and leaves the in-sync replicas of what it follows, so that
@@ -219,6 +216,10 @@ class Leading:
         elif len(due) > 1:
             for tp, proposal in due.items():
                 await self._propose({tp: proposal})
+
+    def _has_stopped(self, tp: TopicIdPartition) -> bool:
+        partition = self._partitions.replica(tp)
+        return partition is not None and partition.is_stopped
 
     def _name(self, tp: TopicIdPartition) -> str:
         partition = self._partitions.replica(tp)

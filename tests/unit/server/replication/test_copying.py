@@ -20,6 +20,7 @@ from brokerd.steps import Job
 from brokerd.wire.records import split_records
 from tests.support.build import append, payloads
 from tests.support.copies import LAG_MS, copies, tp_of, until
+from tests.support.loop import all_wait
 
 
 async def test_a_follower_copies_what_its_leader_has() -> None:
@@ -125,8 +126,11 @@ async def test_a_leader_that_is_replaced_tells_nothing_any_more(monkeypatch: pyt
         one.log().hold_back("commit", 0)
         waits, replaced = ReplicaStream._wait, list[bool]()
 
+        waited = list[bool]()
+
         async def replaced_meanwhile(self: ReplicaStream, until_s: float) -> bool:
             is_due = await waits(self, until_s)
+            waited.append(is_due)
             if not is_due and one.log().ends.high_watermark == 1 and not replaced:
                 replaced.append(True)
                 one.log().follow(2)
@@ -135,7 +139,8 @@ async def test_a_leader_that_is_replaced_tells_nothing_any_more(monkeypatch: pyt
         monkeypatch.setattr(ReplicaStream, "_wait", replaced_meanwhile)
         append(one.log(), b"from one")
         await until(lambda: replaced and two.log().ends.durable_end == 1)
-        await asyncio.sleep(0.1)
+        seen = len(waited)
+        await until(lambda: len(waited) >= seen + 2, "further responses")
         assert two.log().ends.announced_stable_offset == 0
 
 
@@ -150,7 +155,7 @@ async def test_deleted_records_are_not_promised_by_a_leader_that_is_replaced(is_
         if is_told:
             one.leading.follow_image()
         deleted = asyncio.create_task(one.leading.has_log_start(one.log(), 1))
-        await asyncio.sleep(0.01)
+        await all_wait()
         assert not deleted.done(), "node 2 has not told of its log start"
         one.log().follow(2)
         one.leading.follow_image()
@@ -170,8 +175,11 @@ async def test_a_log_start_that_cannot_be_written_holds_up_no_copies(
             append(one.log(), b"for both")
         await until(lambda: two.log().ends.high_watermark == 2)
 
+        tried = list[int]()
+
         def full() -> Job:
             def write() -> None:
+                tried.append(1)
                 raise OSError(errno.ENOSPC, "No space left on device")
 
             return write
@@ -182,7 +190,7 @@ async def test_a_log_start_that_cannot_be_written_holds_up_no_copies(
             await until(lambda: two.log().ends.log_start_offset == 1)
             append(one.log(), b"and more")
             await until(lambda: one.log().ends.high_watermark == 3)
-            await asyncio.sleep(0.5)
+            await until(lambda: len(tried) >= 3, "further attempts")
         assert len(caplog.records) == 1, caplog.text
         await until(lambda: two.logs.replicas.durable_log_start(tp_of(0)) == 1)
         await one.leading.has_log_start(one.log(), 1)
