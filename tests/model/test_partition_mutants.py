@@ -114,7 +114,7 @@ def a_follower_reports_what_it_has_not_flushed(put: Put) -> None:
 
 
 @bug(LogEnds, "leader_at")
-def a_follower_believes_more_than_it_has(_original: Any, self: LogEnds, high_watermark: int, _last_stable_offset: int) -> Any:
+def a_follower_believes_more_than_it_has(_original: Any, self: LogEnds, high_watermark: int, *_more: int) -> Any:
     self.high_watermark = max(self.high_watermark, high_watermark)
     return (LogEnd.HIGH_WATERMARK,)
 

@@ -134,6 +134,9 @@ class SimulatedPartition:
     def leader_epoch(self) -> int:
         return self.core.leader_epoch
 
+    def leads_in(self, epoch: int) -> bool:
+        return self.is_leader and self.core.leader_epoch == epoch
+
     @property
     def ends(self) -> LogEnds:
         return self.core.ends
