@@ -160,6 +160,11 @@ class CopyNode:
         self.copies.streams.append(served)
         return stream
 
+    def log_start(self, number: int = 0) -> int:
+        """Where its copy of a partition begins; -1 while there is none, as when it begins anew."""
+        found = self.logs.partitions.replica(tp_of(number))
+        return found.ends.log_start_offset if found is not None else -1
+
     def log(self, number: int = 0) -> ReplicatedPartition:
         """Its copy of a partition."""
         found = self.logs.partitions.replica(tp_of(number))

@@ -217,7 +217,7 @@ async def test_a_copy_that_could_not_begin_anew_tries_again(monkeypatch: pytest.
         again = all_of_them.entry(1, 2, [1])
         for node in all_of_them:
             await node.hears(again, 3)
-        await until(lambda: (log := two.logs.partitions.replica(tp_of(0))) and log.ends.log_start_offset == 3)
+        await until(lambda: two.log_start() == 3)
         assert failed
         append(one.log(), b"and more")
         await until(lambda: two.log().ends.durable_end == 4)
@@ -271,5 +271,5 @@ async def test_snapshots_count_towards_the_size_of_a_response(monkeypatch: pytes
             await two.takes_role(alone, number)
         two.copying.follow_image()
         await until(lambda: sum(taken) == 2)
-        await until(lambda: all(two.log(number).ends.log_start_offset == 1 for number in (0, 1)))
+        await until(lambda: two.log_start(0) == two.log_start(1) == 1)
     assert max(taken) == 1
