@@ -30,7 +30,7 @@ from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.calls import NodeCalls
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.cluster.node import ClusterNode
-from brokerd.server.replication.copying import Copying
+from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.server.streams import Context
@@ -134,7 +134,7 @@ class CopyNode:
         membership = cast("Membership", SimpleNamespace(image=self.image, node_id=number, life=life, look_again=look_again))
         self.membership = membership
         self.leading = Leading(cast("CoordinationClient", self.store), membership, self.logs.partitions, LAG_MS)
-        self.copying = Copying(
+        means = Means(
             self.logs.partitions,
             self.logs.replicas,
             membership,
@@ -144,6 +144,7 @@ class CopyNode:
             clock,
             self.leading.unable,
         )
+        self.copying = Copying(means)
 
     async def replicate(self, node: Node) -> Any:
         """See NodeCalls."""

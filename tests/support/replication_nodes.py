@@ -44,7 +44,7 @@ from brokerd.server.admin import Admin
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, for_ever
-from brokerd.server.replication.copying import Copying
+from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
@@ -387,7 +387,8 @@ class Process:
         self.directory = ClusterDirectory(
             client, membership, logs.topics, logs.partitions, logs.changes, logs.replicas, self.admin, lambda _topic: None, unable
         )
-        self.copying = Copying(logs.partitions, logs.replicas, membership, calls, self.flusher, self.admin, sim.clock, unable)
+        means = Means(logs.partitions, logs.replicas, membership, calls, self.flusher, self.admin, sim.clock, unable)
+        self.copying = Copying(means)
         self.controller = Controller(client, membership)
 
     async def _run(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 from collections import Counter
@@ -49,6 +50,17 @@ def run_many(run: Run, count: int, *, chunk: int) -> Counter[str]:
         for counted in pool.map(run_seeds, [run] * len(chunks), chunks, [chunk] * len(chunks)):
             facts.update(counted)
     return facts
+
+
+def long_run(run: Run, what: str, schedules: int, *, chunk: int) -> None:
+    """The command of a long run (`--schedules`): the first seed that breaks a promise ends it with its number."""
+    parser = argparse.ArgumentParser(description=f"Random schedules of {what}, each checked at every step.")
+    parser.add_argument("--schedules", type=int, default=schedules, help=f"how many (default {schedules})")
+    count = parser.parse_args().schedules
+    facts = run_many(run, count, chunk=chunk)
+    print(f"{count} schedules, and every promise kept")
+    for fact, times in sorted(facts.items()):
+        print(f"  {fact}: {times}")
 
 
 def _quiet() -> None:

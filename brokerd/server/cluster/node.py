@@ -37,7 +37,7 @@ from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
 from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.paging import Pauses
-from brokerd.server.replication.copying import Copying
+from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading, ReplicationFigures
 from brokerd.storage.files import Files
 
@@ -115,7 +115,7 @@ class ClusterNode:
             self._client, membership, logs.topics, logs.partitions, logs.changes, logs.replicas, admin, on_deleted, leading.unable
         )
         copying = self._copying = Copying(
-            logs.partitions, logs.replicas, membership, self._calls, flusher, admin, self._client.clock, leading.unable
+            Means(logs.partitions, logs.replicas, membership, self._calls, flusher, admin, self._client.clock, leading.unable)
         )
         logs.partitions.leader_in_cluster = self._leader
         factor = self._config.default_replication_factor

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
+from typing import NamedTuple
 
 import grpc
 import grpc.aio
@@ -48,43 +48,32 @@ _RETRY_MS = 200
 _FLUSHES = 3  # in a row: the one under way, which may have begun before, the next, and one more
 
 
+class Means(NamedTuple):
+    """What all copiers of a node work with. `unable`: takes the partitions whose logs have stopped, so that they cannot follow."""
+
+    partitions: PartitionTable
+    replicas: ReplicaChanges
+    membership: Membership
+    calls: NodeCalls
+    flusher: Flusher
+    admin: Admin
+    clock: Clock
+    unable: set[TopicIdPartition]
+
+
 class Copying:
     """All copiers of this node; see the module docstring."""
 
-    def __init__(
-        self,
-        partitions: PartitionTable,
-        replicas: ReplicaChanges,
-        membership: Membership,
-        calls: NodeCalls,
-        flusher: Flusher,
-        admin: Admin,
-        clock: Clock,
-        unable: set[TopicIdPartition],
-    ) -> None:
-        """`unable`: takes the partitions whose logs have stopped, so that they cannot follow."""
-        self._partitions = partitions
-        self._replicas = replicas
-        self._membership = membership
-        self._new = partial(
-            Copier,
-            partitions=partitions,
-            replicas=replicas,
-            membership=membership,
-            calls=calls,
-            flusher=flusher,
-            admin=admin,
-            clock=clock,
-            unable=unable,
-        )
+    def __init__(self, means: Means) -> None:
+        self._means = means
         self._copiers: dict[int, Copier] = {}  # by the leader's node id
         self._ended_bytes = 0  # copied by those that have ended
 
     def follow_image(self) -> None:
         """Copies from whom the image names as leader. Call it after each change of the image or of roles."""
-        image = self._membership.image
+        image = self._means.membership.image
         wanted: dict[int, dict[TopicIdPartition, int]] = {}
-        for partition in self._partitions:
+        for partition in self._means.partitions:
             at = image.partition(partition.tp)
             if partition.role is Role.FOLLOWER and at is not None and at.entry.leader_epoch == partition.leader_epoch:
                 wanted.setdefault(at.entry.leader, {})[partition.tp] = partition.leader_epoch
@@ -94,7 +83,7 @@ class Copying:
             self._ended_bytes += copier.bytes_in
         for node_id, epochs in wanted.items():
             if node_id not in self._copiers:
-                self._copiers[node_id] = self._new(node_id)
+                self._copiers[node_id] = Copier(node_id, self._means)
             self._copiers[node_id].assign(epochs)
 
     @property
@@ -113,27 +102,11 @@ class Copying:
 class Copier:
     """Copies what one node leads."""
 
-    def __init__(
-        self,
-        node_id: int,
-        partitions: PartitionTable,
-        replicas: ReplicaChanges,
-        membership: Membership,
-        calls: NodeCalls,
-        flusher: Flusher,
-        admin: Admin,
-        clock: Clock,
-        unable: set[TopicIdPartition],
-    ) -> None:
+    def __init__(self, node_id: int, means: Means) -> None:
         self._node_id = node_id
-        self._unable = unable
-        self._partitions = partitions
-        self._replicas = replicas
-        self._membership = membership
-        self._calls = calls
-        self._flusher = flusher
-        self._admin = admin
-        self._clock = clock
+        self._partitions, self._replicas, self._membership = means.partitions, means.replicas, means.membership
+        self._calls, self._flusher, self._admin = means.calls, means.flusher, means.admin
+        self._clock, self._unable = means.clock, means.unable
         self._epochs: dict[TopicIdPartition, int] = {}  # of the partitions to copy
         self._touched: set[TopicIdPartition] = set()  # partitions whose position may have changed since it was sent
         self._sent: dict[TopicIdPartition, Position] = {}  # what the leader knows, on the present stream
