@@ -1,6 +1,7 @@
 """How long a partition has no leader after the death of its leader's node, and whether anything acknowledged is lost meanwhile.
 
     python -m benchmarks.failover --kills 100 --session-ms 3000
+    python -m benchmarks.failover --rolls 5                     # instead, all nodes are stopped (SIGTERM) and started in turn
 
 Three nodes with three copies of each partition; a producer for each partition sends one record after the other. The node that leads
 the first partition is killed (SIGKILL) again and again, and started anew. Printed are the times from each kill to the election of
@@ -77,8 +78,20 @@ def kill_one(cluster: Cluster, sender: Sender) -> tuple[float, float]:
     count = len(sender.acknowledged)
     acknowledged = until(lambda: len(sender.acknowledged) > count + 1)  # the first may have been on its way
     cluster.restart(victim)
-    until(lambda: all(len(cluster.in_sync(TOPIC, partition)) == 3 for partition in range(PARTITIONS)))
+    wait_in_sync(cluster)
     return elected - killed, acknowledged - killed
+
+
+def roll(cluster: Cluster) -> None:
+    """A rolling restart."""
+    for node in cluster.nodes:
+        cluster.restart(node)
+        wait_in_sync(cluster)
+
+
+def wait_in_sync(cluster: Cluster) -> None:
+    """Returns once all copies are."""
+    until(lambda: all(len(cluster.in_sync(TOPIC, partition)) == 3 for partition in range(PARTITIONS)))
 
 
 def missing(cluster: Cluster, senders: Sequence[Sender]) -> int:
@@ -99,6 +112,7 @@ def main() -> int:
     """Measures, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--rolls", type=int, default=0, help="rolling restarts, in place of kills")
     parser.add_argument("--session-ms", type=int, default=3_000, help="broker.session.timeout.ms")
     args = parser.parse_args()
     settings = {"default.replication.factor": 3, "min.insync.replicas": 2, "broker.session.timeout.ms": args.session_ms}
@@ -107,12 +121,14 @@ def main() -> int:
         senders = [Sender(cluster.bootstrap_servers, partition) for partition in range(PARTITIONS)]
         try:
             until(lambda: all(sender.acknowledged for sender in senders))
-            times = [kill_one(cluster, senders[0]) for _ in range(args.kills)]
+            times = [kill_one(cluster, senders[0]) for _ in range(0 if args.rolls else args.kills)]
+            for _ in range(args.rolls):
+                roll(cluster)
         finally:
             for sender in senders:
                 sender.stop()
         wrong = missing(cluster, senders)
-    for name, seconds in zip(("another leader", "next acknowledgement"), zip(*times, strict=True), strict=True):
+    for name, seconds in zip(("another leader", "next acknowledgement"), zip(*times, strict=True), strict=False):
         ordered = sorted(seconds)
         p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
         print(f"{name:22} after a kill: p50 {statistics.median(ordered):.2f} s, p99 {p99:.2f} s")

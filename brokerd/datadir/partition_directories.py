@@ -47,17 +47,18 @@ def remove_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
     files.sync_dir()
 
 
-def remove_log_from_end(files: Files, tp: TopicIdPartition) -> None:
-    """Removes the segments of a partition, each durably before the one below it, so that a crash leaves the beginning of the log.
+def remove_logs_from_end(files: Files, tps: Sequence[TopicIdPartition]) -> None:
+    """Removes the segments of partitions, each durably before the one below it, so that a crash leaves the beginning of a log.
     Raises OSError."""
-    directory = tp.directory_name
-    names: list[str] = []
-    with contextlib.suppress(FileNotFoundError):
-        names = files.listdir(directory)
-    parsed = map(parse_offset_file, names)
-    for base in sorted((entry[0] for entry in parsed if entry is not None and entry[1] == LOG_SUFFIX), reverse=True):
-        files.unlink(f"{directory}/{offset_file(base, LOG_SUFFIX)}")
-        files.sync_dir(directory)
+    for tp in tps:
+        directory = tp.directory_name
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            names = files.listdir(directory)
+        parsed = map(parse_offset_file, names)
+        for base in sorted((entry[0] for entry in parsed if entry is not None and entry[1] == LOG_SUFFIX), reverse=True):
+            files.unlink(f"{directory}/{offset_file(base, LOG_SUFFIX)}")
+            files.sync_dir(directory)
 
 
 def remove_directory(files: Files, directory: str) -> None:

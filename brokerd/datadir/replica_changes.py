@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.topic import topic_config
 from brokerd.datadir.checkpoint import Checkpoint
-from brokerd.datadir.partition_directories import remove_directories, remove_log_from_end
+from brokerd.datadir.partition_directories import remove_directories, remove_logs_from_end
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
 from brokerd.datadir.topic_store import TopicStore
@@ -78,18 +78,15 @@ class ReplicaChanges:
             raise NotLeaderError(f"partition {tp} is not on this node any more")
         self._opening.check_writable()
         partition.check_follows(leader_epoch)
-        # First of all, lest a start takes the removed batches for damage.
-        self._close([tp])
+        yield from self._give_up([tp])
         empty = NEW_PARTITION._replace(leader_epoch=leader_epoch)
-        self._checkpoint.replace(tp, empty)
-        yield self.checkpoint_now()
         directory, offset = tp.directory_name, snapshot.offset
         entry = CheckpointEntry(offset, offset, offset, leader_epoch, offset)
         config = topic_config(topic.configs, self._config.topic_defaults())
         made: list[Recovered] = []
 
         def prepare() -> None:
-            remove_log_from_end(self._files, tp)
+            remove_logs_from_end(self._files, [tp])
             remove_directories(self._files, [tp])
             self._files.mkdir(directory)
             write_snapshot(self._files, directory, encode_snapshot(snapshot), offset)
@@ -116,15 +113,17 @@ class ReplicaChanges:
                 self._partitions.follow({tp: leader_epoch})
 
     def drop(self, topic_id: bytes, numbers: Sequence[int]) -> Steps[None]:
-        """Removes copies of partitions that other directories hold. Durable on completion; what fails is to be repeated. Raises
-        StorageError, OSError.
+        """Removes copies of partitions that other directories hold. Durable on completion; what fails is to be repeated. A crash
+        leaves the beginnings of their logs, or empty directories, which the next start removes. Raises StorageError, OSError.
         """
         self._opening.check_writable()
         tps = [TopicIdPartition(topic_id, number) for number in numbers]
+        yield from self._give_up(tps)
+        yield lambda: remove_logs_from_end(self._files, tps)
         topic = self._topics.any_by_id(topic_id)
         if topic is not None and not set(numbers).isdisjoint(topic.partitions_here):
             yield from self._topics.put(topic._replace(held=tuple(sorted(set(topic.partitions_here) - set(numbers)))))
-        self._close(tps)
+        self._checkpoint.forget(tps)
         yield lambda: remove_directories(self._files, tps)
 
     def durable_log_start(self, tp: TopicIdPartition) -> int:
@@ -140,8 +139,13 @@ class ReplicaChanges:
         self._checkpoint.promise(epochs)
         yield self.checkpoint_now()
 
-    def _close(self, tps: Sequence[TopicIdPartition]) -> None:
-        """Takes partitions out of use: their files are about to be removed."""
+    def _give_up(self, tps: Sequence[TopicIdPartition]) -> Steps[None]:
+        """Takes partitions out of use whose files are about to be removed. Their checkpoints are empty first, lest a start takes
+        the removed batches for damage."""
+        open_ones = [partition for tp in tps if (partition := self._partitions.replica(tp)) is not None]
         self._partitions.resign(tps)
         self._partitions.remove(tps)
         self._checkpoint.forget(tps)
+        for partition in open_ones:
+            self._checkpoint.replace(partition.tp, NEW_PARTITION._replace(leader_epoch=partition.leader_epoch))
+        yield self.checkpoint_now()

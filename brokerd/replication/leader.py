@@ -146,8 +146,8 @@ class LedPartition:
         if own is None or self.is_over:
             return None  # not registered at present, or as another life
         if self.partition.is_stopped:
-            handed_over = resigned(self.entry, own.id, nodes)
-            return Proposal(handed_over, self._at.mod_revision) if handed_over is not None else None
+            entry = resigned(self.entry, own.id, nodes)
+            return Proposal(entry, self._at.mod_revision) if entry is not None else None
         for follower in self._followers.values():
             if follower.durable_end >= self.partition.ends.log_end_offset:
                 follower.caught_up_ms = now_ms
@@ -245,13 +245,20 @@ def left(entry: PartitionEntry, node_ids: set[int]) -> PartitionEntry:
 
 
 def resigned(entry: PartitionEntry, node_id: int, nodes: Mapping[int, Node]) -> PartitionEntry | None:
-    """The entry without this node among the in-sync replicas, and with another leader if it leads; None if no other one is in sync
-    and alive. `nodes`: those alive, by id.
+    """The entry without this node among the in-sync replicas, and with a leader that is alive; None if no other one is in sync and
+    alive. `nodes`: those alive, by id.
     """
     without = left(entry, {node_id})
-    if without == entry or not without.isr:
+    if without == entry:
         return None
-    if entry.leader != node_id:
-        return without
-    elected = elect(without, nodes)
-    return elected if elected is not None and elected.leader in nodes else None
+    led = elect(without, nodes) or without
+    return led if led.leader in nodes else None
+
+
+def handed_over(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | None:
+    """The entry with another leader, before this one's node stops; None if no other replica is in sync and alive. `nodes`: those
+    alive, by id. The node stays in sync until its registration ends: the next leader may have lost its disk, and who stops here has
+    everything.
+    """
+    led = resigned(entry, entry.leader, nodes)
+    return led._replace(isr=entry.isr, out_of_sync=entry.out_of_sync) if led is not None else None

@@ -190,7 +190,7 @@ class Daemon:
             if partition.ends.high_watermark < (end := partition.ends.log_end_offset)
         ]
         await within(_REPLICATED_S, wait_durable(broker.produce_purgatory, behind))
-        await cluster.resign()
+        await cluster.hand_over()
 
     async def _end_parked_fetches(self, broker: BrokerParts) -> None:
         ended = 1

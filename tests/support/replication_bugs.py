@@ -19,11 +19,11 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd, LogEnds
 from brokerd.partition.partition import FlushTask
 from brokerd.replication.follower import Common, Position, position_of
-from brokerd.replication.leader import Follower, LedPartition, Proposal
+from brokerd.replication.leader import Follower, LedPartition, Proposal, resigned
 from brokerd.server.cluster import controller
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership
-from brokerd.server.replication import copying, serving
+from brokerd.server.replication import copying, leading, serving
 from brokerd.server.replication.serving import ReplicaStream
 from tests.support.mutants import Mutants
 from tests.support.planting import Put
@@ -63,7 +63,7 @@ def followers_report_what_they_have_not_flushed(put: Put) -> None:
     put(copying, "position_of", hasty)
 
 
-@bug(LogEnds, "leader_at")
+@bug(LogEnds, "leader_at", first=350)
 def a_follower_believes_more_than_it_has(_original: Any, self: LogEnds, high_watermark: int, *_more: int) -> Any:
     self.high_watermark = max(self.high_watermark, min(high_watermark, self.log_end_offset))
     return (LogEnd.HIGH_WATERMARK,)
@@ -148,7 +148,7 @@ def an_emptied_disk_counts_for_the_one_that_is_in_sync(_original: Any, self: Any
     return follower.replica.node_id not in self._is_lost
 
 
-@bug(LedPartition, "_joins")
+@bug(LedPartition, "_joins", first=778)
 def a_follower_joins_that_has_ended_since_its_report(_original: Any, self: Any, node: Node) -> bool:
     follower = self._followers.get(node.id)
     if follower is None or node.id in {replica.node_id for replica in self.entry.isr}:
@@ -169,7 +169,7 @@ def a_follower_joins_below_the_high_watermark(_original: Any, self: Any, node: N
     return _joins(self, node, self.partition.core.epoch_start_offset)
 
 
-@bug(LedPartition, "_joins", first=560)
+@bug(LedPartition, "_joins", first=1520)
 def a_follower_joins_below_the_start_of_the_epoch(_original: Any, self: Any, node: Node) -> bool:
     return _joins(self, node, self.partition.ends.high_watermark)
 
@@ -219,25 +219,30 @@ def a_leader_that_is_gone_keeps_the_partition(put: Put) -> None:
     put(controller, "elect", patient)
 
 
-@bug(LedPartition, "proposal", first=430)
+@bug(LedPartition, "proposal", first=880)
 def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     return None if self.partition.is_stopped else proposal(self, *args)
+
+
+@rare(2360)
+def a_node_that_stops_has_left(put: Put) -> None:
+    put(leading, "handed_over", lambda entry, nodes: resigned(entry, entry.leader, nodes))
 
 
 # --- copies that begin anew
 
 
-@bug(ReplicatedPartition, "snapshot_at", first=265)
+@bug(ReplicatedPartition, "snapshot_at", first=1520)
 def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: ReplicatedPartition, offset: int) -> Any:
     return snapshot_at(self, offset)._replace(producers={})
 
 
-@bug(Membership, "look_again", first=360)
+@bug(Membership, "look_again", first=1520)
 async def a_copy_that_has_begun_anew_is_forgotten(_original: Any, _self: Membership) -> None:
     pass
 
 
-@bug(LogEnds, "leader_at")
+@bug(LogEnds, "leader_at", first=350)
 def a_log_start_is_told_once(leader_at: Any, self: LogEnds, high_watermark: int, stable: int, log_start: int = -1) -> Any:
     moved = leader_at(self, high_watermark, stable, log_start)
     self._leader_log_start = -1

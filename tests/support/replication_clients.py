@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 HONEST = ProducerIdAndEpoch(50, 0)
 _IN_FLIGHT_MAX = 5
+_RETRY_BACKOFF_MS = 100
 _TIMEOUT_MS = 900
 
 
@@ -143,6 +144,7 @@ class PlainProducer(_Client):
             return
         if isinstance(error, NotEnoughReplicasError):
             self.sim.count("not enough replicas")
+            self.sim.at(self.sim.now_ms + _RETRY_BACKOFF_MS, self.step)
         self.refresh()
 
 

@@ -390,6 +390,7 @@ class Process:
         means = Means(logs.partitions, logs.replicas, membership, calls, self.flusher, self.admin, sim.clock, unable)
         self.copying = Copying(means)
         self.controller = Controller(client, membership)
+        self._works: list[asyncio.Task[None]] = []
 
     async def _run(self) -> None:
         """As ClusterNode.join does."""
@@ -557,8 +558,12 @@ class Process:
     async def stop(self) -> None:
         """As the daemon does: others lead what they can, before it ends."""
         with suppress(CoordinationError):
-            await self.leading.resign()
+            await self.leading.hand_over()
+        for task in self._works:
+            task.cancel()
         await self.copying.stop()
+        if self.sim.rng.random() < 0.8:  # else the store hears nothing of it
+            await self.membership.stop()
         self.sim.at(self.sim.now_ms + self.sim.rng.randint(0, 50), partial(self.sim.ends, self))
 
     def trim(self, rng: random.Random) -> None:
@@ -600,5 +605,5 @@ def base_config(rng: random.Random) -> BrokerConfig:
         BrokerConfig(),
         log_segment_bytes=rng.choice((4_096, 4_096, 10_000, 1 << 20)),
         log_index_interval_bytes=128,
-        min_insync_replicas=rng.choice((1, 1, 2)),
+        min_insync_replicas=rng.choice((1, 2, 2)),
     )

@@ -152,12 +152,10 @@ class ClusterNode:
         self._calls.credentials, self._client.credentials = calls, store
         await self._membership.publish_auth(await asyncio.to_thread(self._auth_hash))
 
-    async def resign(self) -> None:
-        """Before a stop: see Leading.resign. It copies nothing any more, or it would be taken in again."""
-        if self._copying is not None:
-            await self._copying.stop()
+    async def hand_over(self) -> None:
+        """Before a stop: see Leading.hand_over. It follows the next leaders until it leaves."""
         if self._leading is not None:
-            await self._leading.resign()
+            await self._leading.hand_over()
 
     async def leave(self) -> None:
         """Ends the registration, so that nobody waits for its lease."""

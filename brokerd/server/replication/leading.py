@@ -5,6 +5,7 @@ written to the coordination store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.purgatory import Purgatory, TimingWheel
-from brokerd.replication.leader import Lag, LedPartition, Proposal, has_enough_in_sync, resigned
+from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, has_enough_in_sync, resigned
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.paging import Pauses
 
@@ -164,19 +165,24 @@ class Leading:
                 led.partition.set_cut_off(is_cut_off)
             await self._write(self._due(self._membership.image.nodes))
             if self.unable:
-                await self.resign(tuple(self.unable))
+                await self._resign(tuple(self.unable))
                 self.unable.intersection_update([tp for tp in self.unable if self._has_stopped(tp)])
 
-    async def resign(self, tps: Collection[TopicIdPartition] | None = None) -> None:
-        """Hands over what this node leads to others that are in sync, and leaves the in-sync replicas of what it follows, so that
-        nobody waits for it. What nobody else has in sync stays as it is. `tps`: of these partitions; None = all, before a stop.
-        """
+    async def hand_over(self) -> None:
+        """Before a stop: lets others lead what this node leads, where one is in sync and alive."""
         image, node_id = self._membership.image, self._membership.node_id
-        named = ((tp, image.partition(tp)) for tp in tps or ())
-        due = {}
-        for tp, at in image.partitions() if tps is None else [(tp, at) for tp, at in named if at is not None]:
-            entry = resigned(at.entry, node_id, image.nodes)
-            if entry is not None:
+        led = [(tp, at) for tp, at in image.partitions() if at.entry.leader == node_id]
+        due = {tp: Proposal(entry, at.mod_revision) for tp, at in led if (entry := handed_over(at.entry, image.nodes)) is not None}
+        await self._write(due)
+
+    async def _resign(self, tps: Collection[TopicIdPartition]) -> None:
+        """Leaves the in-sync replicas of these partitions, so that nobody waits for this one, and lets others lead them. What no
+        other has in sync stays as it is."""
+        image, node_id, due = self._membership.image, self._membership.node_id, {}
+        for tp in tps:
+            at = image.partition(tp)
+            entry = resigned(at.entry, node_id, image.nodes) if at is not None else None
+            if at is not None and entry is not None:
                 due[tp] = Proposal(entry, at.mod_revision)
         await self._write(due)
 
@@ -211,7 +217,9 @@ class Leading:
                 self._isr_shrinks += in_sync < before.get(tp, in_sync)
                 self._isr_expands += in_sync > before.get(tp, in_sync)
                 logger.info("%s: in sync are now %s", self._name(tp), [replica.node_id for replica in proposal.entry.isr])
-            await self._membership.until(done)
+            with contextlib.suppress(TimeoutError):  # a silent watch holds up one change, not all
+                async with asyncio.timeout(_INTERVAL_S):
+                    await self._membership.until(done)
             self.follow_image()
         elif len(due) > 1:
             for tp, proposal in due.items():

@@ -8,7 +8,7 @@ from brokerd.cluster.image import Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
 from brokerd.config.topic import TopicConfig
 from brokerd.partition.core import InSync
-from brokerd.replication.leader import LedPartition, Proposal, in_sync_of, joined, left, resigned
+from brokerd.replication.leader import LedPartition, Proposal, handed_over, in_sync_of, joined, left, resigned
 from tests.support.build import raw_batch
 from tests.support.clock import START_WALL_MS
 from tests.support.partition_replica import Replica
@@ -303,8 +303,18 @@ def test_who_hears_nobody_is_cut_off() -> None:
     assert not led.led.hears_nobody({}, 100 * LAG_MS, LAG_MS), "nobody else is needed"
 
 
-def test_a_node_that_ends_names_the_next_leader() -> None:
+def test_a_node_that_stops_names_the_next_leader_and_stays_in_sync() -> None:
+    led_by_2 = ENTRY._replace(leader=2, leader_node_epoch=12, leader_epoch=2)
+    assert handed_over(ENTRY, NODES) == led_by_2
+    assert handed_over(ENTRY, {1: NODES[1]}) is None, "nobody else is alive"
+    assert handed_over(left(ENTRY, {2, 3}), NODES) is None, "nobody else is in sync"
+
+
+def test_a_node_whose_copy_is_of_no_use_leaves() -> None:
     assert resigned(ENTRY, 2, NODES) == left(ENTRY, {2})
+    led_by_3 = left(ENTRY, {2})._replace(leader=3, leader_node_epoch=13, leader_epoch=2)
+    assert resigned(ENTRY, 2, {2: NODES[2], 3: NODES[3]}) == led_by_3, "the leader has ended"
+    assert resigned(left(ENTRY, {3}), 2, {2: NODES[2], 3: NODES[3]}) is None, "nobody else that is in sync is alive"
     assert resigned(ENTRY, 1, {1: NODES[1], 3: NODES[3]}) == left(ENTRY, {1})._replace(
         leader=3, leader_node_epoch=13, leader_epoch=2
     )

@@ -93,6 +93,19 @@ async def test_a_follower_that_is_registered_anew_reports_again() -> None:
         await until(lambda: led.proposal(one.image.nodes, 0, LAG_MS) is not None, "it may join")
 
 
+async def test_a_watch_that_is_silent_does_not_hold_up_further_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        entry = all_of_them.entry(1, 1, [1])
+        await one.hears(entry, 2)
+        await two.hears(entry, 2)
+        one.store.answers = [3]  # the change is made, but this node does not hear of it
+        monkeypatch.setattr(one.membership, "until", lambda _revision: asyncio.sleep(3_600), raising=False)
+        running = asyncio.create_task(one.leading.run())
+        await until(lambda: len(one.store.asked) > 1, "it looks again")
+        running.cancel()
+
+
 async def test_a_response_has_no_batch_twice(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A partition gets more while another one is read from the disk for the same response."""
     caplog.set_level(logging.DEBUG)

@@ -1,11 +1,13 @@
 """Goal: a copy that is replaced by one that begins at the leader's log start is the old one, an empty one or the new one, wherever
-its life ends meanwhile; never a damaged one, which nothing would be appended to."""
+its life ends meanwhile; never a damaged one, which nothing would be appended to. A copy that is dropped leaves nothing in the way
+of the next one."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,7 +17,7 @@ from brokerd.datadir.topic_store import Topic
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.core import InSync
 from brokerd.partition.following import ReplicatedPartition
-from brokerd.partition.log_state import Snapshot
+from brokerd.steps import Steps
 from tests.support.build import append
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
@@ -53,8 +55,8 @@ def led(files: MemoryFiles, count: int) -> LogManager:
     return manager
 
 
-def begins(files: MemoryFiles, snapshot: Snapshot, operations: int) -> bool:
-    """Replaces the copy; False if its life ends after so many operations."""
+def is_done(files: MemoryFiles, change: Callable[[LogManager], Steps[None]], operations: int) -> bool:
+    """Changes the copy; False if its life ends after so many operations."""
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
     left = itertools.count(operations, -1)
@@ -65,7 +67,7 @@ def begins(files: MemoryFiles, snapshot: Snapshot, operations: int) -> bool:
 
     files.hook = hook
     try:
-        run_here(manager.replicas.begin_anew(TP, snapshot, 4))
+        run_here(change(manager))
     except Killed:
         return False
     finally:
@@ -73,25 +75,46 @@ def begins(files: MemoryFiles, snapshot: Snapshot, operations: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("is_power_cut", [False, True])
-def test_a_copy_that_begins_anew_is_whole_wherever_its_life_ends(is_power_cut: bool) -> None:
-    snapshot = copy_of(led(MemoryFiles(), START)).snapshot_at(START)
-    found, rng = set(), random.Random(1)
+def lives(change: Callable[[LogManager], Steps[None]], *, is_power_cut: bool) -> Iterator[LogManager]:
+    """The directory's next life, for each moment at which the one that changes the copy may end."""
+    rng = random.Random(1)
     for operations in itertools.count():
         files = MemoryFiles()
-        is_done = begins(files, snapshot, operations)
+        is_last = is_done(files, change, operations)
         if is_power_cut:
             files.power_cut(rng, any_subset=rng.random() < 0.5)
         else:
             files.kill()
-        copy = copy_of(opened(files))
+        yield opened(files)
+        if is_last:
+            return
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True])
+def test_a_copy_that_begins_anew_is_whole_wherever_its_life_ends(is_power_cut: bool) -> None:
+    snapshot = copy_of(led(MemoryFiles(), START)).snapshot_at(START)
+    found = set()
+    for manager in lives(lambda manager: manager.replicas.begin_anew(TP, snapshot, 4), is_power_cut=is_power_cut):
+        copy = copy_of(manager)
         ends = copy.ends
         found.add((ends.log_start_offset, ends.log_end_offset))
         if ends.log_start_offset == START:
             assert copy.producers.entries.keys() == {PRODUCER.producer_id}
         else:
             assert ends.log_start_offset == 0
-        if is_done:
-            break
     assert {(0, 0), (START, START)} <= found <= {(0, end) for end in range(OLD_END + 1)} | {(START, START)}
     assert (ends.log_start_offset, ends.log_end_offset) == (START, START)
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True])
+def test_a_copy_that_is_dropped_can_be_held_again_wherever_the_life_ends(is_power_cut: bool) -> None:
+    found = set()
+    for manager in lives(lambda manager: manager.replicas.drop(TOPIC.id, [0]), is_power_cut=is_power_cut):
+        copy = manager.partitions.replica(TP)
+        found.add(copy.ends.log_end_offset if copy is not None else None)
+        if copy is not None:
+            run_here(manager.replicas.drop(TOPIC.id, [0]))
+        run_here(manager.changes.hold(TOPIC, [0]))
+        assert copy_of(manager).ends.log_end_offset == 0
+    assert {None, 0, OLD_END} <= found <= {None, *range(OLD_END + 1)}
+    assert copy is None, "it was dropped"
