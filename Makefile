@@ -90,11 +90,11 @@ test-lowest: $(LOWEST)/.ready links  ## the daemon over the wire, codecs and fil
 chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
 
-chaos-cluster: setup  ## three real nodes under load, killed, suspended and cut off, their history judged; SECONDS=600 SEED=n KINDS=kill,outage
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.cluster --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
+chaos-cluster: setup  ## three real nodes under load, killed, suspended and cut off, their history judged; SECONDS=600 SEED=n KINDS=kill,outage FACTOR=3
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.cluster --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(FACTOR),--factor $(FACTOR))
 
-chaos-network: setup  ## three real nodes and a real etcd in network namespaces (needs root, etcd and nft), their network failing; SECONDS=600 SEED=n KINDS=loss,etcd-cut
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.network --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
+chaos-network: setup  ## three real nodes and a real etcd in network namespaces (needs root, etcd and nft), their network failing; SECONDS=600 SEED=n KINDS=loss,etcd-cut FACTOR=3
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.network --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(FACTOR),--factor $(FACTOR))
 
 exactly-once: setup java  ## drivers, tasks and brokers killed around a commit or at random, and what readers then see (half an hour); KILLS=100 SEED=n
 	$(if $(KILLS),BROKERD_TEST_KILLS=$(KILLS)) $(if $(SEED),BROKERD_TEST_SEED=$(SEED)) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/spark/exactly_once $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""Attacks on exactly once: `python -m benchmarks.exactly_once [--against brokerd,append_to,kafka,delta] [--attack NAME]...`
+"""Attacks on exactly once: `python -m benchmarks.exactly_once [--against brokerd,three-nodes,kafka,delta] [--attack NAME]...`
 
 A pipeline writes files to the sink in micro-batches of one file and two tasks. An accident happens outside the sink, the same for
 all sinks. Other attacks use a program without Spark, or a query that reads. Afterwards, the rows that a reader of committed rows
@@ -23,9 +23,11 @@ from types import FrameType
 from benchmarks.exactly_once.attacks import ATTACKS, Attack, NotHitError, attack
 from benchmarks.exactly_once.peers import PYSPARK_OF_PEERS, Delta, Kafka
 from benchmarks.exactly_once.processes import DriverDiedError, DriverProcess, cluster
-from benchmarks.exactly_once.systems import AppendTo, AppendToInverted, Brokerd, System
+from benchmarks.exactly_once.systems import AppendTo, AppendToInverted, Brokerd, System, ThreeNodes
 
-SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Brokerd, AppendTo, AppendToInverted, Kafka, Delta)}
+SYSTEMS: dict[str, type[System]] = {
+    system.name: system for system in (Brokerd, ThreeNodes, AppendTo, AppendToInverted, Kafka, Delta)
+}
 NOT_RUN = "not run"
 _MISSING = 2
 _INTERRUPTED = 130  # a shell's exit code for Ctrl-C

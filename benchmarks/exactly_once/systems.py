@@ -7,7 +7,7 @@ import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +16,7 @@ import brokerd
 from benchmarks.environment import PROGRAM, Child
 from benchmarks.exactly_once.program import PARTITIONS
 from benchmarks.exactly_once.relay import Relay
+from benchmarks.nodes import etcd
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
 
@@ -161,6 +162,39 @@ class Brokerd(System):
     @property
     def version(self) -> str:
         return f"brokerd {brokerd.__version__}"
+
+
+class ThreeNodes(Brokerd):
+    """A cluster of three nodes with an etcd, each with a copy of every partition, with the same settings."""
+
+    name = "three-nodes"
+    lacks = ("programs with a transactional id",)  # the attack relays one address
+
+    def missing(self) -> list[str]:
+        return super().missing() + ([] if shutil.which("etcd") else ["no `etcd` on the path"])
+
+    def start(self, relay: Relay | None = None) -> None:
+        self.data.mkdir(exist_ok=True)
+        with ExitStack() as stack:
+            settings = {"cluster.name": "attacked", "coordination.servers": f"etcd://{stack.enter_context(etcd(str(self.data)))}"}
+            settings |= {"default.replication.factor": "3", "min.insync.replicas": "2", "offsets.retention.minutes": "1"}
+            flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
+            log = stack.enter_context((self.directory / "brokerd.log").open("a"))
+            found = []
+            for number in range(1, 4):
+                own = ["--data-dir", f"{self.data}/{number}", "--port", "0", "--node-id", str(number)]
+                node = Child([sys.executable, *PROGRAM, "start", *own, *flags], "brokerd ready on", log.fileno())
+                stack.callback(node.stop)
+                found.append(node.address)
+            self.address = ",".join(found)
+            self._running = stack.pop_all()
+
+    def stop(self) -> None:
+        self._running.close()
+
+    @property
+    def version(self) -> str:
+        return f"three nodes of {super().version}"
 
 
 class AppendTo(Brokerd):

@@ -190,15 +190,20 @@ class CoordinationClient:
 
     async def repeated(self, path: str, request: Message, response_type: type[R]) -> R:
         """A call that may be repeated: one that changes nothing, or the same each time."""
-        end_ms = self.clock.monotonic_ms() + self.timeout_ms
+        end_ms, attempt_ms = self.clock.monotonic_ms() + self.timeout_ms, max(self.timeout_ms // 3, RETRY_MS)
+        told: CoordinationError | None = None
         while True:
             left_ms = end_ms - self.clock.monotonic_ms()
             try:
-                return await self._call(path, request, response_type, min(left_ms, max(self.timeout_ms // 3, RETRY_MS)))
+                return await self._call(path, request, response_type, min(left_ms, attempt_ms))
             except CoordinationError as error:
-                if not error.is_fate_unknown or end_ms - self.clock.monotonic_ms() <= RETRY_MS:
-                    error.is_fate_unknown = False
+                if not error.is_fate_unknown:
                     raise
+                if told is None or left_ms >= attempt_ms:  # one with less time has perhaps not heard why
+                    told = error
+                if end_ms - self.clock.monotonic_ms() <= RETRY_MS:
+                    told.is_fate_unknown = False
+                    raise told from None
                 await asyncio.sleep(RETRY_MS / 1000)
 
     async def once(self, path: str, request: Message, response_type: type[R]) -> R:

@@ -1,5 +1,6 @@
 """Chaos with three nodes: `python -m tests.chaos.cluster --seconds 60 --seed 1`. Nodes are killed, suspended and cut off, and so is
-their coordination store, while producers, consumers and transactions go on; the history is judged as that of one node.
+their coordination store, while producers, consumers and transactions go on; the history is judged as that of one node. With
+`--factor 3` there are three copies of each partition: disks fail too, and partitions move.
 
 After each fault every partition must take records again. Exit code 0 only if nothing was wrong and each kind of fault happened.
 """
@@ -7,13 +8,17 @@ After each fault every partition must take records again. Exit code 0 only if no
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import random
+import shutil
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.clock import SystemClock
@@ -21,13 +26,16 @@ from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import TopicPartition
 from brokerd.testing import Cluster
+from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
 from tests.chaos.history import Outcome
 from tests.chaos.run import SETTINGS, TOPIC, TRANSACTIONAL, Faults, Verdict, pause_seconds, torment
 from tests.chaos.workload import PROGRESS_SECONDS, Workload
+from tests.support.wait import wait_until
 
 NODES = 3
 PARTITIONS = 6
 _FAULT_SECONDS = 2.0  # at most
+_PATIENCE_S = 15.0  # for copies that catch up; those that do not are damaged
 
 
 class ClusterNemesis:
@@ -112,6 +120,93 @@ class ClusterNemesis:
         self._stopped.wait(self._dice.random() * _FAULT_SECONDS)
 
 
+class CopiesNemesis(ClusterNemesis):
+    """Further faults for three copies of each partition: disks fail and are lost, a byte of a log changes, and partitions move.
+    Damaged copies are replaced as docs/cluster.md says."""
+
+    def __init__(
+        self, cluster: Cluster, dice: random.Random, stopped: threading.Event, client: BlockingClient, topics: Sequence[str]
+    ) -> None:
+        super().__init__(cluster, dice, stopped)
+        self._client = client
+        self._topics = topics
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        """All faults, by name."""
+        disk = {f"disk-{how}": functools.partial(self.fail_disk, how) for how in ("full", "write", "sync", "read")}
+        return {**super().faults(), **disk, "emptied": self.empty, "flipped": self.flip, "moved": self.move}
+
+    def fail_disk(self, how: str) -> None:
+        """The disk of a node fails for a while. What stopped then, goes on with the next start."""
+        (node,) = self._drawn(1)
+        broker = self._cluster.nodes[node]
+        broker.fail_disk(how)
+        self._wait()
+        broker.heal_disk()
+        self._cluster.restart(node)
+
+    def empty(self) -> None:
+        """A node is killed, and its disk lost."""
+        self._repair()
+        (node,) = self._drawn(1)
+        self._cluster.kill(node)
+        self._cluster.expire(node)  # or the other directory would have to wait
+        shutil.rmtree(self._data(node))
+        self._wait()
+        self._cluster.restart(node)
+
+    def flip(self) -> None:
+        """A node is killed, and a byte changes in one of its logs: it is found at the start, by a read or by a follower."""
+        self._repair()
+        (node,) = self._drawn(1)
+        wait_until(lambda: bool(self._logs(node)), what="records on every node")
+        self._cluster.kill(node)
+        log = self._dice.choice(self._logs(node))
+        data = bytearray(log.read_bytes())
+        data[self._dice.randrange(len(data))] ^= 1 << self._dice.randrange(8)
+        log.write_bytes(data)
+        self.injected["flipped"] += 1
+        self._cluster.restart(node)
+
+    def move(self) -> None:
+        """A partition moves to two nodes, with another leader, and back to three."""
+        topic, partition, order = self._dice.choice(self._topics), self._dice.randrange(PARTITIONS), self._drawn(NODES)
+        self._reassign(topic, partition, order[:-1])
+        self._wait()
+        self._reassign(topic, partition, order)
+
+    def _repair(self) -> None:
+        """Returns once all copies are in sync; those that do not become so are damaged, and made anew."""
+        end = time.monotonic() + _PATIENCE_S
+        while left := [(one, at) for one, at in self._described() if len(at.isr) < NODES]:
+            if time.monotonic() > end:
+                topic, damaged = left[0]
+                self.injected["copied anew"] += 1
+                self._reassign(topic, damaged.partition, list(damaged.isr))
+                self._reassign(topic, damaged.partition, list(range(1, NODES + 1)))
+            self._stopped.wait(0.05)
+
+    def _described(self) -> list[tuple[str, PartitionMetadata]]:
+        described = self._client.describe_cluster(self._topics).topics
+        return [(topic.name, partition) for topic in described for partition in topic.partitions]
+
+    def _reassign(self, topic: str, partition: int, replicas: list[int]) -> None:
+        self._client.reassign_partition(topic, partition, replicas)
+        found: list[PartitionMetadata] = []
+
+        def is_done() -> bool:
+            found[:] = [at for name, at in self._described() if (name, at.partition) == (topic, partition)]
+            return sorted(found[0].isr) == sorted(found[0].replicas) == sorted(replicas)
+
+        wait_until(is_done, what=f"{topic}-{partition} is in sync on {replicas}", deadline_s=60)
+
+    def _logs(self, node: int) -> list[Path]:
+        return [path for path in sorted(self._data(node).glob("*-*/*.log")) if path.stat().st_size]
+
+    def _data(self, node: int) -> Path:
+        return self._cluster.nodes[node].directory / "data"
+
+
 class ClusterWorkload(Workload):
     """Work goes on only if it does so on every node."""
 
@@ -142,16 +237,16 @@ def run(
 ) -> Verdict:
     """One run on a fresh cluster: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: so many nodes hold
     each partition."""
-    with Cluster(NODES, {**SETTINGS, **replication(factor)}) as cluster:
-        nemesis = ClusterNemesis(cluster, random.Random(seed), threading.Event())
-        return judged(
-            cluster.bootstrap_servers,
-            nemesis,
-            Verdict(seed, kinds or sorted(nemesis.faults())),
-            seconds=seconds,
-            rounds=rounds,
-            transactional=transactional,
-        )
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(NODES, {**SETTINGS, **replication(factor)}))
+        servers, dice, stopped = cluster.bootstrap_servers, random.Random(seed), threading.Event()
+        if factor == NODES:
+            client = stack.enter_context(BlockingClient(from_mapping(ClientConfig, {"bootstrap.servers": servers})))
+            nemesis: ClusterNemesis = CopiesNemesis(cluster, dice, stopped, client, [TOPIC, *transactional])
+        else:
+            nemesis = ClusterNemesis(cluster, dice, stopped)
+        verdict = Verdict(seed, kinds or sorted(nemesis.faults()))
+        return judged(servers, nemesis, verdict, seconds=seconds, rounds=rounds, transactional=transactional)
 
 
 def replication(factor: int) -> dict[str, object]:

@@ -30,6 +30,7 @@ from tests.support.real_etcd import ETCD, MISSING, RealEtcd
 Etcd = MemoryEtcd | RealEtcd
 both = pytest.mark.parametrize("kind", ["memory", "real"])
 Scenario = Callable[[Etcd, CoordinationClient], Awaitable[None]]
+_LONG_MS = 30_000  # where an answer comes: the machine may be busy
 
 
 def run(kind: str, directory: Path, scenario: Scenario) -> None:
@@ -402,6 +403,7 @@ def test_who_does_not_answer_is_named(kind: str, tmp_path: Path) -> None:
                 assert error.message.startswith(f"etcd at {etcd.address} does not answer (")
                 assert not error.is_fate_unknown
             await etcd.start()
+            client.timeout_ms = _LONG_MS
             await client.check()
             assert (await client.read("/")).items == []
 
@@ -461,7 +463,7 @@ def test_a_connection_that_one_call_finds_lost_is_lost_for_all(tmp_path: Path) -
 
 def test_a_stream_whose_connection_is_closed_as_it_begins_does_not_hang(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        async with client_of(etcd, timeout_ms=400) as client:
+        async with client_of(etcd, timeout_ms=2_000) as client:
             seen, lease = watch(client, "/w/"), await grant(client, 2)
             await snapshot_of(seen)
             changes, renewal = asyncio.create_task(changes_of(seen)), asyncio.create_task(lease._renew())
@@ -483,14 +485,16 @@ def test_a_stream_whose_connection_is_closed_as_it_begins_does_not_hang(tmp_path
 def test_an_older_term_and_another_cluster_are_refused(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
         assert isinstance(etcd, MemoryEtcd)
-        async with client_of(etcd, timeout_ms=400) as client:
+        async with client_of(etcd, timeout_ms=_LONG_MS) as client:
             await client.check()
+            client.timeout_ms = 400
             etcd.term = 1
             assert "answers in term 1, after 2: it is cut off, or was restored" in (await refused(client.read("/"))).message
             etcd.term, etcd.cluster_id = 3, 8
             error = await refused(client.read("/"))
             assert "belongs to another etcd cluster than before" in error.message
             etcd.cluster_id = 7
+            client.timeout_ms = _LONG_MS
             await client.read("/")
 
     run("memory", tmp_path, scenario)
@@ -530,6 +534,7 @@ def test_a_value_of_hostile_size_is_refused(tmp_path: Path) -> None:
         assert isinstance(etcd, MemoryEtcd)
         await client.transact({}, {"/a": b"1"})
         etcd.keys[b"/a"].value = bytes(40_000_000)
+        client.timeout_ms = _LONG_MS
         assert "refused the request (" in (await refused(client.read("/"))).message
 
     run("memory", tmp_path, scenario)
@@ -591,9 +596,12 @@ def test_tls_with_certificates(tmp_path: Path) -> None:
             "its certificate is not trusted": grpc.ssl_channel_credentials(read(stranger.ca_file)),
             "does not answer": None,
         }
-        for text, credentials in wrong.items():
-            client = CoordinationClient([etcd.address], SystemClock(), credentials=credentials, timeout_ms=500)
-            error = await refused(client.check())
+        clients = [
+            CoordinationClient([etcd.address], SystemClock(), credentials=credentials, timeout_ms=3_000)
+            for credentials in wrong.values()
+        ]
+        errors = await asyncio.gather(*(refused(client.check()) for client in clients))
+        for text, client, error in zip(wrong, clients, errors, strict=True):
             assert error.message.startswith(f"etcd at {etcd.address} ")
             assert text in error.message
             await client.close()

@@ -12,10 +12,12 @@ import itertools
 import os
 import signal
 import sys
+from typing import Any
 
 from brokerd import Consumer, ConsumerRecord
 
-IDLE_MS = 300
+IDLE_MS = 3_000  # of the last life; the others die amid their work, however long they wait for it
+NEVER_MS = 120_000
 MAX_IN_FLIGHT = 50  # more are taken after some are finished, and after what is finished is written
 
 
@@ -34,10 +36,11 @@ def main() -> None:
         os.write(file, b"E %s %s\n" % (record.key, record.value))
 
     settings = {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest", "auto.commit.interval.ms": 0}
-    options = {"dedup_header": "message-id", "dedup_path": ids[0]} if ids else {}
+    idle_ms = NEVER_MS if int(dies_at) else IDLE_MS
+    options: dict[str, Any] = {"dedup_header": "message-id", "dedup_path": ids[0]} if ids else {}
     with Consumer(settings) as consumer:
         consumer.assign([("t", int(partition)) for partition in partitions.split(",")])
-        consumer.process(handle, workers=8, max_in_flight=MAX_IN_FLIGHT, timeout_ms=IDLE_MS, **options)  # type: ignore[arg-type]
+        consumer.process(handle, workers=8, max_in_flight=MAX_IN_FLIGHT, timeout_ms=idle_ms, **options)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ async def test_a_watch_that_is_silent_does_not_hold_up_further_changes(monkeypat
         await one.hears(entry, 2)
         await two.hears(entry, 2)
         one.store.answers = [3]  # the change is made, but this node does not hear of it
-        monkeypatch.setattr(one.membership, "until", lambda _revision: asyncio.sleep(3_600), raising=False)
+        monkeypatch.setattr(one.membership, "until", lambda _revision: asyncio.Event().wait(), raising=False)
         running = asyncio.create_task(one.leading.run())
         await until(lambda: len(one.store.asked) > 1, "it looks again")
         running.cancel()
