@@ -52,7 +52,7 @@ def etcd(parent: str) -> Iterator[str]:
             probe.bind(("127.0.0.1", 0))
             found.append(f"127.0.0.1:{probe.getsockname()[1]}")
     client, peer = (f"http://{address}" for address in found)
-    flags = {"data-dir": f"{parent}/etcd", "log-level": "error", "initial-cluster": f"default={peer}"}
+    flags = {"data-dir": f"{parent}/etcd", "logger": "zap", "log-level": "error", "initial-cluster": f"default={peer}"}
     flags |= {"listen-client-urls": client, "advertise-client-urls": client}
     flags |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer}
     process = subprocess.Popen(["etcd", *(f"--{name}={value}" for name, value in flags.items())])

@@ -149,8 +149,7 @@ class Kafka(Program):
 
 def main(system: str, address: str, do: str, *arguments: str) -> None:
     """Runs one command to its end."""
-    programs: dict[str, type[Brokerd | Kafka]] = {"brokerd": Brokerd, "kafka": Kafka}
-    program = programs[system](address)
+    program = Kafka(address) if system == "kafka" else Brokerd(address)
     try:
         getattr(program, do)(*arguments)
     except program.errors as error:
