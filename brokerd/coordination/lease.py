@@ -38,6 +38,11 @@ class Lease:
         self._is_late = False  # the last renewal failed
         self._task = asyncio.create_task(self._keep(), name="lease")
 
+    @property
+    def is_over(self) -> bool:
+        """True if etcd may have ended it, also if this process was suspended and has not noticed yet."""
+        return self.lost.is_set() or self._client.clock.boot_ms() >= self._good_until_ms
+
     async def revoke(self) -> None:
         """Ends the lease and its keys at once. Raises CoordinationError; the lease then ends by itself."""
         await self._stop()

@@ -139,9 +139,9 @@ class PartitionTable:
             if partition is not None:
                 partition.mark_deleted()
 
-    def release(self, commit: str, partitions: Iterable[Partition]) -> None:
-        """Lets the markers of a commit take effect in all its partitions, and only then wakes the operations that wait."""
-        moved = [(partition, partition.release(commit)) for partition in partitions]
+    def release(self, held: Iterable[tuple[str, Partition]]) -> None:
+        """Lets the markers of commits take effect in all these partitions, and only then wakes the operations that wait."""
+        moved = [(partition, partition.release(commit)) for commit, partition in held]
         for partition, ends in moved:
             partition.wake(ends)
 

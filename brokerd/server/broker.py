@@ -102,8 +102,9 @@ class BrokerParts:
             admin=self.admin,
             clock=self.clock,
             unusable=logs.checkpoint_problem,
+            is_registered=lambda: self.cluster.is_registered,
         )
-        groups = Groups(self.config, log, logs.topics, logs.time)
+        groups = Groups(self.config, log, logs.topics, logs.time, self.cluster.has_topic)
         transactions = Transactions(
             self.config,
             log,

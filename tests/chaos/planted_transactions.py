@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.partition.core import Append, PartitionCore
@@ -25,10 +25,11 @@ def markers_count_one_by_one(put: Put) -> None:
     """The markers of a commit begin to count in one partition after another."""
     release = PartitionTable.release
 
-    def release_first(self: PartitionTable, commit: str, partitions: Sequence[Partition]) -> None:
-        release(self, commit, partitions[:1])
-        if partitions[1:]:
-            asyncio.get_running_loop().call_later(_LATER_SECONDS, release, self, commit, partitions[1:])
+    def release_first(self: PartitionTable, held: Iterable[tuple[str, Partition]]) -> None:
+        found = [*held]
+        release(self, found[:1])
+        if found[1:]:
+            asyncio.get_running_loop().call_later(_LATER_SECONDS, release, self, found[1:])
 
     plant(put, PartitionTable, "release", release_first)
 

@@ -57,6 +57,13 @@ class InnerPeers:
     def coordinator(self) -> int:
         return self.leader_of(COORDINATOR_LOG)
 
+    @property
+    def is_registered(self) -> bool:
+        return self._cluster.are_registered
+
+    def has_topic(self, topic_id: bytes) -> bool:
+        return topic_id in self._cluster.topics
+
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:
         return at_least, PRODUCER_NUMBERS
 
@@ -133,6 +140,7 @@ class InnerCluster:
         self._files = [MemoryFiles() for _ in range(node_count)]
         self._partitions = partitions
         self.topic = Topic("t", b"0123456789abcdef", partitions, {})
+        self.topics = {self.topic.id}
         self.tps = [TopicIdPartition(self.topic.id, number) for number in range(partitions)]
         self.leaders: dict[TopicIdPartition, int] = {}
         self.epoch = 0
@@ -140,6 +148,7 @@ class InnerCluster:
         self.loses: Callable[[int, str], bool] = lambda _node_id, _name: False
         self.hangs: Callable[[int], bool] = lambda _node_id: False
         self.calls: list[str] = []  # between nodes
+        self.are_registered = True
 
     def held_by(self, node_id: int) -> list[int]:
         """Partitions of the topic that a node has."""

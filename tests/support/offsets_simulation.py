@@ -95,6 +95,9 @@ class Log:
         while self.durable_end < end:
             await self._flushed.wait()
 
+    async def confirmed(self, *, is_refusal: bool = False) -> None:  # noqa: ARG002 - nobody else can be the coordinator
+        await self.durable()
+
     def append(self, records: Sequence[CoordinatorRecord]) -> None:
         if self.sim.refuses("log"):
             raise StorageError("no space")

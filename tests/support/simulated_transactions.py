@@ -170,6 +170,9 @@ class SimulatedPeers:
     def coordinator(self) -> int:
         return 0 if self._broker.nodes[0].is_up else NO_LEADER
 
+    def has_topic(self, _topic_id: bytes) -> bool:
+        return False
+
     async def call(self, node_id: int, request: Message, _response_type: type[R]) -> R:
         broker, sent = self._broker, type(request)()
         sent.CopyFrom(request)  # the caller may go on with its own
@@ -273,8 +276,8 @@ class SimulatedNode:
             raise UnknownTopicIdError("deleted")
         return partition
 
-    def release(self, commit: str, partitions: Iterable[SimulatedPartition]) -> None:
-        for partition in partitions:
+    def release(self, held: Iterable[tuple[str, SimulatedPartition]]) -> None:
+        for commit, partition in held:
             partition.core.ends.release(commit)
 
     async def markers_durable(self, markers: Iterable[tuple[SimulatedPartition, int, int]]) -> dict[int, WireError]:

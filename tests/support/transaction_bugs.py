@@ -148,7 +148,7 @@ async def markers_of_a_commit_count_one_by_one(write: Any, self: Leaders, name: 
     for one in commit.held_back[:1]:
         partition = self._members.partitions.get(TopicIdPartition(one.topic_id, one.partition))
         if partition is not None:
-            self._members.partitions.release(name, [partition])
+            self._members.partitions.release([(name, partition)])
     await writing
 
 

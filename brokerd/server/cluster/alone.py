@@ -86,6 +86,15 @@ class Alone:
         """This node."""
         return self.node_id
 
+    @property
+    def is_registered(self) -> bool:
+        """True: nobody else could take its place."""
+        return True
+
+    def has_topic(self, _topic_id: bytes) -> bool:
+        """False: what this node does not know there is not."""
+        return False
+
     async def call(self, node_id: int, _request: Message, _response_type: type[R]) -> R:
         """Not called: there is no other node."""
         raise AssertionError(f"node {node_id} is called, but this node is alone")

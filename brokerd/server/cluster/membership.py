@@ -67,6 +67,7 @@ class Membership:
         self.image = ClusterImage(keys)
         self.node_id = node_id
         self.life: Life | None = None  # None while this node is not registered
+        self.last_life: Life | None = None  # as which it goes on copying while the store is silent: nobody has heard of another
         self.revision = 0  # of the store, that the image has reached
         self.generation = 0  # counts the changes of image and life
         self.partition_changes = 0  # counts those of partitions' entries, elections among them
@@ -101,6 +102,11 @@ class Membership:
         if lease is not None:
             with contextlib.suppress(CoordinationError):  # it ends by itself
                 await lease.revoke()
+
+    @property
+    def is_registered(self) -> bool:
+        """True while others take this node for alive, as far as it can know."""
+        return self.life is not None and self._lease is not None and not self._lease.is_over
 
     @property
     def directory_id(self) -> str:
@@ -188,7 +194,7 @@ class Membership:
 
     async def _became(self, life: Life | None) -> None:
         async with self._changed:
-            self.life = life
+            self.life, self.last_life = life, life or self.last_life
             self._check_registered()
             self.generation += 1
             self._changed.notify_all()

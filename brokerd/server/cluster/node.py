@@ -318,6 +318,15 @@ class ClusterNode:
         """The node id of the coordinator; NO_LEADER."""
         return self.leader_of(COORDINATOR_LOG)
 
+    @property
+    def is_registered(self) -> bool:
+        """True while others take this node for alive, as far as it knows."""
+        return self._membership.is_registered
+
+    def has_topic(self, topic_id: bytes) -> bool:
+        """True if the cluster has this topic, which this node's directory may not have heard of yet."""
+        return self.image.topic(topic_id) is not None
+
     async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
         """See NodeCalls.call. Raises NotReadyError if the node is not alive, or ends without an answer."""
         node = self.image.nodes.get(node_id)

@@ -44,9 +44,18 @@ class AskedOffsets(NamedTuple):
 class Groups:
     """The broker's groups. Create it inside the running event loop."""
 
-    def __init__(self, config: BrokerConfig, log: CoordinatorLog, topics: TopicStore, time: DirectoryTime) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: CoordinatorLog,
+        topics: TopicStore,
+        time: DirectoryTime,
+        has_topic: Callable[[bytes], bool] = lambda _: False,
+    ) -> None:
+        """`has_topic`: True if the cluster has a topic that this node's directory may not have heard of yet."""
         self._log = log
         self._topics = topics
+        self._has_topic = has_topic
         self._time = time
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
         self.table = GroupTable(Shares(config.max_groups), Shares(config.max_group_offsets), self.name_of)
@@ -118,7 +127,7 @@ class Groups:
         try:
             record = decide()
         except WireError:
-            await self._log.durable()
+            await self._log.confirmed(is_refusal=True)
             raise
         self._record(record)
         await self._log.durable()
@@ -137,7 +146,7 @@ class Groups:
 
     def name_of(self, tp: TopicIdPartition) -> str:
         """A partition's name for messages; its id if the topic is deleted."""
-        if not self._exists(tp.topic_id):
+        if not self._topics.count_of(tp.topic_id):
             return str(tp)
         return str(TopicPartition(self._topics.by_id(tp.topic_id).name, tp.partition))
 
@@ -145,5 +154,5 @@ class Groups:
         try:
             self._topics.by_id(topic_id)
         except UnknownTopicIdError:
-            return False
+            return self._has_topic(topic_id)
         return True

@@ -90,6 +90,7 @@ class Leaders:
         )
         sums: dict[int, HeldData] = {}
         held_back: list[HeldBack] = []
+        counted_at: dict[TopicIdPartition, int] = {}
         for node_id, answered in zip(nodes, found, strict=True):
             if isinstance(answered, WireError):
                 if node_id in required and isinstance(answered, NotLeaderError | UnknownTopicIdError):
@@ -102,7 +103,11 @@ class Leaders:
             for response in answered:
                 held_back += response.held_back
                 for place in response.held_back:
-                    self._is_known(TopicIdPartition(place.topic_id, place.partition))
+                    tp = TopicIdPartition(place.topic_id, place.partition)
+                    self._is_known(tp)
+                    if counted_at.setdefault(tp, node_id) != node_id:  # a former leader has not heard of the next one yet
+                        text = f"partition {tp} is led by node {counted_at[tp]}, or by node {node_id}: retry"
+                        raise NotReadyError(text, fate=Fate.NOT_APPENDED)
                 for one in response.members:
                     known = sums.get(one.producer_id, HeldData(0, True))
                     sums[one.producer_id] = HeldData(known.records + one.records, known.is_durable and one.is_durable)
@@ -290,11 +295,12 @@ class Leaders:
         return exists
 
     def _exists(self, tp: TopicIdPartition) -> bool:
-        """False if the topic is deleted, as far as this node knows. Raises InvalidRequestError if it has no such partition."""
+        """False if the topic is deleted, as far as this node knows: one that its directory has not written yet is not, whoever
+        else was the coordinator when a commit counted its data. Raises InvalidRequestError if it has no such partition."""
         try:
             self._members.partitions.leader(tp)
         except UnknownTopicIdError:
-            return False
+            return self._peers.has_topic(tp.topic_id)
         except UnknownTopicOrPartitionError as error:
             raise InvalidRequestError(f"partitions: {error.message}") from None
         except NotLeaderError:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 import pyarrow as pa
 
 from brokerd.clock import Clock
-from brokerd.coordinator.records import decode
+from brokerd.coordinator.records import decode, record_of
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
@@ -39,7 +39,7 @@ from brokerd.record.schema import SCHEMA_0, encode_payload
 from brokerd.server.admin import Admin
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.sharing import CALLER
-from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, MembersAborted
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +63,10 @@ class CoordinatorLog:
         admin: Admin,
         clock: Clock,
         unusable: str = "",
+        is_registered: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`create` makes the log's partition. `unusable`: why the log that was found may lack records at its end."""
+        """`create` makes the log's partition. `unusable`: why the log that was found may lack records at its end. `is_registered`:
+        False while others may have elected another coordinator of which this node does not hear."""
         self._partitions = partitions
         self._create = create
         self._retention = retention
@@ -73,6 +75,7 @@ class CoordinatorLog:
         self._admin = admin
         self._clock = clock
         self._unusable = unusable
+        self._is_registered = is_registered
         self._making = asyncio.Lock()
         self._partition: Partition | None = None
         self.leader_epoch = 0  # in which the log was opened, and for which alone all of this holds; 0 = there is no log
@@ -192,6 +195,14 @@ class CoordinatorLog:
             self._check_leads()
             raise errors[0]
 
+    async def confirmed(self, *, is_refusal: bool = False) -> None:
+        """As `durable`, for an answer that another coordinator could make wrong: a refusal, which rests on what is not in the log,
+        or what is read while this node is not registered. Shows that there was none when it was called: nobody takes what one that
+        was replaced appends. Raises as `append` and `durable` do."""
+        if self._partition is not None and not self._partitions.elects_itself and (is_refusal or not self._is_registered()):
+            self.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
+        await self.durable()
+
     @property
     def is_led(self) -> bool:
         """True if this node leads the log in the epoch in which it was opened, or there is no log yet."""
@@ -210,9 +221,9 @@ class CoordinatorLog:
         try:
             yield
         except WireError:
-            await self.durable()
+            await self.confirmed(is_refusal=True)
             raise
-        await self.durable()
+        await self.confirmed()
 
     def has_grown(self) -> bool:
         """True if `compact` should be called."""

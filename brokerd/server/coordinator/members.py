@@ -17,7 +17,6 @@ without it, a commit of ten thousand members over a hundred partitions would tak
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
@@ -38,12 +37,13 @@ from brokerd.errors import (
     Fate,
     NotCoordinatorError,
     NotLeaderError,
+    NotReadyError,
     UnknownTopicIdError,
     WireError,
 )
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
-from brokerd.partition.log_ends import UNSETTLED
+from brokerd.partition.log_ends import UNSETTLED, Moved
 from brokerd.partition.partition import Partition
 from brokerd.partition.unmarked import unmarked_data
 from brokerd.purgatory import TimedPurgatory
@@ -95,6 +95,9 @@ class Peers(Protocol):
 
     def coordinator(self) -> int:
         """The node id of the coordinator; NO_LEADER if there is none."""
+
+    def has_topic(self, topic_id: bytes, /) -> bool:
+        """True if the cluster has this topic, which this node's directory may not have heard of yet."""
 
     async def call(self, node_id: int, request: Message, response_type: type[R], /) -> R:
         """The response of another node to a request of the Internode service, whose name without `Request` is the method's. Raises
@@ -167,6 +170,8 @@ class Members:
         self._deleted: OrderedDict[bytes, None] = OrderedDict()  # topic ids
         self._asking: list[set[int]] = []  # members whose verification is under way; one that is frozen meanwhile is taken out
         self._holds: dict[str, _Hold] = {}  # by transactional id
+        self._named: dict[TopicIdPartition, dict[str, int]] = {}  # commits of which unsettled partitions wait, with their versions
+        self._roles = 0  # changes of roles so far
         self._settling = asyncio.Lock()
         self._released: dict[str, int] | None = None  # versions released while the coordinator's answer about holds is awaited
         self._methods: dict[type[Message], Callable[[Any], Any]] = {
@@ -304,12 +309,14 @@ class Members:
         """
         self._accept(asked.coordinator_epoch)
         self._take_back(asked.producer_ids)
-        for one in asked.partitions:
-            self.partitions.leader(TopicIdPartition(one.topic_id, one.partition))
-        wanted = frozenset(asked.producer_ids)
-        tps = self._partitions_of(wanted)
-        await self._until_durable(tps, wanted)
-        self._accept(asked.coordinator_epoch)
+        wanted, roles = frozenset(asked.producer_ids), -1
+        while roles != self._roles:  # what is counted and what is named below must be of the same partitions
+            roles = self._roles
+            for one in asked.partitions:
+                self.partitions.leader(TopicIdPartition(one.topic_id, one.partition))
+            tps = self._partitions_of(wanted)
+            await self._until_durable(tps, wanted)
+            self._accept(asked.coordinator_epoch)
         response = pb.FreezeMembersResponse()
         not_durable = self._not_durable()
         for producer_id in asked.producer_ids:
@@ -369,11 +376,14 @@ class Members:
     def _write(
         self, tp: TopicIdPartition, record_for: RecordFor, asked: pb.WriteMarkersRequest, first_offset: int
     ) -> Partition | None:
-        """The partition, with its marker; None if it is deleted. Raises WireErrors."""
+        """The partition, with its marker; None if its topic is deleted. Raises WireErrors."""
         partition = self._led(tp)
         if partition is None:
-            with contextlib.suppress(UnknownTopicIdError):  # the topic is deleted
+            try:
                 self.partitions.leader(tp)  # raises NotLeaderError if another node, or none, leads the partition
+            except UnknownTopicIdError:
+                if self._peers.has_topic(tp.topic_id):
+                    raise NotReadyError(f"this node does not have partition {tp} yet", fate=Fate.NOT_APPENDED) from None
             self.forget(tp)
             return None
         record = record_for(self._partitions.get(tp, {}).keys())
@@ -392,7 +402,7 @@ class Members:
         """Keeps a last stable offset below a commit's data until its `release`, even where its marker is written already."""
         hold = self._holds.get(transactional_id)
         if hold is not None and hold.version < version:  # it is complete, or this one would not be decided
-            self._release(transactional_id)
+            self._release({transactional_id: self._holds.pop(transactional_id).partitions})
             hold = None
         if hold is None:
             hold = self._holds[transactional_id] = _Hold(version, set())
@@ -406,15 +416,22 @@ class Members:
         self._accept(asked.coordinator_epoch)
         name, version = asked.transactional_id, asked.txn_version
         hold = self._holds.get(name)
-        if hold is not None and hold.version <= version:
-            self._release(name)
+        held = self._holds.pop(name).partitions if hold is not None and hold.version <= version else set()
+        waiting = {tp for tp, named in self._named.items() if named.get(name, version + 1) <= version}
+        for tp in waiting:
+            del self._named[tp][name]
+        settled = {tp for tp in waiting if not self._named[tp]}
+        for tp in settled:
+            del self._named[tp]
+        self._release({name: held, UNSETTLED: settled})
         if self._released is not None:
             self._released[name] = max(version, self._released.get(name, version))
         return pb.ReleaseResponse()
 
-    def _release(self, name: str) -> None:
-        partitions = [self.partitions.get(tp) for tp in self._holds.pop(name).partitions]
-        self.partitions.release(name, [partition for partition in partitions if partition is not None])
+    def _release(self, held: Mapping[str, Iterable[TopicIdPartition]]) -> None:
+        """`held`: partitions by what holds them back."""
+        found = ((name, self.partitions.get(tp)) for name, tps in held.items() for tp in tps)
+        self.partitions.release([(name, partition) for name, partition in found if partition is not None])
 
     async def open_members(self, asked: pb.OpenMembersRequest) -> pb.OpenMembersResponse:
         """The members with open data in any partition. Raises NotCoordinatorError."""
@@ -467,7 +484,7 @@ class Members:
         """The partitions whose last stable offset is held back. Raises NotCoordinatorError."""
         self._accept(asked.coordinator_epoch)
         response = pb.HangingPartitionsResponse()
-        held_back = {tp for hold in self._holds.values() for tp in hold.partitions}
+        held_back = {tp for hold in self._holds.values() for tp in hold.partitions} | self._named.keys()
         page, response.more = _page(sorted(held_back | self._partitions.keys()), asked.after)
         pauses = Pauses()
         for tp in page:
@@ -477,7 +494,8 @@ class Members:
                 continue
             producer_id = next(iter(partition.producers.open_transactions), None)
             data = partition.open_data(producer_id) if producer_id is not None else None
-            commits = ((name, first) for name, first in partition.ends.held_back.items() if name != UNSETTLED)
+            commits = [(name, first) for name, first in partition.ends.held_back.items() if name != UNSETTLED]
+            commits += [(name, partition.ends.held_back[UNSETTLED]) for name in self._named.get(tp, ())]
             name, first_offset = min(commits, key=itemgetter(1), default=("", 0))
             if data is not None and (not name or first_offset > data.first_offset):
                 name, first_offset = "", data.first_offset
@@ -497,9 +515,10 @@ class Members:
     # A leader that starts
 
     async def settle(self) -> bool:
-        """Asks the coordinator what prepared commits hold back in the partitions of which that is not known yet, and lets all the
-        rest take effect. Partitions without any transaction behind the last stable offset that was kept need no answer. True if
-        nothing is unknown any more; else call it again later."""
+        """Asks the coordinator which commits are prepared in the partitions of which that is not known yet, and lets all the rest
+        take effect. A partition with prepared commits waits for their Release, or for the next answer: the coordinator may release
+        them at the leader before. Partitions without any transaction behind the last stable offset that was kept need no answer.
+        True if nothing is unknown any more; else call it again later."""
         async with self._settling:
             unknown = {one: one.leader_epoch for one in self.partitions.of_clients() if _is_unsettled(one)}
             asked = dict[Partition, int]()
@@ -542,17 +561,28 @@ class Members:
                     break
                 request.after_transactional_id = answered.commits[-1].transactional_id
             led = [partition for partition, epoch in partitions.items() if partition.leads_in(epoch)]
-            tps = {partition.tp for partition in led}
+            named: dict[TopicIdPartition, dict[str, int]] = {}
+            firsts = dict[TopicIdPartition, int]()
             for commit in found:
                 name, version = commit.transactional_id, commit.txn_version
                 if version > self._released.get(name, _NONE):
                     for one in commit.held_back:
                         tp = TopicIdPartition(one.topic_id, one.partition)
-                        if tp in tps:
-                            self.hold(name, version, tp, max(one.first_offset, shown[tp]))
+                        named.setdefault(tp, {})[name] = version
+                        firsts[tp] = min(one.first_offset, firsts.get(tp, one.first_offset))
         finally:
             self._released = None
-        self.partitions.release(UNSETTLED, led)
+        moved = list[tuple[Partition, Moved]]()
+        for partition in led:
+            tp = partition.tp
+            if tp in named:
+                self._named[tp] = named[tp]
+                moved.append((partition, partition.ends.hold_back(UNSETTLED, max(firsts[tp], shown[tp]))))
+            else:
+                self._named.pop(tp, None)
+        self._release({UNSETTLED: [partition.tp for partition in led if partition.tp not in named]})
+        for partition, ends in moved:
+            partition.wake(ends)
 
     async def _ask_holds(self, request: pb.PreparedHoldsRequest) -> pb.PreparedHoldsResponse:
         node_id, hosted = self._peers.coordinator(), self._coordinator_here()
@@ -569,6 +599,8 @@ class Members:
         tp = partition.tp
         if tp.topic_id == COORDINATOR.id:
             return
+        self._roles += 1
+        self._named.pop(tp, None)
         for producer_id in list(self._partitions.get(tp, ())):
             data = partition.open_data(producer_id)
             self._members[producer_id].records -= data.records if data is not None else 0

@@ -360,7 +360,7 @@ class Transactions:
         try:
             return await self.leaders.freeze(producer_ids, named)
         except WireError:
-            await self.log.durable()
+            await self.log.confirmed(is_refusal=True)
             raise
 
     def _prepare(self, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None) -> None:
@@ -550,7 +550,7 @@ class Transactions:
         try:
             return decide()
         except WireError:
-            await self.log.durable()
+            await self.log.confirmed(is_refusal=True)
             raise
 
     def _record(self, name: str, principal: str, event: Event) -> None:

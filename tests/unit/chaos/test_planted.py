@@ -103,7 +103,7 @@ def released(_path: Path) -> list[Partition]:
             log.core.ends.hold_back("x", append_member(log, MEMBER, 0))
             append_marker(log, committed=[MEMBER])
             log.flush()
-        manager.partitions.release("x", logs)
+        manager.partitions.release([("x", log) for log in logs])
         return [log for log in logs if log.ends.last_stable_offset == log.ends.high_watermark]
 
     return asyncio.run(release())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from brokerd.datadir.topic_store import Topic
@@ -14,14 +16,17 @@ from brokerd.errors import (
     NotReadyError,
     OffsetNotAvailableError,
     TxnAbortedError,
+    UnknownTopicIdError,
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import (
     FreezeMembersRequest,
+    FreezeMembersResponse,
     PreparedHold,
     PreparedHoldsRequest,
     PreparedHoldsResponse,
     ReleaseRequest,
+    ReleaseResponse,
     WriteMarkersRequest,
 )
 from brokerd.partition.log_ends import UNSETTLED
@@ -187,11 +192,165 @@ async def test_a_leader_that_starts_holds_back_what_is_prepared() -> None:
         with pytest.raises(OffsetNotAvailableError, match="has not said yet"):
             log.latest_offset(is_committed=True)
         running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
-        assert await running.nodes[1].broker.members.settle()
-        assert log.latest_offset(is_committed=True) == 0, "it knows that, and still holds it back"
+        assert not await running.nodes[1].broker.members.settle()
+        with pytest.raises(OffsetNotAvailableError):  # the leader before may have shown more
+            log.latest_offset(is_committed=True)
         running.loses = lambda _node_id, _name: False
         await commit(running, member)
         assert shown(running) == [1, 1, 1, 1]
+        assert log.latest_offset(is_committed=True) == 2
+        assert await running.nodes[1].broker.members.settle()
+
+
+async def test_a_leader_whose_release_went_to_the_one_before_asks_again() -> None:
+    async with cluster(ManualClock(), nodes=3) as running:
+        member = await begin(running)
+        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
+        with pytest.raises(NotReadyError):
+            await commit(running, member)
+        await running.stop(1)
+        await running.start(1)
+        members = running.nodes[1].broker.members
+        assert not await members.settle()
+        release, members._methods[ReleaseRequest] = members._methods[ReleaseRequest], former
+        running.loses = lambda _node_id, _name: False
+        await commit(running, member)
+        members._methods[ReleaseRequest] = release
+        assert shown(running) == [1, 0, 1, 1]
+        assert await members.settle()
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def former(_asked: ReleaseRequest) -> ReleaseResponse:
+    """Of a node that led before."""
+    return ReleaseResponse()
+
+
+async def test_what_is_released_while_a_leader_asks_takes_effect_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(ManualClock(), nodes=3) as running:
+        member = await begin(running)
+        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
+        with pytest.raises(NotReadyError):
+            await commit(running, member)
+        await running.stop(1)
+        running.loses = lambda node_id, name: name == "PreparedHolds" or (name == "WriteMarkers" and node_id == 2)
+        await running.start(1)
+        members = running.nodes[1].broker.members
+        ask = members._ask_holds
+
+        async def slow(request: PreparedHoldsRequest) -> PreparedHoldsResponse:
+            answered = await ask(request)
+            await commit(running, member)
+            return answered
+
+        monkeypatch.setattr(members, "_ask_holds", slow)
+        running.loses = lambda _node_id, _name: False
+        assert await members.settle()
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_a_partition_that_comes_to_a_leader_during_a_freeze_is_counted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(ManualClock(), partitions=4) as running:
+        member = await begin(running)
+        node, tp = running.nodes[1], running.tps[3]
+        node.logs.partitions.resign([tp])
+        wait, turns = node.broker.members._until_durable, iter([True])
+
+        async def comes(*asked: Any) -> None:
+            await wait(*asked)
+            if next(turns, False):
+                running.epoch += 1
+                await node.broker.admin.run(node.logs.replicas.lead({tp: running.epoch}))
+
+        monkeypatch.setattr(node.broker.members, "_until_durable", comes)
+        asked = FreezeMembersRequest(coordinator_epoch=epoch(running), producer_ids=[member.producer_id])
+        response = await node.broker.members.freeze(asked)
+        assert [one.records for one in response.members] == [2]
+        assert [one.partition for one in response.held_back] == [1, 3]
+
+
+async def test_a_partition_that_two_nodes_count_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former leader has not heard of the next one yet."""
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        asked = running.nodes[0].broker.transactions.leaders
+        freeze = asked._freeze
+
+        async def both(node_id: int, *rest: Any) -> list[FreezeMembersResponse]:
+            found = await freeze(node_id, *rest)
+            if node_id == 0:
+                found[0].held_back.add(topic_id=running.topic.id, partition=1, first_offset=0)
+                found[0].members[0].records += 1
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(asked, "_freeze", both)
+            with pytest.raises(NotReadyError, match="is led by node 0, or by node 1"):
+                await commit(running, member)
+        await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_a_topic_that_the_coordinator_has_not_written_yet_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        table, topics = running.nodes[0].broker.partitions, running.nodes[0].broker.topics
+        leader = table.leader
+
+        def unknown(tp: TopicIdPartition, *rest: Any) -> Any:
+            if tp == running.tps[1]:
+                raise UnknownTopicIdError("not on this node")
+            return leader(tp, *rest)
+
+        monkeypatch.setattr(table, "leader", unknown)
+        await commit(running, member)
+        assert shown(running)[1] == 1, "its marker is written by the node that has it"
+
+        def unknown_id(_topic_id: bytes) -> Any:
+            raise UnknownTopicIdError("not on this node")
+
+        monkeypatch.setattr(topics, "by_id", unknown_id)
+        groups = running.nodes[0].broker.groups
+        assert groups._exists(running.topic.id)
+        running.topics.clear()
+        assert not groups._exists(running.topic.id)
+
+
+async def test_a_leader_that_has_not_written_a_topic_yet_has_not_marked_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(ManualClock()) as running:
+        await begin(running)
+        members, tp = running.nodes[1].broker.members, running.tps[1]
+
+        def unknown(*_asked: Any) -> Any:
+            raise UnknownTopicIdError("not on this node")
+
+        monkeypatch.setattr(members, "_led", lambda _tp: None)
+        monkeypatch.setattr(members.partitions, "leader", unknown)
+        place = HeldBack(topic_id=tp.topic_id, partition=tp.partition, first_offset=0)
+        asked = WriteMarkersRequest(coordinator_epoch=epoch(running), committed_producer_ids=[1], partitions=[place])
+        with pytest.raises(NotReadyError, match="does not have partition"):
+            await members.write_markers(asked)
+        running.topics.clear()
+        await members.write_markers(asked)  # it is deleted
+
+
+async def test_a_refusal_and_what_an_unregistered_coordinator_reads_are_confirmed_by_the_log() -> None:
+    async with cluster(ManualClock()) as running:
+        member, log = await begin(running), running.nodes[0].logs.partitions.coordinator_log
+        assert log is not None
+        end = log.ends.log_end_offset
+        with pytest.raises(TxnAbortedError):
+            await commit(running, member, records=5)
+        assert log.ends.high_watermark > end
+        transactions_log = running.nodes[0].broker.transactions.log
+        end = log.ends.log_end_offset
+        async with transactions_log.settled():
+            pass
+        assert log.ends.log_end_offset == end
+        running.are_registered = False
+        async with transactions_log.settled():
+            pass
+        assert log.ends.high_watermark == end + 1
 
 
 async def test_a_leader_that_starts_shows_what_is_complete_once_it_is_told() -> None:
