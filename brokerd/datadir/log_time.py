@@ -10,6 +10,8 @@ How long the machine was off is known from the wall clock alone. An hour is coun
 within a day, but at most a month per day. So a clock that is wrong after a boot deletes little before it is noticed, and correcting
 it takes back what is not yet counted, even at a later boot. If the clock was behind before the machine went off, and is corrected
 at the next boot, only the rest of the difference counts as a pause.
+
+The nodes of a cluster have one log time: a node that joins takes over that of the nodes that are alive, before it leads.
 """
 
 from __future__ import annotations
@@ -49,6 +51,13 @@ class NotedTime(NamedTuple):
     boot_ms: int
 
 
+class Owed(NamedTuple):
+    """The part of a pause that is not counted yet, and how much of it is counted in each elapsed millisecond."""
+
+    ms: int
+    rate: float
+
+
 class LogTime:
     """The log time; see the module docstring. Pure: reads no clock."""
 
@@ -83,6 +92,16 @@ class LogTime:
             self._owed_ms = max(self._owed_ms + min(jump_ms, 0), 0)
             self._say(jump_ms, "do not count that")
         return wall_ms - self.ahead_ms
+
+    @property
+    def owed(self) -> Owed:
+        """What is not counted yet of a pause."""
+        return Owed(self._owed_ms, self._rate)
+
+    def take_over(self, now_ms: int, owed: Owed) -> None:
+        """Goes on with another node's log time. Call `now` first."""
+        self.ahead_ms = self._wall_ms - now_ms
+        self._owed_ms, self._rate = owed
 
     def noted(self) -> NotedTime:
         """The state to record for the next start."""
@@ -166,6 +185,24 @@ class DirectoryTime:
         if news:
             logger.warning("%s", news)
         return now_ms
+
+    @property
+    def owed(self) -> Owed:
+        """What is not counted yet of a pause."""
+        return self._time.owed
+
+    def take_over(self, log_time_ms: int, owed: Owed) -> None:
+        """Goes on with the log time of the cluster, unless this one is about the same. Batches are stamped by the leader, and the
+        next one judges their age: with log times of their own, one would delete what the other has just written."""
+        difference_ms = log_time_ms - self.now_ms()
+        if abs(difference_ms) > SLACK_MS:
+            self._time.take_over(log_time_ms, owed)
+            side = "ahead of" if difference_ms > 0 else "behind"
+            logger.warning(
+                "the cluster's log time is %s %s this node's: retention and the expiry of producers and groups go by the cluster's",
+                timedelta(milliseconds=abs(difference_ms)),
+                side,
+            )
 
     def note(self) -> Job:
         """A job that records the time of this call. It ignores errors: on a full disk an older record stays."""

@@ -219,3 +219,23 @@ def test_a_node_that_stops_hands_over_first(cluster: Cluster) -> None:
         sent = writer.acknowledged()
     read_all(cluster, sent)
     same_logs(cluster)
+
+
+def test_an_outage_of_the_store_that_outlasts_the_registrations_stops_no_copies() -> None:
+    with Cluster(3, {**SETTINGS, "broker.session.timeout.ms": 2_000}) as cluster:
+        cluster.create_topic("orders", PARTITIONS)
+        in_sync(cluster, *NODES)
+        with producer_of(cluster) as producer:
+            writer = Writer(producer)
+            writer.send(50)
+            cluster.stop_coordination()
+            ended = "the registration of node"
+            wait_until(lambda: all(ended in node.log for node in cluster.nodes.values()), what="all registrations have ended")
+            writer.send(50)
+            writer.acknowledged()
+            cluster.start_coordination()
+            in_sync(cluster, *NODES)
+            writer.send(50)
+            sent = writer.acknowledged()
+        read_all(cluster, sent)
+        same_logs(cluster)

@@ -131,7 +131,7 @@ class CopyNode:
         async def look_again() -> None:
             """Whoever needs it calls follow_image."""
 
-        membership = cast("Membership", SimpleNamespace(image=self.image, node_id=number, life=life, look_again=look_again))
+        membership = cast("Membership", SimpleNamespace(image=self.image, node_id=number, last_life=life, look_again=look_again))
         self.membership = membership
         self.leading = Leading(cast("CoordinationClient", self.store), membership, self.logs.partitions, LAG_MS)
         means = Means(
@@ -188,7 +188,7 @@ class CopyNode:
         entry = encode(Registration("h", 1, f"d{number}"))
         self.image.put(_KEYS.node(number), entry, create_revision=epoch, mod_revision=epoch)
         if number == self.id:
-            self.membership.life = Life(number, epoch, f"d{number}")
+            self.membership.last_life = Life(number, epoch, f"d{number}")
 
     async def takes_role(self, entry: PartitionEntry, number: int = 0) -> None:
         """Leads or follows, as an entry says."""

@@ -541,6 +541,15 @@ class Simulation:
         self._is_store_down = True
         self.count("store down")
         self._after(self.rng.choice((100, 700, 2_500)), self._store_comes_back)
+        for machine in self.machines.values():
+            if machine.process is not None and self.rng.random() < 0.3:  # it takes its lease for lost
+                self._after(self.rng.randint(0, 2_500), partial(self._loses_life, machine.process))
+
+    def _loses_life(self, process: Process) -> None:
+        lease = process.membership._lease
+        if lease is not None and self._is_store_down:
+            process.enter(lease.lost.set)
+            self.count("lease taken for lost")
 
     def _store_comes_back(self) -> None:
         self._is_store_down = False

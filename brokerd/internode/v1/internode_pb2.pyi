@@ -252,6 +252,22 @@ class PreparedHoldsResponse(_message.Message):
     more: bool
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., coordinator_epoch: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[PreparedHold, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
+class LogTimeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LogTimeResponse(_message.Message):
+    __slots__ = ("error", "log_time_ms", "owed_ms", "rate")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOG_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    OWED_MS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    log_time_ms: int
+    owed_ms: int
+    rate: float
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., log_time_ms: _Optional[int] = ..., owed_ms: _Optional[int] = ..., rate: _Optional[float] = ...) -> None: ...
+
 class ReplicaPosition(_message.Message):
     __slots__ = ("topic_id", "partition", "leader_epoch", "log_end_offset", "durable_end", "log_start_offset", "last_epoch")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]

@@ -25,10 +25,12 @@ from brokerd.config.small_files import read_small_file
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.log_time import DirectoryTime, Owed
 from brokerd.datadir.node_state import ClusterIdentity, check_cluster, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic
-from brokerd.errors import CoordinationError, CoordinatorNotAvailableError, Fate, NotReadyError, RequestTimedOutError
+from brokerd.errors import CoordinationError, CoordinatorNotAvailableError, Fate, NotReadyError, RequestTimedOutError, WireError
 from brokerd.ids import NO_EPOCH, NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
+from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.calls import NodeCalls, call_credentials
@@ -46,6 +48,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
 _PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
+_LOG_TIME_S = 2.0  # for another node to tell it
 _ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
 
 
@@ -120,6 +123,7 @@ class ClusterNode:
         logs.partitions.leader_in_cluster = self._leader
         factor = self._config.default_replication_factor
         self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, factor)
+        await self._take_over_log_time(logs.time)
         await membership.start()
         controller = self._controller = Controller(self._client, membership, factor)
 
@@ -144,6 +148,26 @@ class ClusterNode:
         if self._is_new and self.image.topic(COORDINATOR.id) is None:
             # With the cluster: a store restored from an older copy would have another one made, which knows nothing.
             await self.topics.create_coordinator()
+
+    async def _take_over_log_time(self, time: DirectoryTime) -> None:
+        """Of a node that is alive, if one answers. Before this one is registered, and may lead."""
+        image, prefix = ClusterImage(self._keys), f"{self._keys.prefix}nodes/"
+        for item in (await self._client.read(prefix)).items:
+            image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
+
+        async def ask(node: Node) -> pb.LogTimeResponse | None:
+            try:
+                async with asyncio.timeout(_LOG_TIME_S):
+                    return await self._calls.call(node, pb.LogTimeRequest(), pb.LogTimeResponse)
+            except (TimeoutError, WireError) as error:
+                logger.debug("node %d does not tell its log time: %s", node.id, error)
+                return None
+
+        others = [node for node_id, node in sorted(image.nodes.items()) if node_id != self.node_id]
+        for answered in await asyncio.gather(*map(ask, others)):
+            if answered is not None:
+                time.take_over(answered.log_time_ms, Owed(answered.owed_ms, answered.rate))
+                return
 
     async def reload(self) -> None:
         """Reloads the certificates for calls to other nodes and to the store, which use them for new connections, and tells the

@@ -12,6 +12,7 @@ Behaviour of all
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sized
+from functools import partial
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -101,6 +102,11 @@ def _check_holds(request: pb.PreparedHoldsRequest) -> None:
     check_text("after_transactional_id", request.after_transactional_id)
 
 
+async def _log_time(broker: BrokerParts, _request: pb.LogTimeRequest) -> pb.LogTimeResponse:
+    now_ms, owed = broker.time.now_ms(), broker.time.owed
+    return pb.LogTimeResponse(log_time_ms=now_ms, owed_ms=owed.ms, rate=owed.rate)
+
+
 _METHODS = (
     InternodeMethod(
         pb.VerifyMembersRequest, pb.VerifyMembersResponse, _check_verify, lambda broker: broker.transactions.verify_members
@@ -114,6 +120,7 @@ _METHODS = (
     InternodeMethod(
         pb.PreparedHoldsRequest, pb.PreparedHoldsResponse, _check_holds, lambda broker: broker.transactions.prepared_holds
     ),
+    InternodeMethod(pb.LogTimeRequest, pb.LogTimeResponse, lambda _request: None, lambda broker: partial(_log_time, broker)),
 )
 # By name, in the order of internode.proto.
 METHODS = {method.request.DESCRIPTOR.name.removesuffix("Request"): method for method in _METHODS}

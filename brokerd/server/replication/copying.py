@@ -161,9 +161,9 @@ class Copier:
 
     def _request(self) -> pb.ReplicateRequest:
         membership, now_ms = self._membership, self._clock.monotonic_ms()
-        life = membership.life
+        life = membership.last_life
         if life is None:
-            raise NotReadyError("this node is not registered at present")
+            raise NotReadyError("this node is not registered yet")
         request = pb.ReplicateRequest(node_id=life.node_id, node_epoch=life.node_epoch)
         for tp in self._sent.keys() - self._epochs.keys():
             del self._sent[tp]

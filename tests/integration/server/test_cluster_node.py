@@ -14,7 +14,7 @@ import pytest
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.topics import alter_topic_configs, create_partitions, create_topic, delete_topics
 from brokerd.client.transactions import init_producer_id
-from brokerd.clock import SystemClock
+from brokerd.clock import Clock, SystemClock
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
@@ -46,13 +46,14 @@ class Machines(NamedTuple):
 
     etcd: MemoryEtcd
     disks: dict[int, MemoryFiles]
+    clocks: dict[int, Clock]  # of their next lives; the machine's, if there is none
 
     @contextlib.asynccontextmanager
     async def node(self, node_id: int, **settings: str) -> AsyncIterator[Daemon]:
         """A running node."""
         disk = self.disks.setdefault(node_id, MemoryFiles())
         config = self.config(node_id, **settings)
-        daemon = Daemon(config, files=disk)
+        daemon = Daemon(config, files=disk, clock=self.clocks.pop(node_id, None))
         await daemon.start()
         try:
             yield daemon
@@ -70,7 +71,7 @@ def run(scenario: Callable[[Machines], Awaitable[None]]) -> None:
 
     async def all_of_it() -> None:
         async with an_etcd() as etcd, asyncio.timeout(DEADLINE_S):
-            await scenario(Machines(etcd, {}))
+            await scenario(Machines(etcd, {}, {}))
 
     asyncio.run(all_of_it())
 
@@ -401,3 +402,22 @@ def test_what_is_known_to_be_deleted_costs_no_look_at_the_store() -> None:
 def cluster_of(daemon: Daemon) -> ClusterNode:
     """What a node knows of its cluster."""
     return cast("ClusterNode", daemon.broker.cluster)
+
+
+def test_a_node_that_joins_takes_over_the_log_time(caplog: pytest.LogCaptureFixture) -> None:
+    """It was off for a month, or its clock is wrong: what it stamps as a leader must not look old to the next one."""
+
+    class Behind(SystemClock):
+        def wall_ms(self) -> int:
+            return super().wall_ms() - 30 * 86_400_000
+
+    async def scenario(machines: Machines) -> None:
+        machines.clocks[2] = Behind()
+        async with machines.node(1) as one, machines.node(2) as two:
+            assert abs(one.broker.time.now_ms() - two.broker.time.now_ms()) < 5_000
+            assert "30 days" in caplog.text
+            assert "ahead of this node's" in caplog.text
+        async with machines.node(2) as two:
+            assert abs(SystemClock().wall_ms() - two.broker.time.now_ms()) < 60_000, "alone, it keeps that"
+
+    run(scenario)

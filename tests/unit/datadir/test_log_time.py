@@ -112,6 +112,23 @@ def test_a_pause_by_a_wrong_clock_is_taken_back_with_its_correction() -> None:
     assert _now(time, clock) == at_ms + DAY_MS, "and no more of it"
 
 
+@pytest.mark.parametrize("is_pause_long", [False, True])
+@pytest.mark.parametrize("behind_ms", [20 * DAY_MS, -20 * DAY_MS])
+def test_a_node_that_joins_goes_on_with_the_time_of_the_cluster(behind_ms: int, is_pause_long: bool) -> None:
+    clock, others_clock = ManualClock(), ManualClock()
+    clock.jump_wall(-behind_ms)
+    mine = _time(clock)
+    others = _time(others_clock, _noted(START_WALL_MS - 10 * DAY_MS) if is_pause_long else None)
+    _now(mine, clock)
+    mine.take_over(_now(others, others_clock), others.owed)
+    for _ in range(30):
+        for each in (clock, others_clock):
+            each.advance(HOUR_MS)
+        assert _now(mine, clock) == _now(others, others_clock)
+    clock.jump_wall(behind_ms)  # it is corrected
+    assert _now(mine, clock) == _now(others, others_clock)
+
+
 def test_a_machine_that_boots_behind_does_not_count_its_pause() -> None:
     clock = ManualClock(wall_ms=0)
     time = _time(clock, _noted(START_WALL_MS))
