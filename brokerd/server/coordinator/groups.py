@@ -146,9 +146,10 @@ class Groups:
 
     def name_of(self, tp: TopicIdPartition) -> str:
         """A partition's name for messages; its id if the topic is deleted."""
-        if not self._topics.count_of(tp.topic_id):
+        try:
+            return str(TopicPartition(self._topics.by_id(tp.topic_id).name, tp.partition))
+        except UnknownTopicIdError:
             return str(tp)
-        return str(TopicPartition(self._topics.by_id(tp.topic_id).name, tp.partition))
 
     def _exists(self, topic_id: bytes) -> bool:
         try:
