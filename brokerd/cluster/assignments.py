@@ -34,9 +34,13 @@ class Life(NamedTuple):
 Held = Mapping[bytes, HeldTopic]  # by topic id
 
 
-def to_remove(image: ClusterImage, directory_id: str, held: Held) -> list[bytes]:
+def to_remove(image: ClusterImage, directory_id: str, held: Held, node_id: int = NO_LEADER) -> list[bytes]:
     """Topics to remove: those whose tombstone lists the directory, which then takes itself off, and those it has only heard of."""
-    listed = [topic_id for topic_id, (tombstone, _) in image.tombstones.items() if directory_id in tombstone.directory_ids]
+    listed = [
+        topic_id
+        for topic_id, (tombstone, _) in image.tombstones.items()
+        if directory_id in tombstone.directory_ids or node_id in tombstone.node_ids
+    ]
     heard_of = [topic_id for topic_id, topic in held.items() if not topic.numbers and image.topic(topic_id) is None]
     return [*listed, *heard_of]
 

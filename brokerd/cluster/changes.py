@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from brokerd.cluster.election import ever_in_sync
 from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import PartitionEntry, Tombstone, TopicEntry, encode
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import NO_LEADER, TopicIdPartition
 
 OPERATIONS_MAX = 128  # in one transaction: etcd's default of --max-txn-ops
 ABSENT = 0  # as a revision
@@ -65,7 +66,10 @@ def delete_topic(image: ClusterImage, topic_id: bytes) -> Transaction:
     directory_ids = {replica.directory_id for entry in entries for replica in (*entry.isr, *entry.out_of_sync)}
     alive = (image.nodes[node_id] for entry in entries for node_id in entry.replicas if node_id in image.nodes)
     directory_ids.update(node.registration.directory_id for node in alive)
-    tombstone = Tombstone(topic.name, topic.partition_count, tuple(sorted(directory_ids)))
+    # A copy that was never in sync is listed nowhere, and its node is not there to say in which directory it is.
+    known = {node_id for entry in entries for node_id in (*ever_in_sync(entry), *image.nodes)}
+    unknown = {node_id for entry in entries for node_id in entry.replicas} - known
+    tombstone = Tombstone(topic.name, topic.partition_count, tuple(sorted(directory_ids)), tuple(sorted(unknown)))
     gone = (keys.name(topic.name), keys.topic(topic_id))
     return Transaction(_as_seen(image, topic_id), {keys.tombstone(topic_id): encode(tombstone)}, gone)
 
@@ -83,11 +87,15 @@ def sweep(image: ClusterImage, topic_id: bytes) -> list[Transaction]:
     return [Transaction({keys.topic(topic_id): ABSENT, **chunk}, {}, tuple(chunk)) for chunk in chunks]
 
 
-def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str) -> Transaction:
+def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str, node_id: int = NO_LEADER) -> Transaction:
     """Takes a directory off a tombstone, once it holds nothing of the topic any more; the last one ends the tombstone."""
     key, (tombstone, mod_revision) = image.keys.tombstone(topic_id), image.tombstones[topic_id]
-    left = tombstone._replace(directory_ids=tuple(each for each in tombstone.directory_ids if each != directory_id))
-    return Transaction({key: mod_revision}, {key: encode(left)} if left.directory_ids else {}, () if left.directory_ids else (key,))
+    left = tombstone._replace(
+        directory_ids=tuple(each for each in tombstone.directory_ids if each != directory_id),
+        node_ids=tuple(each for each in tombstone.node_ids if each != node_id),
+    )
+    is_over = not left.directory_ids and not left.node_ids
+    return Transaction({key: mod_revision}, {} if is_over else {key: encode(left)}, (key,) if is_over else ())
 
 
 def copy_dropped(image: ClusterImage, tp: TopicIdPartition, partition: PartitionAt, directory_id: str) -> Transaction:

@@ -85,6 +85,7 @@ class Tombstone(NamedTuple):
     name: str
     partition_count: int
     directory_ids: tuple[str, ...]  # those that may still hold data
+    node_ids: tuple[int, ...] = ()  # nodes that may, in a directory that is not known
 
 
 class Keys:
@@ -196,7 +197,8 @@ def decode_tombstone(data: bytes) -> Tombstone:
     directory_ids = fields.items("directory_ids", VALUE_MAX_BYTES)
     if not all(isinstance(each, str) for each in directory_ids):
         raise EntryError("'directory_ids' has an entry that is not text")
-    return Tombstone(fields.topic_name(), fields.number("partition_count", 1, PARTITIONS_MAX), tuple(directory_ids))
+    node_ids = tuple(_number("node_ids", each, 0, NODE_ID_MAX) for each in fields.items("node_ids", NODE_ID_MAX))
+    return Tombstone(fields.topic_name(), fields.number("partition_count", 1, PARTITIONS_MAX), tuple(directory_ids), node_ids)
 
 
 def _in_sync(value: object, name: str) -> InSyncReplica:

@@ -55,7 +55,8 @@ class ReplicaChanges:
         self._partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self._partitions}, in_sync)
 
     def follow(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
-        """Makes this node a follower of the leaders of these epochs. Raises as `lead` does."""
+        """Makes this node a follower of the leaders of these epochs. Raises as `lead` does; it leads none of them any more."""
+        self._partitions.resign([tp for tp in epochs if (one := self._partitions.replica(tp)) is not None and one.is_leader])
         yield from self._promise(epochs)
         self._partitions.follow({tp: epoch for tp, epoch in epochs.items() if tp in self._partitions})
 

@@ -26,7 +26,9 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
         return None
     added = tuple(node_id for node_id in target if node_id not in entry.replicas)
     if added:
-        return entry._replace(replicas=(*entry.replicas, *added))
+        # What they may have left of an earlier time as replicas has never been in sync as what they are now.
+        old = tuple(copy for copy in entry.out_of_sync if copy.node_id not in added)
+        return entry._replace(replicas=(*entry.replicas, *added), out_of_sync=old)
     isr = {replica.node_id: replica for replica in entry.isr}
     able = {node_id for node_id, replica in isr.items() if node_id in nodes and replica_of(nodes[node_id]) == replica}
     gone = [node_id for node_id in entry.replicas if node_id not in target]

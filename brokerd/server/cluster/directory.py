@@ -113,7 +113,7 @@ class ClusterDirectory:
         return {topic.id: HeldTopic(entry_of(topic), topic.partitions_here) for topic in self._topics.all()}
 
     def _to_remove(self) -> list[bytes]:
-        found = to_remove(self._membership.image, self._membership.directory_id, self._held())
+        found = to_remove(self._membership.image, self._membership.directory_id, self._held(), self._node_id)
         return [topic_id for topic_id in found if topic_id != COORDINATOR.id]  # which nobody deletes
 
     async def _remove(self, topic_id: bytes) -> None:
@@ -124,14 +124,19 @@ class ClusterDirectory:
         elif topic_id in self._topics.deleting:  # perhaps not durably: a power cut must not bring back what no tombstone tells of
             await self._admin.run(self._changes.settle())
         if topic_id in self._membership.image.tombstones:
-            await self._client.transact(*data_removed(self._membership.image, topic_id, self._membership.directory_id))
+            gone = data_removed(self._membership.image, topic_id, self._membership.directory_id, self._node_id)
+            await self._client.transact(*gone)
 
     def _to_hold(self) -> list[tuple[Topic, list[int]]]:
         found = to_hold(self._membership.image, self._node_id, self._membership.directory_id, self._held())
         return [(Topic(entry.name, topic_id, entry.partition_count, entry.configs), numbers) for topic_id, entry, numbers in found]
 
     async def _hold(self, topic: Topic, numbers: list[int]) -> None:
-        await self._admin.run(self._changes.hold(topic, numbers))
+        try:
+            await self._admin.run(self._changes.hold(topic, numbers))
+        except BaseException:
+            self._unable.update(TopicIdPartition(topic.id, number) for number in numbers)
+            raise
 
     async def _lead_elected(self) -> None:
         life = self._membership.life

@@ -123,14 +123,13 @@ class ClusterTopics:
             raise _behind(COORDINATOR.name, Fate.UNKNOWN) from None
 
     async def grow(self, name: str, total: int) -> Topic:
-        """Adds partitions up to `total`."""
+        """Adds partitions up to `total`, with as many copies as the others have. Raises InvalidReplicationFactorError, too."""
 
         def decide() -> tuple[Topic, list[Transaction]]:
             grown = self._changes.check_grow(name, total)
             first = self._membership.image.partition(TopicIdPartition(grown.id, 0))
-            factor = len(first.entry.replicas) if first is not None else 1
-            factor = max(1, min(factor, len(self._membership.image.nodes)))
-            added = self._placed(total - self._topics.by_name(name).partition_count, factor)
+            factor = len(first.entry.target or first.entry.replicas) if first is not None else 1
+            added = self._placed(total - self._topics.by_name(name).partition_count, self.check_factor(name, factor))
             return grown, grow_topic(self._membership.image, grown.id, added)
 
         return await self._change(name, decide)

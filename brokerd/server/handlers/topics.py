@@ -69,7 +69,7 @@ from brokerd.wire.v1.topics_pb2 import (
     TopicResult,
 )
 
-_REPLICATED_MS = 30_000  # so long DeleteRecords waits for other replicas
+_REPLICATED_MS = 20_000  # so long DeleteRecords waits for other replicas; clients wait for 30 s
 
 
 async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:

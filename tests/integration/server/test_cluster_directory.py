@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from brokerd.cluster.changes import change_topic, create_topic, delete_topic, grow_topic
-from brokerd.cluster.election import place
-from brokerd.cluster.keys import TopicEntry, encode
+from brokerd.cluster.election import place, replica_of
+from brokerd.cluster.keys import PartitionEntry, TopicEntry, encode
 from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import StorageError
@@ -247,3 +247,45 @@ def test_a_store_that_lost_the_coordinators_topic_removes_nothing(caplog: pytest
         assert "removing" not in caplog.text
 
     with_nodes(scenario, 1, 2)
+
+
+def test_a_copy_that_was_never_in_sync_goes_with_its_topic_though_its_node_was_down() -> None:
+    """Nothing lists it, and it would be in the way of a new topic of that name."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes, node = directories.nodes, directories.nodes.running[1][1]
+        await create(nodes, node, 1)
+        await becomes(directories.led, {1: [0], 2: []})
+        at = node.image.partition(TopicIdPartition(TOPIC_ID, 0))
+        assert at is not None
+        await nodes.etcd.put(KEYS.partition(TopicIdPartition(TOPIC_ID, 0)), encode(at.entry._replace(replicas=(1, 2))))
+        await becomes(lambda: len(directories.logs[2].partitions), 1)
+        await directories.kill(2)
+        await until(node, lambda image: 2 not in image.nodes)
+        await change(nodes, [delete_topic(node.image, TOPIC_ID)])
+        await until(node, lambda image: image.topic(TOPIC_ID) is None)
+        await directories.start(2)
+        again, second = b"a" * 16, node.image.nodes[2]
+        entry = PartitionEntry((2,), (replica_of(second),), 2, second.epoch, 1)
+        await change(nodes, create_topic(node.image, again, TopicEntry("orders", 1, {}), [entry]))
+        await becomes(lambda: [one.tp.topic_id for one in directories.logs[2].partitions if one.is_leader], [again])
+        assert directories.held() == set()
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_who_cannot_make_its_copy_of_a_new_topic_says_so() -> None:
+    """Others that are in sync lead it instead; it would be waited for as long as its node is alive."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes, node = directories.nodes, directories.nodes.running[1][1]
+
+        def hook(_operation: str, path: str) -> None:
+            if TOPIC_ID.hex() in path:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        directories.files[1].hook = hook
+        await create(nodes, node, 2)
+        await becomes(lambda: directories.unable[1], {TopicIdPartition(TOPIC_ID, number) for number in (0, 1)})
+
+    with_nodes(scenario, 1)

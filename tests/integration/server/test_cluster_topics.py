@@ -18,6 +18,7 @@ from brokerd.errors import (
     CoordinationError,
     Fate,
     InvalidPartitionsError,
+    InvalidReplicationFactorError,
     NotReadyError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -77,6 +78,22 @@ def test_many_that_look_for_the_coordinator_create_it_once() -> None:
         assert client.calls - before <= 4, "its partition, and its name, and perhaps a lease"
 
     with_nodes(scenario, 1)
+
+
+def test_added_partitions_have_as_many_copies_as_the_others() -> None:
+    async def scenario(directories: Directories) -> None:
+        topics, node = directories.topics[1], directories.nodes.running[1][1]
+        await topics.create("orders", 1, {}, 2)
+        await directories.kill(2)
+        await until(node, lambda image: 2 not in image.nodes)
+        with pytest.raises(InvalidReplicationFactorError, match="cannot have a replication factor of 2: 1 node of the cluster is"):
+            await topics.grow("orders", 2)
+        await directories.start(2)
+        await topics.grow("orders", 2)
+        partitions = node.image.partitions_of(directories.logs[1].topics.by_name("orders").id)
+        assert [len(at.entry.replicas) for at in partitions.values()] == [2, 2]
+
+    with_nodes(scenario, 1, 2)
 
 
 def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:

@@ -20,7 +20,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
-from brokerd.partition.core import InSync
+from brokerd.partition.core import InSync, Role
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_state import Snapshot
 from brokerd.partition.partition import Partition
@@ -261,3 +261,22 @@ def test_a_copy_is_not_cut_or_begun_anew_for_a_leader_that_has_been_replaced(fil
     assert log.ends.log_end_offset == 0
     run_here(manager.replicas.begin_anew(tp, Snapshot(log.crc_seed, 7, (), {}, 0), 6))
     assert replica(manager, 0).ends.log_end_offset == 7
+
+
+def test_who_cannot_make_the_next_leaders_epoch_durable_leads_no_more(files: MemoryFiles) -> None:
+    """Clients must not stay with it: their requests would fail, and its readers would see nothing new."""
+    manager, tp = opened(files), TopicIdPartition(TOPIC.id, 0)
+    run_here(manager.changes.hold(TOPIC, [0]))
+    lead(manager, 2, 0)
+
+    def hook(called: str, on: str) -> None:
+        if called in ("create", "write", "fdatasync") and "checkpoint" in on:
+            raise OSError(errno.EIO, "Input/output error")
+
+    files.hook = hook
+    with pytest.raises(OSError, match="Input/output error"):
+        run_here(manager.replicas.follow({tp: 3}))
+    assert not held(manager, 0).is_leader
+    files.hook = None
+    run_here(manager.replicas.follow({tp: 3}))
+    assert held(manager, 0).has_tenure(Role.FOLLOWER, 3)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from brokerd.cluster.election import ever_in_sync
-from brokerd.cluster.keys import InSyncReplica, PartitionEntry
+from brokerd.cluster.image import Node
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
 from brokerd.replication.leader import has_enough_in_sync, in_sync_of, joined, left
+from brokerd.replication.reassignment import advanced
 
 
 def copy(node_id: int) -> InSyncReplica:
@@ -23,3 +25,13 @@ def test_copies_that_are_being_made_do_not_count_towards_min_insync_replicas() -
     assert in_sync_of(fell_out) == ([], 1, 2)
     assert not has_enough_in_sync(fell_out, 2)
     assert has_enough_in_sync(fell_out, 1)
+
+
+def test_a_copy_that_is_made_anew_before_the_last_one_was_removed_does_not_count_either() -> None:
+    """A move was stopped and asked for again, and node 2 stands still: it is listed, so that it removes what it has."""
+    nodes = {number: Node(number, number, Registration("h", 1, f"d{number}")) for number in (1, 2)}
+    added = advanced(PartitionEntry((1,), (copy(1),), leader=1, out_of_sync=(copy(2),), target=(2,)), nodes)
+    assert added is not None
+    assert added.replicas == (1, 2)
+    assert in_sync_of(added) == ([], 1, 1)
+    assert has_enough_in_sync(added, 2)

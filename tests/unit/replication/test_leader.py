@@ -7,6 +7,7 @@ import pytest
 from brokerd.cluster.image import Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
 from brokerd.config.topic import TopicConfig
+from brokerd.errors import NotEnoughReplicasError
 from brokerd.partition.core import InSync
 from brokerd.replication.leader import LedPartition, Proposal, handed_over, in_sync_of, joined, left, resigned
 from tests.support.build import raw_batch
@@ -358,3 +359,32 @@ def test_who_joins_has_the_log_start_durably() -> None:
     led.led.reported(NODES[3], end, 1, led.now_ms)
     assert led.proposal() is not None
     assert sorted(led.led.log_starts()) == [0, 1], "who joins counts, too"
+
+
+def test_an_entry_that_is_heard_of_again_or_late_decides_nothing() -> None:
+    """The image is looked at again and again: node 3 may have joined by the proposal, and be elected, until another entry comes."""
+    led = Led(left(ENTRY, {3}))
+    led.report(3, 0)
+    assert led.proposal() is not None
+    for revision in (1, 0):
+        led.led.entry_changed(PartitionAt(left(ENTRY, {3}), revision))
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == 0
+    led.report(3, end)
+    assert led.high_watermark == end
+
+
+def test_min_insync_replicas_that_is_changed_counts_at_once() -> None:
+    """What was appended before waits for nobody else, and an operator lowers it because others are gone."""
+    led = Led(left(ENTRY, {2, 3}), TopicConfig(min_insync_replicas=2))
+    end = led.append()
+    assert led.high_watermark == 0
+    led.log.configure(TopicConfig(min_insync_replicas=1))
+    assert led.high_watermark == end
+    led.log.check_enough_in_sync()
+    led.log.configure(TopicConfig(min_insync_replicas=2))
+    led.append()
+    assert led.high_watermark == end
+    with pytest.raises(NotEnoughReplicasError):
+        led.log.check_enough_in_sync()

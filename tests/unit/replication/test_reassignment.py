@@ -164,3 +164,16 @@ def test_without_a_leader_a_move_waits() -> None:
     entry = entry_of((1, 2), target=(2, 1))._replace(leader=NO_LEADER)
     assert elect(entry, {}) is None
     assert advanced(entry, {}) is None
+
+
+def test_a_listed_copy_that_has_led_or_followed_since_is_not_removed_by_a_store_of_before() -> None:
+    """etcd was restored from a backup: node 2 had been removed then, and has been added again."""
+    keys, tp = Keys("prod"), TopicIdPartition(b"t" * 16, 0)
+    image = ClusterImage(keys)
+    topic = encode(TopicEntry("orders", 1, {}))
+    for key, value in ((keys.topic(tp.topic_id), topic), (keys.name("orders"), tp.topic_id.hex().encode())):
+        image.put(key, value, create_revision=1, mod_revision=1)
+    image.put(keys.partition(tp), encode(entry_of((1,), out=(2,))), create_revision=1, mod_revision=2)
+    assert [found for found, _ in to_drop(image, 2, "d2", {tp: 5})] == [tp]
+    assert [found for found, _ in to_drop(image, 2, "d2", {})] == [tp], "what a crash has left of it is taken off the list"
+    assert not to_drop(image, 2, "d2", {tp: 6})

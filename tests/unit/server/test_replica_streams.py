@@ -7,10 +7,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from brokerd.cluster.image import Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
 from brokerd.config.topic import TopicConfig
-from brokerd.errors import ErrorCode
+from brokerd.errors import ErrorCode, NotReadyError
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.replication.leader import in_sync_of
 from brokerd.server.replication.leading import Leading
@@ -110,3 +112,18 @@ def test_a_report_in_a_new_epoch_is_not_counted_in_the_one_before() -> None:
     leader.leading.follow_image()
     assert leader.log.ends.high_watermark == end
     assert context.errors == [[]]
+
+
+def test_what_comes_late_on_an_older_stream_says_nothing() -> None:
+    """The follower has begun another one since: it would seem to have lost what it had told there."""
+    leader = Leader()
+    older, newer = leader.stream(Context()), leader.stream(Context())
+    older._take(leader.report(0, 1))
+    end = leader.append()
+    newer._take(leader.report(end, 1))
+    assert leader.log.ends.high_watermark == end
+    with pytest.raises(NotReadyError, match="node 2 has begun another stream"):
+        older._take(leader.report(0, 1))
+    led = leader.leading.led(leader.log)
+    assert led is not None
+    assert led.proposal(NODES, 0, 1_000) is None, "it stays in sync"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import Fate, NotLeaderError
+from brokerd.errors import Fate, NotLeaderError, NotReadyError
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.derived_files import write_snapshot
 from brokerd.partition.following import ReplicatedPartition
@@ -286,3 +286,35 @@ async def test_snapshots_count_towards_the_size_of_a_response(monkeypatch: pytes
         await until(lambda: sum(taken) == 2)
         await until(lambda: two.log_start(0) == two.log_start(1) == 1)
     assert max(taken) == 1
+
+
+async def test_changes_that_cannot_be_written_together_are_written_one_by_one() -> None:
+    """The entry of one partition has changed a moment ago: the others do not wait for it."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        for number in (0, 1):
+            entry = all_of_them.entry(1, 1, [1])
+            await one.hears(entry, 2, number)
+            await two.hears(entry, 2, number)
+        leds = [led for number in (0, 1) if (led := one.leading.led(one.log(number))) is not None]
+        await until(lambda: all(led.proposal(one.image.nodes, 0, LAG_MS) is not None for led in leds), "both may join")
+        await one.leading._write(one.leading._due(one.image.nodes))
+        assert [len(puts) for puts in one.store.asked] == [2, 1, 1]
+
+
+async def test_a_leader_that_reaches_nobody_takes_nothing_that_all_shall_have() -> None:
+    """Neither the store nor a follower: another node may lead by now."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        entry = all_of_them.entry(1, 1)
+        await one.hears(entry, 2)
+        one.leading._lag_max_ms, one.store.answered_ms = -1, one.store.answered_ms - 2 * LAG_MS
+        running = asyncio.create_task(one.leading.run())
+        await until(lambda: one.log().core.is_cut_off)
+        with pytest.raises(NotReadyError, match="reaches neither another replica nor the coordination store"):
+            one.log().check_enough_in_sync()
+        one.leading._lag_max_ms = LAG_MS
+        await two.hears(entry, 2)
+        await until(lambda: not one.log().core.is_cut_off, "a follower is enough")
+        one.log().check_enough_in_sync()
+        running.cancel()
