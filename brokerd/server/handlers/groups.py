@@ -110,13 +110,14 @@ async def _checked(
 def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
     """The offset to record. The log is asked only if this node leads it: a consumer may know more than the coordinator about
     others. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
-    OffsetNotAvailableError, OffsetMetadataTooLargeError."""
+    OffsetMetadataTooLargeError."""
     tp = TopicIdPartition(entry.topic_id, entry.partition)
     partition = led_here(broker, tp)
     if partition is not None:
         partition.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
-    if partition is not None and entry.offset > partition.ends.high_watermark:
-        end_offset = partition.latest_offset()
+    # A new leader's high watermark may be low yet; all that the log had when its epoch began may have been read before.
+    end_offset = max(partition.ends.high_watermark, partition.epoch_start_offset) if partition is not None else 0
+    if partition is not None and entry.offset > end_offset:
         raise OffsetOutOfRangeError(
             f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of {partition.name}: commit the offset of "
             "the next record to read"
