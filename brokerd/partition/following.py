@@ -19,7 +19,7 @@ from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.log_state import LogState, Snapshot
 from brokerd.partition.markers import marker_of, read_marker
 from brokerd.partition.partition import NOBODY, LogResources, Partition
-from brokerd.partition.producer_state import Marker, ProducerStates
+from brokerd.partition.producer_state import NO_OFFSET, Marker, ProducerStateEntry, ProducerStates
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags, header_problem
 from brokerd.record.schema import payload_crc
@@ -167,14 +167,18 @@ class ReplicatedPartition(Partition):
             self.wake(self.ends.leader_at(high_watermark, last_stable_offset, log_start_offset))
 
     def snapshot_at(self, offset: int) -> Snapshot:
-        """What a log must know of batches that it does not have, if it begins with the batch at `offset`. Producers with batches
-        from there on become known through those.
+        """What a log must know of batches that it does not have, if it begins with the batch at `offset`: of each producer those of
+        its last batches that are below. Their offsets are told if they are sent again.
         """
-        before = {
-            producer_id: entry for producer_id, entry in self.producers.entries.items() if entry.batches[-1].last_offset < offset
-        }
+        before = list[tuple[int, ProducerStateEntry]]()
+        for producer_id, entry in self.producers.entries.items():
+            batches = tuple(batch for batch in entry.batches if batch.last_offset < offset)
+            if batches:
+                first_offset = entry.txn_first_offset if entry.txn_first_offset < offset else NO_OFFSET
+                before.append((producer_id, entry._replace(batches=batches, txn_first_offset=first_offset)))
+        before.sort(key=lambda known: known[1].batches[-1].last_offset)
         epochs = self.core.epochs.below(offset)
-        return Snapshot(self.crc_seed, offset, epochs, before, self.producers.forgotten_number)
+        return Snapshot(self.crc_seed, offset, epochs, dict(before), self.producers.forgotten_number)
 
     def append_as_follower(self, batch: RecordBatch) -> None:
         """Checks both CRCs of the leader's next batch, and writes it byte for byte. Raises WireErrors with their fate."""

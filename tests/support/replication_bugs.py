@@ -169,7 +169,7 @@ def a_follower_joins_below_the_high_watermark(_original: Any, self: Any, node: N
     return _joins(self, node, self.partition.core.epoch_start_offset)
 
 
-@bug(LedPartition, "_joins", first=1520)
+@bug(LedPartition, "_joins", first=2200)
 def a_follower_joins_below_the_start_of_the_epoch(_original: Any, self: Any, node: Node) -> bool:
     return _joins(self, node, self.partition.ends.high_watermark)
 
@@ -224,7 +224,7 @@ def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *ar
     return None if self.partition.is_stopped else proposal(self, *args)
 
 
-@rare(2360)
+@rare(2425)
 def a_node_that_stops_has_left(put: Put) -> None:
     put(leading, "handed_over", lambda entry, nodes: resigned(entry, entry.leader, nodes))
 
@@ -232,12 +232,12 @@ def a_node_that_stops_has_left(put: Put) -> None:
 # --- copies that begin anew
 
 
-@bug(ReplicatedPartition, "snapshot_at", first=1520)
+@bug(ReplicatedPartition, "snapshot_at", first=2420)
 def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: ReplicatedPartition, offset: int) -> Any:
     return snapshot_at(self, offset)._replace(producers={})
 
 
-@bug(Membership, "look_again", first=1520)
+@bug(Membership, "look_again", first=1670)
 async def a_copy_that_has_begun_anew_is_forgotten(_original: Any, _self: Membership) -> None:
     pass
 

@@ -9,6 +9,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 
 from brokerd.config.broker import BrokerConfig
@@ -17,6 +18,8 @@ from brokerd.datadir.topic_store import Topic
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.core import InSync
 from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.log_ends import LogEnd
+from brokerd.record.batch import walk_batches
 from brokerd.steps import Steps
 from tests.support.build import append
 from tests.support.clock import ManualClock
@@ -118,3 +121,19 @@ def test_a_copy_that_is_dropped_can_be_held_again_wherever_the_life_ends(is_powe
         assert copy_of(manager).ends.log_end_offset == 0
     assert {None, 0, OLD_END} <= found <= {None, *range(OLD_END + 1)}
     assert copy is None, "it was dropped"
+
+
+def test_a_copy_that_begins_anew_knows_the_last_batches_below_it_too() -> None:
+    """One of them may be sent again: its acknowledgement was lost."""
+    leader = copy_of(led(MemoryFiles(), OLD_END))
+    snapshot = leader.snapshot_at(OLD_END - 2)
+    manager = led(MemoryFiles(), 1)
+    run_here(manager.replicas.follow({TP: 4}))
+    run_here(manager.replicas.begin_anew(TP, snapshot, 4))
+    copy = copy_of(manager)
+    found = leader.read(OLD_END - 2, below=LogEnd.LOG_END, max_bytes=1 << 20, cached_only=False)
+    for chunk in found.chunks:
+        for batch in walk_batches(pa.py_buffer(chunk), leader.crc_seed):
+            copy.append_as_follower(batch)
+    assert copy.producers.entries == leader.producers.entries
+    assert [batch.base_offset for batch in copy.producers.entries[PRODUCER.producer_id].batches] == [*range(OLD_END - 5, OLD_END)]
