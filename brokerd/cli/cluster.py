@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 from brokerd.cli.output import NONE, dashed, fields, known, listed, note, placed, show, table
 from brokerd.cli.parser import connect, connect_to_change, usage_error
-from brokerd.cli.topic_lookup import check_partition, find_topic, with_nearest_name
+from brokerd.cli.topic_lookup import with_nearest_name
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.errors import ClientError, UnknownTopicOrPartitionError, counted
-from brokerd.ids import NO_LEADER, address_of
+from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, address_of
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
 from brokerd.wire.v1.topics_pb2 import DrainNodeResponse
 
@@ -33,7 +33,7 @@ def print_nodes(args: argparse.Namespace) -> None:
 def print_status(args: argparse.Namespace) -> None:
     """Prints nodes and partitions. Raises BrokerdError, UsageError."""
     with connect(args) as client:
-        cluster, coordinator_id = client.describe_cluster(args.topics or None), client.find_coordinator()
+        cluster, coordinator_id = client.describe_cluster(args.topics or None, internal=True), client.find_coordinator()
         for topic in cluster.topics if args.topics else ():
             error = error_in(topic)
             if error is not None:
@@ -162,13 +162,14 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
     def left() -> str:
         now = _partition_now(args, client)
         is_led = not replicas or now.leader == replicas[0]
-        if is_led and (is_leader_enough or (not now.target and (not replicas or list(now.replicas) == list(replicas)))):
+        is_there = not now.target and (not replicas or list(now.replicas) == list(replicas))
+        if is_led and (is_leader_enough or is_there or _has_grown_again(args.topic, before, now, replicas)):
             return ""
         missing = [node_id for node_id in now.target or replicas if node_id not in now.isr]
         what = f"not in sync yet: {listed(missing)}" if missing else "about to change"
         return f"{name}: {listed(now.replicas)} -> {listed(replicas)}, {what}"
 
-    check_partition(find_topic(client, args.topic), args.partition)
+    before = _partition_now(args, client)
     client.reassign_partition(args.topic, args.partition, replicas)
     if args.wait:
         _wait(args, left)
@@ -180,9 +181,15 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
     show(args, document, [line])
 
 
+def _has_grown_again(topic: str, before: PartitionMetadata, now: PartitionMetadata, replicas: Sequence[int]) -> bool:
+    """True if a partition has been moved to these replicas, and got others since: the log of transactions and groups does."""
+    is_begun = list(now.replicas[: len(replicas)]) == list(replicas) and list(now.target) != list(replicas)
+    return topic.startswith(INTERNAL_PREFIX) and bool(replicas) and is_begun and now.leader_epoch > before.leader_epoch
+
+
 def _partition_now(args: argparse.Namespace, client: BlockingClient) -> PartitionMetadata:
     """Where a partition is, as one node sees it. Raises BrokerdError."""
-    (topic,) = client.describe_cluster([args.topic]).topics
+    (topic,) = client.describe_cluster([args.topic], internal=True).topics
     error = error_in(topic)
     if error is not None:
         raise with_nearest_name(client, args.topic, error, may_create=False)

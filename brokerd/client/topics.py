@@ -18,9 +18,12 @@ from brokerd.wire.v1 import topics_pb2 as pb
 _FIND_MS = 1_000  # how long a description of the cluster waits for an election
 
 
-async def describe_cluster(client: BrokerClient, names: Sequence[str] | None = None) -> metadata_pb2.MetadataResponse:
-    """All nodes, and the partitions of these topics (None = all) with their leaders and replicas, as one node sees them."""
-    request = metadata_pb2.MetadataRequest(topics=names or (), all_topics=names is None)
+async def describe_cluster(
+    client: BrokerClient, names: Sequence[str] | None = None, *, internal: bool = False
+) -> metadata_pb2.MetadataResponse:
+    """All nodes, and the partitions of these topics (None = all) with their leaders and replicas, as one node sees them.
+    `internal`: also of the coordinator's log, as far as the caller may see it."""
+    request = metadata_pb2.MetadataRequest(topics=names or (), all_topics=names is None, include_internal=internal)
     response = await client.call(request, metadata_pb2.MetadataResponse)
     read_metadata(response)  # checks it
     return made_plain(response)

@@ -202,3 +202,25 @@ def test_a_node_is_emptied_and_may_go(cluster: Cluster, terminal: Terminal) -> N
     code, out, err = terminal.run("cluster", "drain", str(victim))
     assert (code, out) == (1, f"node {victim}: 0 partitions move to other nodes\n  everywhere-0 stays\n")
     assert err.endswith(f"brokerd: 1 partition of node {victim} cannot move: no other node is alive for them\n")
+
+
+def test_the_log_of_transactions_and_groups_is_shown_and_moved(cluster: Cluster, terminal: Terminal) -> None:
+    def log() -> dict[str, Any]:
+        (found,) = json.loads(terminal.run("cluster", "status", "__coordinator", "--json")[1])["partitions"]
+        return dict(found)
+
+    with client_of(cluster.bootstrap_servers) as client:
+        client.find_coordinator()  # the log exists
+    wait_until(lambda: len(log()["isr"]) == 2)
+    assert any(line.split()[:2] == ["__coordinator", "0"] for line in terminal.run("cluster", "status")[1].splitlines())
+    first, second = log()["replicas"]
+    assert terminal.run("cluster", "move-leader", "__coordinator", "0", str(second), "--wait")[0] == 0
+    assert log()["leader"] == second
+    # It is taken away from a node, as a damaged copy is, and grows again to its two copies.
+    code, out, _ = terminal.run("cluster", "reassign", "__coordinator", "0", "--replicas", str(second), "--wait")
+    assert (code, out) == (0, f"__coordinator-0 is on node {second}\n")
+    wait_until(lambda: len(log()["isr"]) == 2)
+    assert log()["leader"] == second
+    spare = next(node for node in cluster.nodes if node not in (first, second))
+    assert terminal.run("cluster", "reassign", "__coordinator", "0", "--replicas", f"{second},{spare}", "--wait")[0] == 0
+    assert "there is no topic" in terminal.run("topics", "delete", "__coordinator")[2]

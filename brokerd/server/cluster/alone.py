@@ -12,7 +12,7 @@ from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import InvalidReplicationFactorError, InvalidRequestError, NotLeaderError, WireError
+from brokerd.errors import InvalidReplicationFactorError, InvalidRequestError
 from brokerd.ids import NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
@@ -50,13 +50,9 @@ class Alone:
 
     def partition(self, tp: TopicIdPartition) -> PartitionEntry:
         """Who holds and who leads a partition."""
-        node_id, leader, epoch = self._partitions.node_id, self._partitions.node_id, 0
-        try:
-            epoch = self._partitions.leader(tp).leader_epoch
-        except NotLeaderError as error:
-            leader, epoch = NO_LEADER, error.current_leader_epoch
-        except WireError:
-            leader = NO_LEADER
+        node_id, found = self._partitions.node_id, self._partitions.replica(tp)
+        leader = node_id if found is not None and found.is_leader else NO_LEADER
+        epoch = found.leader_epoch if found is not None else 0
         return PartitionEntry((node_id,), (InSyncReplica(node_id, ""),), leader, leader_epoch=epoch)
 
     async def find_coordinator(self) -> Node:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from brokerd.cluster.changes import OPERATIONS_MAX, sweep
-from brokerd.cluster.election import elect
+from brokerd.cluster.election import elect, replica_of
 from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.coordination.client import CoordinationClient
@@ -82,7 +82,13 @@ class Controller:
         """The entry that is due in place of a partition's; None if none is."""
         changed = elect(entry, image.nodes) or advanced(entry, image.nodes)
         if changed is None and tp == COORDINATOR_LOG:
-            changed = grown(entry, self._default_factor, image.nodes, Counter())
+            # Not to a node that has yet to remove a copy: given it back at once, it would keep it, damaged or not.
+            free = {
+                node.id: node
+                for node in image.nodes.values()
+                if node.id in entry.replicas or replica_of(node) not in entry.out_of_sync
+            }
+            changed = grown(entry, self._default_factor, free, Counter())
         return changed
 
     async def _hold(self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]) -> None:

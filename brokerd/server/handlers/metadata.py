@@ -8,6 +8,8 @@ Behaviour of Metadata and DescribeTopics
 - A partition that accepts no appends (damaged, or its log stopped) has an `error`; everything else about it is valid.
 
 Metadata
+- The coordinator's log is described if the request says so (include_internal), to callers with every right on every topic: where
+  it is, which an operator has to know. No other request finds it by its name.
 - An unknown name is created with num.partitions if auto.create.topics.enable is set (by default it is not): in turn with all
   other topic changes, and durable when answered, as in CreateTopics.
 
@@ -21,7 +23,7 @@ import brokerd
 from brokerd.cluster.image import Node
 from brokerd.config.settings import settings_of, values_of
 from brokerd.config.topic import TopicConfig, topic_config
-from brokerd.datadir.topic_store import Topic
+from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic
 from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.replication.leader import has_enough_in_sync
@@ -76,12 +78,19 @@ async def handle(
         for topic in _seen_by(broker, authorizer):
             if broker.topics.has(topic.name):  # False: deleted meanwhile
                 await _describe(broker, topic, response.topics.add(), pauses)
+        log = broker.topics.any_by_id(COORDINATOR.id)
+        if request.include_internal and log is not None and authorizer.is_unlimited:
+            await _describe(broker, log, response.topics.add(), pauses)
     for name in request.topics:
         await pauses.after()
         described = response.topics.add(name=name)
         with fails_with(described, f"metadata of topic {name!r}"):
-            authorizer.require_name(None, name)
-            await _describe(broker, await _find_or_create(broker, authorizer, name), described, pauses)
+            if request.include_internal and name == COORDINATOR.name:
+                topic = _coordinator_log(broker, authorizer)
+            else:
+                authorizer.require_name(None, name)
+                topic = await _find_or_create(broker, authorizer, name)
+            await _describe(broker, topic, described, pauses)
     for topic_id in request.topic_ids:
         await pauses.after()
         described = response.topics.add(topic_id=topic_id)
@@ -94,6 +103,14 @@ async def handle(
 def _node(node: Node) -> metadata_pb2.Node:
     registration = node.registration
     return metadata_pb2.Node(node_id=node.id, host=registration.host, port=registration.port, rack=registration.rack)
+
+
+def _coordinator_log(broker: BrokerParts, authorizer: TopicAuthorizer) -> Topic:
+    authorizer.require_everything("see where the log of transactions and groups is")
+    topic = broker.topics.any_by_id(COORDINATOR.id)
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"there is no topic '{COORDINATOR.name}' yet: the first transaction or group makes it")
+    return topic
 
 
 async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name: str) -> Topic:
@@ -136,8 +153,9 @@ def _partition(broker: BrokerParts, tp: TopicIdPartition, min_insync_replicas: i
             raise NotLeaderError(f"partition {tp} has no leader at present: try again")
         described.leader, described.leader_epoch = entry.leader, entry.leader_epoch
         if entry.leader == broker.node_id:
-            partition = broker.partitions.leader(tp)
-            partition.health.check_writable(partition.ends.log_start_offset)
+            log = broker.partitions.coordinator_log if tp == COORDINATOR_LOG else broker.partitions.leader(tp)
+            if log is not None:
+                log.health.check_writable(log.ends.log_start_offset)
     except WireError as error:
         described.error.CopyFrom(to_proto(error))
     return described

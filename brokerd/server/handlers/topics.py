@@ -32,6 +32,7 @@ AlterPartitionReassignments, DrainNode: who shall have partitions.
 - Answered once it is in the coordination store, and this node has heard of it; the controller then moves them step by step.
 - Replicas are added before others go, so a partition is read and written all the time.
 - A node that is not alive gets nothing, but keeps what it has unless that is moved. Any node may be drained, alive or not.
+- The coordinator's log is moved like other partitions, by callers with every right on every topic.
 - A node alone refuses both.
 """
 
@@ -189,7 +190,10 @@ async def reassign(
     for entry in request.partitions:
         result = response.results.add(name=entry.name, partition=entry.partition)
         with fails_with(result, "moving a partition"):
-            authorizer.require_name(Right.ADMIN, entry.name)
+            if entry.name == COORDINATOR.name:
+                authorizer.require_everything("move the log of transactions and groups")
+            else:
+                authorizer.require_name(Right.ADMIN, entry.name)
             await broker.cluster.topics.reassign(entry.name, entry.partition, tuple(entry.replicas))
             name, nodes = f"'{entry.name}-{entry.partition}'", ",".join(map(str, entry.replicas))
             broker.audit.changed(f"moved partition {name} to nodes {nodes}" if nodes else f"stopped the move of partition {name}")

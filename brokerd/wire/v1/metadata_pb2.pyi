@@ -38,14 +38,16 @@ class GetServerInfoResponse(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., software_version: _Optional[str] = ..., min_wire_version: _Optional[int] = ..., max_wire_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ...) -> None: ...
 
 class MetadataRequest(_message.Message):
-    __slots__ = ("topics", "topic_ids", "all_topics")
+    __slots__ = ("topics", "topic_ids", "all_topics", "include_internal")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
     ALL_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_INTERNAL_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
     all_topics: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., all_topics: bool = ...) -> None: ...
+    include_internal: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., all_topics: bool = ..., include_internal: bool = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ("node_id", "host", "port", "rack")

@@ -14,6 +14,7 @@ import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.server.service import METHODS as SERVED
@@ -292,3 +293,23 @@ def test_health_is_open(client_as: ClientAs, token: str | None) -> None:
         "/grpc.health.v1.Health/Check", response_deserializer=health_pb2.HealthCheckResponse.FromString
     )
     assert check(health_pb2.HealthCheckRequest().SerializeToString()).status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_the_log_of_transactions_and_groups_is_for_those_with_every_right(client_as: ClientAs, topic_ids: dict[str, bytes]) -> None:
+    boss = client_as(TOKENS["boss"])
+    boss.new_producer_id()  # the log exists
+    every = metadata_pb2.MetadataRequest(all_topics=True, include_internal=True)
+    named = metadata_pb2.MetadataRequest(topics=[COORDINATOR.name], include_internal=True)
+    assert [topic.name for topic in boss.call("Metadata", every).topics if topic.name not in topic_ids] == [COORDINATOR.name]
+    assert boss.call("Metadata", named).topics[0].partitions[0].leader >= 0
+    for identity in ("reader", "writer", "outsider"):
+        client = client_as(TOKENS[identity])
+        assert COORDINATOR.name not in {topic.name for topic in client.call("Metadata", every).topics}
+        assert client.call("Metadata", named).topics[0].error.code == DENIED
+        assert client.call("AlterPartitionReassignments", reassignment(COORDINATOR.name)).results[0].error.code == DENIED
+    for method in ("CreatePartitions", "AlterTopicConfigs", "DeleteTopics", "DescribeTopics"):
+        outcome, _ = ask(boss, method, COORDINATOR.name, COORDINATOR.id)
+        assert outcome == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, method
+    for method in ("Produce", "Fetch", "DeleteRecords", "ListOffsets"):
+        outcome, _ = ask(boss, method, COORDINATOR.name, COORDINATOR.id)
+        assert outcome == NO_SUCH_ID, method

@@ -82,6 +82,9 @@ def test_all_topics_are_listed_by_name(client: RawClient) -> None:
     assert names == ["a", "b", "c"]
     assert [topic.name for topic in client.call("DescribeTopics", topics_pb2.DescribeTopicsRequest()).topics] == names
     assert not client.call("Metadata", metadata_pb2.MetadataRequest()).topics
+    client.new_producer_id()
+    own = metadata_pb2.MetadataRequest(all_topics=True, include_internal=True)
+    assert [topic.name for topic in client.call("Metadata", own).topics] == ["a", "b", "c", "__coordinator"]
 
 
 @pytest.mark.parametrize("validate_only", [True, False])
