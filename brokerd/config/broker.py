@@ -21,10 +21,11 @@ _ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}")
 REQUEST_OVERHEAD_BYTES = 1_048_576  # a request without its batch: ids of max.partitions.per.request partitions, and a reserve
 
 
-def _default_of(name: str) -> Any:
-    """Declares the broker-wide default of a topic setting, with the same range and meaning."""
+def _default_of(name: str, more: str = "") -> Any:
+    """Declares the broker-wide default of a topic setting, with the same range and meaning. `more`: a further sentence."""
     spec = settings_of(TopicConfig)[name]
-    return declared(replace(spec, name="", doc=f"Default of {name}: {spec.doc[0].lower()}{spec.doc[1:]}", default_of=name))
+    doc = f"Default of {name}: {spec.doc[0].lower()}{spec.doc[1:]}{more}"
+    return declared(replace(spec, name="", doc=doc, default_of=name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,10 @@ class BrokerConfig:
         "log; all nodes should have the same.",
         between=(1, REPLICAS_MAX),
     )
-    min_insync_replicas: int = _default_of("min.insync.replicas")
+    min_insync_replicas: int = _default_of(
+        "min.insync.replicas",
+        " For the log of transactions and groups it is at least 2 (Kafka: transaction.state.log.min.isr).",
+    )
     replica_lag_time_max_ms: int = setting(
         30_000, "A replica that has not had everything for this long is not in sync any more.", between=(1_000, INT32_MAX)
     )

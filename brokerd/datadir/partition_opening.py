@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.config.topic import TopicConfig
 from brokerd.datadir.checkpoint import Entries, lost_leader_epoch
 from brokerd.datadir.node_state import CleanLogs
-from brokerd.datadir.topic_store import Topic, TopicStore
+from brokerd.datadir.topic_store import Topic, TopicStore, effective_config
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.partition.following import ReplicatedPartition
@@ -69,7 +69,7 @@ class PartitionOpening:
     def all(self, topics: TopicStore, found: Entries, clean: CleanLogs) -> Iterator[Opened]:
         """Opens each partition of all topics, one after the other."""
         for topic in topics.all():
-            config = topic_config(topic.configs, self._config.topic_defaults())
+            config = effective_config(topic, self._config.topic_defaults())
             for partition in topic.partitions_here:
                 tp = TopicIdPartition(topic.id, partition)
                 entry = found.get(tp, LOST_ENTRY)

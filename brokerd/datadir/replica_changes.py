@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.config.topic import topic_config
 from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.partition_directories import remove_directories, remove_logs_from_end
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
-from brokerd.datadir.topic_store import TopicStore
+from brokerd.datadir.topic_store import TopicStore, effective_config
 from brokerd.errors import NotLeaderError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import InSync
@@ -83,7 +82,7 @@ class ReplicaChanges:
         empty = NEW_PARTITION._replace(leader_epoch=leader_epoch)
         directory, offset = tp.directory_name, snapshot.offset
         entry = CheckpointEntry(offset, offset, offset, leader_epoch, offset)
-        config = topic_config(topic.configs, self._config.topic_defaults())
+        config = effective_config(topic, self._config.topic_defaults())
         made: list[Recovered] = []
 
         def prepare() -> None:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from brokerd.config.broker import BrokerConfig, checked_topic_config
 from brokerd.config.settings import settings_of, unknown_setting
-from brokerd.config.topic import TopicConfig, normalized, topic_config
+from brokerd.config.topic import TopicConfig, normalized
 from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.partition_directories import create_directories, discard_directories, remove_directories
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore, effective_config
 from brokerd.errors import (
     Fate,
     InvalidConfigError,
@@ -77,7 +77,7 @@ class TopicChanges:
         """
         self._opening.check_writable()
         held = topic._replace(held=tuple(sorted({*self._topics.held(topic.id), *numbers})))
-        config = self._topic_config(held.configs)
+        config = self._topic_config(held)
         yield from self._add_partitions(held, numbers)
         self._partitions.configure(held, config)
         return held
@@ -125,7 +125,7 @@ class TopicChanges:
         """Changes settings, durably on completion. Raises the errors of `check_alter`, StorageError."""
         changed = self.check_alter(name, set_configs, unset)
         yield from self._topics.put(changed)
-        self._partitions.configure(changed, self._topic_config(changed.configs))
+        self._partitions.configure(changed, self._topic_config(changed))
         return changed
 
     def check_alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
@@ -186,7 +186,7 @@ class TopicChanges:
     def _add_partitions(self, topic: Topic, partitions: Sequence[int]) -> Steps[None]:
         """Makes the logs durable, then the topic. On StorageError the directories are removed, as far as possible."""
         tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
-        config = self._topic_config(topic.configs)
+        config = self._topic_config(topic)
         made: dict[TopicIdPartition, Recovered] = {}
 
         def make() -> None:
@@ -212,8 +212,8 @@ class TopicChanges:
             self._partitions.add(partition)
         self._partitions.elect(opened)
 
-    def _topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
-        return topic_config(configs, self._config.topic_defaults())
+    def _topic_config(self, topic: Topic) -> TopicConfig:
+        return effective_config(topic, self._config.topic_defaults())
 
     def _check_count(self, name: str, total: int, added: int, added_before: int = 0) -> None:
         if total < 1:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import NamedTuple
 
 from brokerd.config.settings import INT64_MAX
+from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.node_state import damaged, missing
 from brokerd.errors import Fate, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import INTERNAL_PREFIX, TopicIdPartition
@@ -54,6 +56,18 @@ COORDINATOR = Topic(
     {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576", "segment.ms": str(INT64_MAX)},
 )
 COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
+_COORDINATOR_MIN_INSYNC = 2  # whatever min.insync.replicas is (Kafka: transaction.state.log.min.isr)
+
+
+def effective_config(topic: Topic, defaults: Mapping[str, object]) -> TopicConfig:
+    """The effective settings of a topic. Raises InvalidConfigError."""
+    config = topic_config(topic.configs, defaults)
+    return replace(config, min_insync_replicas=effective_min_insync(topic, config.min_insync_replicas))
+
+
+def effective_min_insync(topic: Topic, configured: int) -> int:
+    """min.insync.replicas of a topic for which it is configured so. Where there are copies, a decision is not on one disk alone."""
+    return max(configured, _COORDINATOR_MIN_INSYNC) if topic.id == COORDINATOR.id else configured
 
 
 class TopicStore:

@@ -23,7 +23,7 @@ import brokerd
 from brokerd.cluster.image import Node
 from brokerd.config.settings import settings_of, values_of
 from brokerd.config.topic import TopicConfig, topic_config
-from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic
+from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic, effective_min_insync
 from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.replication.leader import has_enough_in_sync
@@ -134,7 +134,8 @@ async def _create(broker: BrokerParts, name: str) -> Topic:
 
 async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.TopicMetadata, pauses: Pauses) -> None:
     described.name, described.topic_id = topic.name, topic.id
-    min_insync_replicas = int(topic.configs.get("min.insync.replicas", broker.config.min_insync_replicas))
+    configured = int(topic.configs.get("min.insync.replicas", broker.config.min_insync_replicas))
+    min_insync_replicas = effective_min_insync(topic, configured)
     for number in range(topic.partition_count):
         described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number), min_insync_replicas))
         await pauses.after()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.datadir.topic_store import COORDINATOR
+from brokerd.datadir.topic_store import COORDINATOR, effective_min_insync
 from brokerd.errors import InvalidTopicError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
@@ -74,6 +74,20 @@ def test_clients_find_nothing_of_it() -> None:
     with pytest.raises(InvalidTopicError):
         manager.create_topic(name, 1, {})
     manager.create_topic("t", 1, {})  # it takes no room from clients
+
+
+@pytest.mark.parametrize(("configured", "needed"), [(1, 2), (3, 3)])
+def test_two_of_its_copies_must_be_in_sync(configured: int, needed: int) -> None:
+    files = MemoryFiles()
+    manager, log = opened(files, min_insync_replicas=configured)
+    manager.create_topic("t", 1, {})
+    assert log.config.min_insync_replicas == needed
+    assert manager.partitions.of_clients()[0].config.min_insync_replicas == configured
+    manager.close()
+    _, log = opened(files, min_insync_replicas=configured)
+    assert log.config.min_insync_replicas == needed, "after a start, too"
+    held = COORDINATOR._replace(configs={})  # as a cluster of an earlier version has it
+    assert effective_min_insync(held, configured) == needed
 
 
 def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up() -> None:
