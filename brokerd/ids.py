@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import uuid
+from collections.abc import Sequence
 from typing import NamedTuple
 
 TOPIC_NAME_MAX_LENGTH = 249
@@ -131,6 +132,11 @@ def new_topic_id() -> bytes:
 def new_leader_epoch_id() -> int:
     """A random leader epoch id (32 bits, not 0). Each start of the broker has its own, which no copy of its data shares."""
     return secrets.randbelow(2**32 - 1) + 1
+
+
+def nodes_text(node_ids: Sequence[int]) -> str:
+    """Nodes in a sentence: "node 1" or "nodes 1, 2"."""
+    return f"node{'' if len(node_ids) == 1 else 's'} {', '.join(map(str, node_ids))}"
 
 
 def address_of(host: str, port: int) -> str:

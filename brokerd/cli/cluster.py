@@ -66,7 +66,8 @@ def _status_lines(cluster: MetadataResponse, coordinator_id: int, partitions: Se
         yield table(("TOPIC", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR"), rows, indent="  ")
     for name, one in partitions:
         if one.HasField("error"):
-            yield f"  {name}-{one.partition}: {one.error.message}"
+            which, text = f"{name}-{one.partition}", one.error.message
+            yield f"  {text}" if text.startswith(which) else f"  {which}: {text}"
 
 
 def _replicas_text(partition: PartitionMetadata) -> str:
@@ -165,6 +166,8 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
         is_there = not now.target and (not replicas or list(now.replicas) == list(replicas))
         if is_led and (is_leader_enough or is_there or _has_grown_again(args.topic, before, now, replicas)):
             return ""
+        if now.no_copy_alive:
+            raise ClientError(f"{name} waits to move from {listed(now.replicas)} to {listed(replicas)}: {now.error.message}")
         missing = [node_id for node_id in now.target or replicas if node_id not in now.isr]
         what = f"not in sync yet: {listed(missing)}" if missing else "about to change"
         return f"{name}: {listed(now.replicas)} -> {listed(replicas)}, {what}"
@@ -210,8 +213,15 @@ def drain(args: argparse.Namespace) -> None:
             return client.drain_node(args.node, validate_only=args.dry_run)
 
         def left() -> str:
-            moving = drained().moving
-            return f"node {args.node}: {counted(moving, 'partition')} left" if moving else ""
+            now = drained()
+            waiting = len(now.waiting) + now.more_waiting
+            if waiting and waiting == now.moving:
+                first = now.waiting[0]
+                raise ClientError(
+                    f"{counted(waiting, 'partition')} of node {args.node} cannot be moved at present, the first is "
+                    f"{first.name}-{first.partition}: {first.reason}"
+                )
+            return f"node {args.node}: {counted(now.moving, 'partition')} left" if now.moving else ""
 
         done = drained()
         begun = done.moving
@@ -224,6 +234,8 @@ def drain(args: argparse.Namespace) -> None:
         "moving": done.moving,
         "staying": [{"topic": one.name, "partition": one.partition} for one in done.staying],
         "staying_count": staying,
+        "waiting": [{"topic": one.name, "partition": one.partition, "reason": one.reason} for one in done.waiting],
+        "waiting_count": len(done.waiting) + done.more_waiting,
     }
     show(args, document, _drain_lines(args, begun, done))
     if staying:
@@ -236,6 +248,8 @@ def _drain_lines(args: argparse.Namespace, begun: int, done: DrainNodeResponse) 
     yield f"node {args.node}: {counted(begun, 'partition')} {verb} to other nodes"
     for one in done.staying:
         yield f"  {one.name}-{one.partition} stays"
+    for one in done.waiting:
+        yield f"  {one.name}-{one.partition} waits: {one.reason}"
 
 
 def _wait(args: argparse.Namespace, left: Callable[[], str]) -> None:

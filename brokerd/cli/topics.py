@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.cli.output import dashed, fields, listed, placed, raise_all, show, size_text, table
+from brokerd.cli.output import NONE, dashed, fields, listed, placed, raise_all, show, size_text, table
 from brokerd.cli.parser import check_range, checked, connect, connect_to_change, pairs, usage_error
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
@@ -17,10 +17,10 @@ from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.settings import INT32_MAX
 from brokerd.config.topic import REPLICAS_MAX
-from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
+from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
 from brokerd.ids import NO_LEADER
 from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
-from brokerd.wire.v1.topics_pb2 import NewTopic, TopicDescription
+from brokerd.wire.v1.topics_pb2 import NewTopic, PartitionDescription, TopicDescription
 
 
 def create_topic(args: argparse.Namespace) -> None:
@@ -136,6 +136,8 @@ def _described(topic: TopicDescription, places: _Places, *, all_configs: bool) -
             partition.segment_count,
             partition.producer_count,
         )
+        if not _is_unknown(partition)
+        else (partition.partition, *[NONE] * (len(columns) - 1))
         for partition in topic.partitions
     ]
     if places.are_several:
@@ -146,11 +148,12 @@ def _described(topic: TopicDescription, places: _Places, *, all_configs: bool) -
     yield table(columns, partitions, indent="  ")
     for partition in topic.partitions:
         if partition.HasField("error"):
-            yield f"  partition {partition.partition} is not healthy: {error_in(partition)}"
+            place = places.of(topic.name, partition.partition)
+            problem = error_in(place) if place.no_copy_alive else error_in(partition)
+            yield f"  partition {partition.partition} is not healthy: {problem}"
 
 
-_PARTITION = "partition log_start_offset last_stable_offset high_watermark log_end_offset"
-_FILES = "size_bytes segment_count producer_count error"
+_KNOWN_BY_LEADER = "log_start_offset last_stable_offset high_watermark log_end_offset size_bytes segment_count producer_count"
 
 
 def _document(topic: TopicDescription, places: _Places) -> dict[str, Any]:
@@ -158,10 +161,19 @@ def _document(topic: TopicDescription, places: _Places) -> dict[str, Any]:
         **fields(topic, "name topic_id"),
         "configs": {entry.name: fields(entry, "value is_default") for entry in topic.configs},
         "partitions": [
-            {**fields(partition, f"{_PARTITION} {_FILES}"), **placed(places.of(topic.name, partition.partition))}
+            {
+                **fields(partition, f"partition {_KNOWN_BY_LEADER} error"),
+                **(dict.fromkeys(_KNOWN_BY_LEADER.split()) if _is_unknown(partition) else {}),
+                **placed(places.of(topic.name, partition.partition)),
+            }
             for partition in topic.partitions
         ],
     }
+
+
+def _is_unknown(partition: PartitionDescription) -> bool:
+    """True if no leader has said what the partition holds."""
+    return isinstance(error_in(partition), NotLeaderError)
 
 
 def _offset_count(topic: TopicDescription) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from brokerd.cluster.image import ClusterImage, Node
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
-from brokerd.ids import INTERNAL_PREFIX, NO_LEADER
+from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, nodes_text
 
 NO_LEADERS: Mapping[int, int] = {}
 
@@ -97,6 +97,27 @@ def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | 
 def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:
     node = nodes.get(replica.node_id)
     return node is not None and replica_of(node) == replica
+
+
+def no_copy_alive(entry: PartitionEntry, nodes: Mapping[int, Node], *, may_delete: bool = True) -> str:
+    """Where the records of a partition are if no in-sync copy is alive, and what to do; empty if one is. `nodes`: those alive, by
+    id. `may_delete`: its topic may be deleted.
+    """
+    if any(_is_alive(replica, nodes) for replica in entry.isr):
+        return ""
+    gone = [replica.node_id for replica in entry.isr if replica.node_id not in nodes]
+    former = [replica.node_id for replica in entry.isr if replica.node_id in nodes]
+    where, remedies = [], []
+    if gone:
+        where.append(f"on {nodes_text(gone)}, which {'is' if len(gone) == 1 else 'are'} not alive")
+        remedies.append("start it" if len(gone) == 1 else "start one of them")
+    if former:
+        text = nodes_text(former)
+        where.append(f"on {text}'s former directory" if len(former) == 1 else f"on the former directories of {text}")
+        remedies.append(f"put {'it' if len(former) == 1 and not gone else 'a former directory'} back")
+    if not gone and may_delete:
+        remedies.append("delete the topic")
+    return f"no copy with all records is alive: they are {' and '.join(where)}; {', or '.join(remedies)}"
 
 
 def replica_of(node: Node) -> InSyncReplica:

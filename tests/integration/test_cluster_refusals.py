@@ -4,6 +4,7 @@ nor the cluster has lost anything by it: `brokerd start` as a process.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from brokerd.testing import Broker, Cluster
 from brokerd.testing.topic import Topic
+from tests.integration.conftest import Terminal
 from tests.support.wait import DEADLINE_S, wait_until
 
 NAME = "testing"  # what a testing Cluster is called
@@ -133,3 +135,25 @@ def test_coordination_that_does_not_answer(cluster: Cluster, tmp_path: Path) -> 
         other.start_coordination()
         other.restart(1)
         assert len(other.topic("orders").rows()) == 40
+
+
+def test_what_had_its_only_copy_on_a_lost_disk_is_said(terminal: Terminal) -> None:
+    with Cluster(2) as cluster:
+        terminal.use(cluster.bootstrap_servers)
+        cluster.create_topic("orders", 1)
+        owner = cluster.leader("orders", 0)
+        other = 3 - owner
+        cluster.kill(owner)
+        cluster.expire(owner)
+        shutil.rmtree(Path(cluster.nodes[owner].directory) / "data")
+        cluster.restart(owner)
+        lost = f"no copy with all records is alive: they are on node {owner}'s former directory; put it back, or delete the topic"
+        wait_until(lambda: f"  orders-0 has no leader at present: {lost}\n" in terminal.run("cluster", "status")[1])
+        for words in (["reassign", "orders", "0", "--replicas", str(other)], ["move-leader", "orders", "0", str(owner)]):
+            code, _, err = terminal.run("cluster", *words, "--wait")
+            assert (code, err.endswith(f"{lost}\n")) == (1, True)
+            terminal.run("cluster", "reassign", "orders", "0", "--stop")
+        terminal.run("cluster", "reassign", "orders", "0", "--replicas", str(other))
+        code, _, err = terminal.run("cluster", "drain", str(owner), "--wait")
+        assert (code, "cannot be moved at present" in err) == (1, True)
+        assert terminal.run("topics", "delete", "orders")[0] == 0

@@ -23,7 +23,7 @@ from brokerd.cluster.changes import (
     delete_topic,
     grow_topic,
 )
-from brokerd.cluster.election import place, shares
+from brokerd.cluster.election import no_copy_alive, place, shares
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import PartitionEntry
 from brokerd.config.topic import REPLICAS_MAX
@@ -42,7 +42,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     counted,
 )
-from brokerd.ids import TopicIdPartition, topic_name_problem
+from brokerd.ids import NO_LEADER, TopicIdPartition, topic_name_problem
 from brokerd.replication.reassignment import drained, stopped
 from brokerd.server.cluster.directory import ClusterDirectory, entry_of
 from brokerd.server.cluster.membership import Membership
@@ -57,11 +57,13 @@ _RESTS_ON_TOPIC = (TopicAlreadyExistsError, UnknownTopicOrPartitionError, Invali
 
 class Drain(NamedTuple):
     """What becomes of a node's partitions. `begun`: how many got another target now; `moving`: how many go to other nodes, and are
-    still here; `staying`: those for which no other node is alive."""
+    still here; `staying`: those for which no other node is alive; `waiting`: those of the moving of which no copy with all records
+    is alive, and where it is."""
 
     begun: int
     moving: int
     staying: Sequence[TopicIdPartition]
+    waiting: Mapping[TopicIdPartition, str]
 
 
 class ClusterTopics:
@@ -197,7 +199,13 @@ class ClusterTopics:
             return None if validate_only else entry._replace(target=tuple(target))
 
         await self._change_partitions(held, decide)
-        return Drain(len(begun), len(held) - len(staying), staying)
+        stays, waiting = set(staying), dict[TopicIdPartition, str]()
+        for tp in held:
+            seen = image.partition(tp)
+            if tp not in stays and seen is not None and seen.entry.leader == NO_LEADER:
+                why = no_copy_alive(seen.entry, image.nodes, may_delete=tp != COORDINATOR_LOG)
+                waiting.update({tp: why} if why else {})
+        return Drain(len(begun), len(held) - len(staying), staying, waiting)
 
     async def _change_partitions(
         self, tps: Iterable[TopicIdPartition], decide: Callable[[TopicIdPartition, PartitionEntry], PartitionEntry | None]

@@ -20,6 +20,7 @@ DescribeTopics
 from __future__ import annotations
 
 import brokerd
+from brokerd.cluster.election import no_copy_alive
 from brokerd.cluster.image import Node
 from brokerd.config.settings import settings_of, values_of
 from brokerd.config.topic import TopicConfig, topic_config
@@ -137,13 +138,14 @@ async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.T
     configured = int(topic.configs.get("min.insync.replicas", broker.config.min_insync_replicas))
     min_insync_replicas = effective_min_insync(topic, configured)
     for number in range(topic.partition_count):
-        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number), min_insync_replicas))
+        described.partitions.append(_partition(broker, topic, number, min_insync_replicas))
         await pauses.after()
 
 
-def _partition(broker: BrokerParts, tp: TopicIdPartition, min_insync_replicas: int) -> metadata_pb2.PartitionMetadata:
+def _partition(broker: BrokerParts, topic: Topic, number: int, min_insync_replicas: int) -> metadata_pb2.PartitionMetadata:
+    tp = TopicIdPartition(topic.id, number)
     entry = broker.cluster.partition(tp)
-    described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=NO_LEADER, leader_epoch=NO_EPOCH)
+    described = metadata_pb2.PartitionMetadata(partition=number, leader=NO_LEADER, leader_epoch=NO_EPOCH)
     if entry is not None:
         described.replicas.extend(entry.replicas)
         described.isr.extend(replica.node_id for replica in entry.isr)
@@ -151,7 +153,10 @@ def _partition(broker: BrokerParts, tp: TopicIdPartition, min_insync_replicas: i
         described.under_min_isr = not has_enough_in_sync(entry, min_insync_replicas)
     try:
         if entry is None or entry.leader == NO_LEADER:
-            raise NotLeaderError(f"partition {tp} has no leader at present: try again")
+            nodes = {node.id: node for node in broker.cluster.nodes()}
+            lost = no_copy_alive(entry, nodes, may_delete=tp != COORDINATOR_LOG) if entry is not None else ""
+            described.no_copy_alive = bool(lost)
+            raise NotLeaderError(f"{topic.name}-{number} has no leader at present: {lost or 'try again'}")
         described.leader, described.leader_epoch = entry.leader, entry.leader_epoch
         if entry.leader == broker.node_id:
             log = broker.partitions.coordinator_log if tp == COORDINATOR_LOG else broker.partitions.leader(tp)

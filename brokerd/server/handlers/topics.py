@@ -39,7 +39,7 @@ AlterPartitionReassignments, DrainNode: who shall have partitions.
 from __future__ import annotations
 
 import contextlib
-from itertools import chain
+from itertools import chain, islice
 
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import UnknownTopicIdError, counted
@@ -211,6 +211,9 @@ async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: Drain
         response.more_staying = max(len(drain.staying) - LISTED_MAX, 0)
         for tp in drain.staying[:LISTED_MAX]:
             response.staying.add(name=_name_of(broker, tp), partition=tp.partition)
+        response.more_waiting = max(len(drain.waiting) - LISTED_MAX, 0)
+        for tp, why in islice(drain.waiting.items(), LISTED_MAX):
+            response.waiting.add(name=_name_of(broker, tp), partition=tp.partition, reason=why)
         if drain.begun and not request.validate_only:
             broker.audit.changed(f"drained node {request.node_id}: {counted(drain.begun, 'partition')} go to other nodes")
     return response

@@ -62,7 +62,7 @@ class Node(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
 
 class PartitionMetadata(_message.Message):
-    __slots__ = ("partition", "leader", "leader_epoch", "replicas", "isr", "error", "target", "under_min_isr")
+    __slots__ = ("partition", "leader", "leader_epoch", "replicas", "isr", "error", "target", "under_min_isr", "no_copy_alive")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class PartitionMetadata(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     UNDER_MIN_ISR_FIELD_NUMBER: _ClassVar[int]
+    NO_COPY_ALIVE_FIELD_NUMBER: _ClassVar[int]
     partition: int
     leader: int
     leader_epoch: int
@@ -79,7 +80,8 @@ class PartitionMetadata(_message.Message):
     error: _error_pb2.Error
     target: _containers.RepeatedScalarFieldContainer[int]
     under_min_isr: bool
-    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., target: _Optional[_Iterable[int]] = ..., under_min_isr: bool = ...) -> None: ...
+    no_copy_alive: bool
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., target: _Optional[_Iterable[int]] = ..., under_min_isr: bool = ..., no_copy_alive: bool = ...) -> None: ...
 
 class TopicMetadata(_message.Message):
     __slots__ = ("error", "name", "topic_id", "partitions")

@@ -238,21 +238,27 @@ class DrainNodeRequest(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., validate_only: bool = ...) -> None: ...
 
 class NamedPartition(_message.Message):
-    __slots__ = ("name", "partition")
+    __slots__ = ("name", "partition", "reason")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     name: str
     partition: int
-    def __init__(self, name: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., partition: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DrainNodeResponse(_message.Message):
-    __slots__ = ("error", "moving", "staying", "more_staying")
+    __slots__ = ("error", "moving", "staying", "more_staying", "waiting", "more_waiting")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MOVING_FIELD_NUMBER: _ClassVar[int]
     STAYING_FIELD_NUMBER: _ClassVar[int]
     MORE_STAYING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    MORE_WAITING_FIELD_NUMBER: _ClassVar[int]
     error: _error_pb2.Error
     moving: int
     staying: _containers.RepeatedCompositeFieldContainer[NamedPartition]
     more_staying: int
-    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., moving: _Optional[int] = ..., staying: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_staying: _Optional[int] = ...) -> None: ...
+    waiting: _containers.RepeatedCompositeFieldContainer[NamedPartition]
+    more_waiting: int
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., moving: _Optional[int] = ..., staying: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_staying: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_waiting: _Optional[int] = ...) -> None: ...

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.message import Message
 
 from brokerd.cli import cluster as command
+from brokerd.cli import topics as topics_command
 from brokerd.cli.parser import UsageError, parse
 from brokerd.errors import ClientError, NotLeaderError
 from brokerd.wire.errors import to_proto
@@ -152,3 +153,50 @@ def test_nodes_are_printed_while_there_is_no_coordinator(capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert not any("coordinator" in line for line in lines)
+
+
+LOST = "no copy with all records is alive: they are on node 2's former directory; put it back, or delete the topic"
+
+
+def test_a_wait_ends_if_no_copy_is_alive(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    error = to_proto(NotLeaderError(f"t-0 has no leader at present: {LOST}"))
+    lost = pb.PartitionMetadata(partition=0, leader=-1, replicas=[2], isr=[2], target=[1], error=error, no_copy_alive=True)
+    nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
+    topic = pb.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=[lost])
+    answers: dict[str, Message] = {
+        "_Metadata": pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic]),
+        "_AlterPartitionReassignments": topics_pb2.AlterPartitionReassignmentsResponse(
+            results=[topics_pb2.PartitionReassignmentResult(name="t")]
+        ),
+        "_DrainNode": topics_pb2.DrainNodeResponse(
+            moving=1, waiting=[topics_pb2.NamedPartition(name="t", partition=0, reason=LOST)]
+        ),
+        "_DescribeTopics": topics_pb2.DescribeTopicsResponse(
+            topics=[
+                topics_pb2.TopicDescription(
+                    name="t", topic_id=b"t" * 16, partitions=[topics_pb2.PartitionDescription(partition=0, error=error)]
+                )
+            ]
+        ),
+    }
+    for name, given in answers.items():
+        setattr(broker, name, lambda _, given=given: given)
+    with pytest.raises(ClientError, match=re.escape(f"t-0 waits to move from 2 to 1: t-0 has no leader at present: {LOST}")):
+        run(broker, "cluster", "reassign", "t", "0", "--replicas", "1", "--wait")
+    with pytest.raises(ClientError, match="t-0 waits to move from 2 to 1: t-0 has no leader"):
+        run(broker, "cluster", "move-leader", "t", "0", "1", "--wait")
+    first = f"1 partition of node 2 cannot be moved at present, the first is t-0: {LOST}"
+    with pytest.raises(ClientError, match=re.escape(first)):
+        run(broker, "cluster", "drain", "2", "--wait")
+    capsys.readouterr()
+    run(broker, "cluster", "drain", "2")
+    assert f"  t-0 waits: {LOST}\n" in capsys.readouterr().out
+    run(broker, "cluster", "status")
+    assert capsys.readouterr().out.endswith(f"\n  t-0 has no leader at present: {LOST}\n")
+    topics_command.describe_topics(parse(["topics", "describe", "t", "-b", f"127.0.0.1:{broker.port}"]))
+    described = capsys.readouterr().out
+    assert described.splitlines()[2].split() == ["0", *["-"] * 7]
+    assert described.endswith(f"  partition 0 is not healthy: t-0 has no leader at present: {LOST}\n")
+    topics_command.describe_topics(parse(["topics", "describe", "t", "--json", "-b", f"127.0.0.1:{broker.port}"]))
+    (partition,) = json.loads(capsys.readouterr().out)[0]["partitions"]
+    assert (partition["high_watermark"], partition["size_bytes"]) == (None, None)

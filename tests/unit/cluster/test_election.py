@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from brokerd.cluster.election import elect, place
-from brokerd.cluster.image import ClusterImage
-from brokerd.cluster.keys import Keys, PartitionEntry, Registration, TopicEntry, encode
+from brokerd.cluster.election import elect, no_copy_alive, place
+from brokerd.cluster.image import ClusterImage, Node
+from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, encode
 from brokerd.ids import NO_LEADER, TopicIdPartition
 
 KEYS = Keys("test")
@@ -91,6 +91,26 @@ def test_the_preferred_replica_in_sync_with_its_disk_is_elected() -> None:
     assert elect(waiting, nodes) is None
     nodes[1] = image.nodes[1]._replace(epoch=40)
     assert elect(waiting, nodes) == entry._replace(leader=1, leader_node_epoch=40, leader_epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("isr", "text"),
+    [
+        ({2: "d2", 7: "d7"}, ""),
+        ({2: "gone"}, "they are on node 2's former directory; put it back, or delete the topic"),
+        ({7: "d7"}, "they are on node 7, which is not alive; start it"),
+        ({7: "d7", 8: "d8"}, "they are on nodes 7, 8, which are not alive; start one of them"),
+        (
+            {7: "d7", 2: "gone"},
+            "they are on node 7, which is not alive and on node 2's former directory; start it, or put a former directory back",
+        ),
+    ],
+)
+def test_where_the_records_are_is_said_if_no_copy_is_alive(isr: dict[int, str], text: str) -> None:
+    entry = PartitionEntry(tuple(isr), tuple(InSyncReplica(node_id, directory) for node_id, directory in isr.items()), NO_LEADER)
+    nodes = {node_id: Node(node_id, node_id, Registration("host", 9092, f"d{node_id}")) for node_id in (1, 2)}
+    assert no_copy_alive(entry, nodes) == (text and f"no copy with all records is alive: {text}")
+    assert "delete" not in no_copy_alive(entry, nodes, may_delete=False)
 
 
 def test_a_leader_that_is_no_longer_in_sync_or_came_back_is_elected_anew() -> None:
