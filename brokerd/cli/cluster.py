@@ -16,7 +16,7 @@ from brokerd.clock import SystemClock
 from brokerd.errors import ClientError, UnknownTopicOrPartitionError, counted
 from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, address_of
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
-from brokerd.wire.v1.topics_pb2 import DrainNodeResponse
+from brokerd.wire.v1.topics_pb2 import DrainNodeResponse, NamedPartition
 
 _LOOK_S = 0.2
 _TELL_MS = 3_000
@@ -232,22 +232,38 @@ def drain(args: argparse.Namespace) -> None:
     document = {
         "node_id": args.node,
         "moving": done.moving,
-        "staying": [{"topic": one.name, "partition": one.partition} for one in done.staying],
+        "staying": [_named_document(one) for one in done.staying],
         "staying_count": staying,
-        "waiting": [{"topic": one.name, "partition": one.partition, "reason": one.reason} for one in done.waiting],
+        "waiting": [_named_document(one) for one in done.waiting],
         "waiting_count": len(done.waiting) + done.more_waiting,
     }
+    if args.dry_run:
+        document["going"] = [{"topic": one.name, "partition": one.partition} for one in done.going]
     show(args, document, _drain_lines(args, begun, done))
     if staying:
-        raise ClientError(f"{counted(staying, 'partition')} of node {args.node} cannot move: no other node is alive for them")
+        them = "it" if staying == 1 else "them"
+        raise ClientError(
+            f"{counted(staying, 'partition')} of node {args.node} cannot move: give {them} fewer copies with 'brokerd cluster "
+            "reassign', or add a node first"
+        )
+
+
+def _named_document(one: NamedPartition) -> dict[str, Any]:
+    return {"topic": one.name, "partition": one.partition, "reason": one.reason or None}
 
 
 def _drain_lines(args: argparse.Namespace, begun: int, done: DrainNodeResponse) -> Iterator[str]:
     verb = "would move" if args.dry_run else "moved" if args.wait else "move"
     verb += "s" if verb == "move" and begun == 1 else ""
     yield f"node {args.node}: {counted(begun, 'partition')} {verb} to other nodes"
+    for one in done.going:
+        yield f"  {one.name}-{one.partition} would move"
+    if done.more_going:
+        yield f"  and {done.more_going} more"
     for one in done.staying:
-        yield f"  {one.name}-{one.partition} stays"
+        yield f"  {one.name}-{one.partition} stays" + (f": {one.reason}" if one.reason else "")
+    if done.more_staying:
+        yield f"  and {done.more_staying} more"
     for one in done.waiting:
         yield f"  {one.name}-{one.partition} waits: {one.reason}"
 

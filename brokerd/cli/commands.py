@@ -616,8 +616,9 @@ examples:
                 *_PRINTED,
             ),
             epilog="""\
-Also moves the log of transactions and groups. A partition that every node alive has already stays, and the exit code is 1. With
---wait, partitions that are created on the node meanwhile are moved too; then stop the node. Needs every right on every topic.
+Also moves the log of transactions and groups. A partition that every node alive has already stays, and the exit code is 1: give it
+fewer copies with reassign, or add a node. --dry-run prints what would move and what would stay. With --wait,
+partitions that are created on the node meanwhile are moved too; then stop the node. Needs every right on every topic.
 """,
         ),
         Command(

@@ -56,13 +56,13 @@ _RESTS_ON_TOPIC = (TopicAlreadyExistsError, UnknownTopicOrPartitionError, Invali
 
 
 class Drain(NamedTuple):
-    """What becomes of a node's partitions. `begun`: how many got another target now; `moving`: how many go to other nodes, and are
-    still here; `staying`: those for which no other node is alive; `waiting`: those of the moving of which no copy with all records
-    is alive, and where it is."""
+    """What becomes of a node's partitions. `begun`: how many got another target now; `moving`: those that go to other nodes, and
+    are still here; `staying`: those that no other node can take, and why; `waiting`: those of the moving of which no copy with all
+    records is alive, and where it is."""
 
     begun: int
-    moving: int
-    staying: Sequence[TopicIdPartition]
+    moving: Sequence[TopicIdPartition]
+    staying: Mapping[TopicIdPartition, str]
     waiting: Mapping[TopicIdPartition, str]
 
 
@@ -184,7 +184,7 @@ class ClusterTopics:
         if not held and node_id not in image.nodes:
             raise InvalidRequestError(f"node_id is {node_id}, but there is no such node, and no partition names it")
         replicas, _ = shares(image)
-        begun, staying = set[TopicIdPartition](), list[TopicIdPartition]()
+        begun, staying = set[TopicIdPartition](), dict[TopicIdPartition, str]()
 
         def decide(tp: TopicIdPartition, entry: PartitionEntry) -> PartitionEntry | None:
             if node_id not in (entry.target or entry.replicas):
@@ -192,20 +192,24 @@ class ClusterTopics:
             # The coordinator's log does not count: it is small.
             counts = replicas if tp != COORDINATOR_LOG else Counter[int]()
             target = drained(entry, node_id, image.nodes, counts)
-            if target is None or len({*entry.replicas, *target}) > REPLICAS_MAX:  # more than an entry may have, in between
-                staying.append(tp)
+            if target is None:
+                others = image.nodes.keys() - {node_id}
+                staying[tp] = "every other node that is alive has it already" if others else "no other node is alive"
+                return None
+            if len({*entry.replicas, *target}) > REPLICAS_MAX:  # more than an entry may have, in between
+                staying[tp] = f"it would be on more than {REPLICAS_MAX} nodes meanwhile"
                 return None
             begun.add(tp)
             return None if validate_only else entry._replace(target=tuple(target))
 
         await self._change_partitions(held, decide)
-        stays, waiting = set(staying), dict[TopicIdPartition, str]()
-        for tp in held:
+        moving, waiting = [tp for tp in held if tp not in staying], dict[TopicIdPartition, str]()
+        for tp in moving:
             seen = image.partition(tp)
-            if tp not in stays and seen is not None and seen.entry.leader == NO_LEADER:
+            if seen is not None and seen.entry.leader == NO_LEADER:
                 why = no_copy_alive(seen.entry, image.nodes, may_delete=tp != COORDINATOR_LOG)
                 waiting.update({tp: why} if why else {})
-        return Drain(len(begun), len(held) - len(staying), staying, waiting)
+        return Drain(len(begun), moving, staying, waiting)
 
     async def _change_partitions(
         self, tps: Iterable[TopicIdPartition], decide: Callable[[TopicIdPartition, PartitionEntry], PartitionEntry | None]

@@ -207,10 +207,14 @@ async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: Drain
     with fails_with(response, "draining a node"):
         authorizer.require_everything("drain a node")
         drain = await broker.cluster.topics.drain(request.node_id, validate_only=request.validate_only)
-        response.moving = drain.moving
+        response.moving = len(drain.moving)
         response.more_staying = max(len(drain.staying) - LISTED_MAX, 0)
-        for tp in drain.staying[:LISTED_MAX]:
-            response.staying.add(name=_name_of(broker, tp), partition=tp.partition)
+        for tp, why in islice(drain.staying.items(), LISTED_MAX):
+            response.staying.add(name=_name_of(broker, tp), partition=tp.partition, reason=why)
+        going = drain.moving if request.validate_only else ()
+        response.more_going = max(len(going) - LISTED_MAX, 0)
+        for tp in going[:LISTED_MAX]:
+            response.going.add(name=_name_of(broker, tp), partition=tp.partition)
         response.more_waiting = max(len(drain.waiting) - LISTED_MAX, 0)
         for tp, why in islice(drain.waiting.items(), LISTED_MAX):
             response.waiting.add(name=_name_of(broker, tp), partition=tp.partition, reason=why)

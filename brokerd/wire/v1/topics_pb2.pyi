@@ -248,17 +248,21 @@ class NamedPartition(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partition: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DrainNodeResponse(_message.Message):
-    __slots__ = ("error", "moving", "staying", "more_staying", "waiting", "more_waiting")
+    __slots__ = ("error", "moving", "staying", "more_staying", "waiting", "more_waiting", "going", "more_going")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MOVING_FIELD_NUMBER: _ClassVar[int]
     STAYING_FIELD_NUMBER: _ClassVar[int]
     MORE_STAYING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     MORE_WAITING_FIELD_NUMBER: _ClassVar[int]
+    GOING_FIELD_NUMBER: _ClassVar[int]
+    MORE_GOING_FIELD_NUMBER: _ClassVar[int]
     error: _error_pb2.Error
     moving: int
     staying: _containers.RepeatedCompositeFieldContainer[NamedPartition]
     more_staying: int
     waiting: _containers.RepeatedCompositeFieldContainer[NamedPartition]
     more_waiting: int
-    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., moving: _Optional[int] = ..., staying: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_staying: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_waiting: _Optional[int] = ...) -> None: ...
+    going: _containers.RepeatedCompositeFieldContainer[NamedPartition]
+    more_going: int
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., moving: _Optional[int] = ..., staying: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_staying: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_waiting: _Optional[int] = ..., going: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_going: _Optional[int] = ...) -> None: ...

@@ -138,12 +138,18 @@ def test_a_move_that_is_waited_for_says_what_is_left(
 
 
 def test_what_stays_on_a_drained_node_is_an_error(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    response = topics_pb2.DrainNodeResponse(moving=4, staying=[topics_pb2.NamedPartition(name="t", partition=7)])
+    named, why = topics_pb2.NamedPartition, "every other node that is alive has it already"
+    response = topics_pb2.DrainNodeResponse(moving=4, staying=[named(name="t", partition=7, reason=why)])
     broker._DrainNode = lambda _: response  # type: ignore[attr-defined]
     for flags, line in (([], "move to other nodes"), (["--dry-run"], "would move to other nodes")):
-        with pytest.raises(ClientError, match="1 partition of node 2 cannot move: no other node is alive for them"):
+        with pytest.raises(ClientError, match="1 partition of node 2 cannot move: give it fewer copies with 'brokerd"):
             run(broker, "cluster", "drain", "2", *flags)
-        assert capsys.readouterr().out == f"node 2: 4 partitions {line}\n  t-7 stays\n"
+        assert capsys.readouterr().out == f"node 2: 4 partitions {line}\n  t-7 stays: {why}\n"
+    response.going.extend([named(name="t", partition=number) for number in (2, 3)])
+    response.more_going = 2
+    with pytest.raises(ClientError):
+        run(broker, "cluster", "drain", "2", "--dry-run")
+    assert capsys.readouterr().out.splitlines()[1:4] == ["  t-2 would move", "  t-3 would move", "  and 2 more"]
 
 
 def test_nodes_are_printed_while_there_is_no_coordinator(capsys: pytest.CaptureFixture[str]) -> None:
