@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from brokerd.cli.output import NONE, dashed, fields, known, listed, note, placed, show, table
+from brokerd.cli.output import NONE, cluster_text, dashed, fields, known, listed, note, placed, show, table
 from brokerd.cli.parser import connect, connect_to_change, usage_error
 from brokerd.cli.topic_lookup import with_nearest_name
 from brokerd.client.blocking import BlockingClient
@@ -39,6 +39,7 @@ def print_status(args: argparse.Namespace) -> None:
             if error is not None:
                 raise with_nearest_name(client, topic.name, error)
     document = {
+        "cluster_name": cluster.cluster_name or None,
         "cluster_id": cluster.cluster_id,
         "controller_id": known(cluster.controller_id),
         "coordinator_id": known(coordinator_id),
@@ -50,9 +51,9 @@ def print_status(args: argparse.Namespace) -> None:
 
 def _status_lines(cluster: MetadataResponse, coordinator_id: int, partitions: Sequence[_Named]) -> Iterator[str]:
     every = [partition for _, partition in _partitions(cluster)]
-    below, moving = sum(partition.under_min_isr for partition in every), sum(bool(partition.target) for partition in every)
+    below, moving = sum(map(_is_below_min, every)), sum(bool(partition.target) for partition in every)
     yield (
-        f"cluster {cluster.cluster_id}: {counted(len(cluster.nodes), 'node')}, {counted(len(every), 'partition')}, "
+        f"cluster {cluster_text(cluster)}: {counted(len(cluster.nodes), 'node')}, {counted(len(every), 'partition')}, "
         f"{sum(map(_is_unavailable, every))} without a leader, {sum(map(_is_behind, every))} with replicas that are not in sync"
         + (f", {below} below min.insync.replicas" if below else "")
         + (f", {moving} moving" if moving else "")
@@ -60,7 +61,7 @@ def _status_lines(cluster: MetadataResponse, coordinator_id: int, partitions: Se
     yield _node_table(cluster, coordinator_id, indent="  ")
     if partitions:
         rows = [
-            (name, one.partition, dashed(one.leader), dashed(one.leader_epoch), _replicas_text(one), listed(one.isr))
+            (name, one.partition, dashed(one.leader), dashed(one.leader_epoch), _replicas_text(one), _in_sync_text(one))
             for name, one in partitions
         ]
         yield table(("TOPIC", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR"), rows, indent="  ")
@@ -75,6 +76,10 @@ def _replicas_text(partition: PartitionMetadata) -> str:
     return listed(partition.replicas) + (f" -> {listed(partition.target)}" if moves else "")
 
 
+def _in_sync_text(partition: PartitionMetadata) -> str:
+    return listed(partition.isr) + (" (too few)" if partition.under_min_isr else "")
+
+
 def _is_unavailable(partition: PartitionMetadata) -> bool:
     return partition.leader == NO_LEADER
 
@@ -83,9 +88,18 @@ def _is_behind(partition: PartitionMetadata) -> bool:
     return len(partition.isr) < len(partition.replicas)
 
 
+def _is_below_min(partition: PartitionMetadata) -> bool:
+    return partition.under_min_isr
+
+
 def _shown(args: argparse.Namespace, cluster: MetadataResponse) -> list[_Named]:
     """The partitions that were asked for."""
-    wanted = [of for of, is_given in ((_is_behind, args.under_replicated), (_is_unavailable, args.unavailable)) if is_given]
+    flags = (
+        (_is_behind, args.under_replicated),
+        (_is_below_min, args.under_min_isr),
+        (_is_unavailable, args.unavailable),
+    )
+    wanted = [of for of, is_given in flags if is_given]
     return [(name, one) for name, one in _partitions(cluster) if not wanted or any(of(one) for of in wanted)]
 
 

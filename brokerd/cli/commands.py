@@ -561,6 +561,7 @@ examples:
             arguments=(
                 option("topics", "TOPIC", "only these topics (default: all)", nargs="*"),
                 flag("--under-replicated", "only partitions with replicas that are not in sync"),
+                flag("--under-min-isr", "only partitions with fewer replicas in sync than min.insync.replicas"),
                 flag("--unavailable", "only partitions without a leader"),
                 *_PRINTED,
             ),
@@ -568,8 +569,8 @@ examples:
             epilog="""\
 The controller elects leaders and places partitions; the coordinator decides on transactions and keeps the offsets of groups. EPOCH
 rises with each change of a partition's leader. A partition without a LEADER is neither read nor written until one is elected: from
-ISR, the replicas that have all that was acknowledged. REPLICAS 1,2 -> 3,2: the partition moves to nodes 3 and 2. Below
-min.insync.replicas, what is sent with acks=all is refused.
+ISR, the replicas that have all that was acknowledged. REPLICAS 1,2 -> 3,2: the partition moves to nodes 3 and 2. ISR 1 (too few):
+it is below min.insync.replicas, and what is sent with acks=all is refused.
 """,
         ),
         Command(name="nodes", summary="print the nodes, one per line", run="cluster.print_nodes", arguments=_PRINTED),

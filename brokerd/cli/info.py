@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from brokerd import __version__
-from brokerd.cli.output import fields, show, table
+from brokerd.cli.output import cluster_text, fields, show, table
 from brokerd.cli.parser import connect
 from brokerd.client.metadata import Metadata
 from brokerd.wire.v1.metadata_pb2 import GetServerInfoResponse
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _lines(server: GetServerInfoResponse, cluster: Metadata) -> Iterator[str]:
-    yield f"broker {server.software_version}, node {server.node_id} of cluster {server.cluster_id}"
+    yield f"broker {server.software_version}, node {server.node_id} of cluster {cluster_text(server)}"
     yield f"  wire versions {server.min_wire_version} to {server.max_wire_version}; this command is of version {__version__}"
     yield f"  features: {', '.join(sorted(server.features))}"
     nodes = [(node.node_id, node.address) for node in cluster.nodes.values()]
@@ -32,6 +32,7 @@ def _lines(server: GetServerInfoResponse, cluster: Metadata) -> Iterator[str]:
 
 def _document(server: GetServerInfoResponse, cluster: Metadata) -> dict[str, Any]:
     return {
+        "cluster_name": server.cluster_name or None,
         **fields(server, "cluster_id node_id software_version min_wire_version max_wire_version"),
         "client_version": __version__,
         "features": sorted(server.features),

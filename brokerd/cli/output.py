@@ -11,7 +11,7 @@ from typing import Any
 
 from brokerd.errors import BrokerdError
 from brokerd.wire.v1.error_pb2 import Error
-from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
+from brokerd.wire.v1.metadata_pb2 import GetServerInfoResponse, MetadataResponse, PartitionMetadata
 
 NONE = "-"  # in a table: unknown or absent
 _DURATIONS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -84,6 +84,11 @@ def dashed(value: int) -> object:
 def listed(node_ids: Iterable[int]) -> str:
     """Node ids for a table: "1,2,3"; "-" if there are none."""
     return ",".join(map(str, node_ids)) or NONE
+
+
+def cluster_text(cluster: MetadataResponse | GetServerInfoResponse) -> str:
+    """A cluster's name and id; its id alone if it is a node alone."""
+    return f"{cluster.cluster_name} ({cluster.cluster_id})" if cluster.cluster_name else cluster.cluster_id
 
 
 def placed(partition: PartitionMetadata) -> dict[str, Any]:

@@ -54,6 +54,10 @@ def test_topics_get_as_many_copies_as_asked(cluster: Cluster, terminal: Terminal
         terminal.run("topics", "create", "three", "-p", "4", "-r", "3")[1]
         == "created topic 'three' with 4 partitions, each on 3 nodes\n"
     )
+    info = terminal.run("info", "--json")[1]
+    assert json.loads(info)["cluster_name"] == "testing"
+    assert f" of cluster testing ({json.loads(info)['cluster_id']})\n" in terminal.run("info")[1]
+    assert f"cluster testing ({json.loads(info)['cluster_id']}): 4 nodes" in terminal.run("cluster", "status")[1]
     assert terminal.run("topics", "create", "default", "-r", "0")[1] == "created topic 'default' with 1 partition\n"
     cluster.create_topic("one", 2, replication_factor=1)
     for name, count in (("three", 3), ("default", 2), ("one", 1)):

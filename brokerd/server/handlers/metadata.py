@@ -72,7 +72,10 @@ async def handle(
     for topic_id in request.topic_ids:
         check_topic_id("topic_ids", topic_id)
     response = metadata_pb2.MetadataResponse(
-        cluster_id=broker.cluster_id, nodes=map(_node, broker.cluster.nodes()), controller_id=broker.cluster.controller_id
+        cluster_id=broker.cluster_id,
+        cluster_name=broker.config.cluster_name,
+        nodes=map(_node, broker.cluster.nodes()),
+        controller_id=broker.cluster.controller_id,
     )
     pauses = Pauses(broker.turns)
     if request.all_topics:
@@ -228,6 +231,7 @@ async def server_info(
     settings = [(name, getattr(broker.config, attribute)) for name, attribute in _LIMITS]
     return metadata_pb2.GetServerInfoResponse(
         cluster_id=broker.cluster_id,
+        cluster_name=broker.config.cluster_name,
         node_id=broker.node_id,
         software_version=brokerd.__version__,
         min_wire_version=WIRE_VERSION,

@@ -20,7 +20,7 @@ class Limit(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "software_version", "min_wire_version", "max_wire_version", "features", "limits")
+    __slots__ = ("cluster_id", "node_id", "software_version", "min_wire_version", "max_wire_version", "features", "limits", "cluster_name")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class GetServerInfoResponse(_message.Message):
     MAX_WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node_id: int
     software_version: str
@@ -35,7 +36,8 @@ class GetServerInfoResponse(_message.Message):
     max_wire_version: int
     features: _containers.RepeatedScalarFieldContainer[str]
     limits: _containers.RepeatedCompositeFieldContainer[Limit]
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., software_version: _Optional[str] = ..., min_wire_version: _Optional[int] = ..., max_wire_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ...) -> None: ...
+    cluster_name: str
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., software_version: _Optional[str] = ..., min_wire_version: _Optional[int] = ..., max_wire_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., cluster_name: _Optional[str] = ...) -> None: ...
 
 class MetadataRequest(_message.Message):
     __slots__ = ("topics", "topic_ids", "all_topics", "include_internal")
@@ -96,16 +98,18 @@ class TopicMetadata(_message.Message):
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ...) -> None: ...
 
 class MetadataResponse(_message.Message):
-    __slots__ = ("cluster_id", "nodes", "topics", "controller_id")
+    __slots__ = ("cluster_id", "nodes", "topics", "controller_id", "cluster_name")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     topics: _containers.RepeatedCompositeFieldContainer[TopicMetadata]
     controller_id: int
-    def __init__(self, cluster_id: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMetadata, _Mapping]]] = ..., controller_id: _Optional[int] = ...) -> None: ...
+    cluster_name: str
+    def __init__(self, cluster_id: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMetadata, _Mapping]]] = ..., controller_id: _Optional[int] = ..., cluster_name: _Optional[str] = ...) -> None: ...
 
 class FindCoordinatorRequest(_message.Message):
     __slots__ = ()

@@ -33,7 +33,7 @@ def answer(broker: FakeBroker) -> None:
         ),
     ]
     topics = [pb.TopicMetadata(name="t", topic_id=bytes(16), partitions=partitions)]
-    response = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=topics, controller_id=-1)
+    response = pb.MetadataResponse(cluster_id="c", cluster_name="prod", nodes=nodes, topics=topics, controller_id=-1)
     for name, given in (("Metadata", response), ("FindCoordinator", pb.FindCoordinatorResponse(coordinator=nodes[1]))):
         setattr(broker, f"_{name}", lambda _, given=given: given)
 
@@ -47,14 +47,14 @@ def test_status_for_people(broker: FakeBroker, capsys: pytest.CaptureFixture[str
     answer(broker)
     run(broker, "cluster", "status")
     assert capsys.readouterr().out == (
-        "cluster c: 2 nodes, 3 partitions, 1 without a leader, 2 with replicas that are not in sync, "
+        "cluster prod (c): 2 nodes, 3 partitions, 1 without a leader, 2 with replicas that are not in sync, "
         "1 below min.insync.replicas, 1 moving\n"
         "  NODE  ADDRESS  RACK  ROLE\n"
         "     1  one:1    east  -\n"
         "     2  [::1]:2  -     coordinator\n"
         "  TOPIC  PARTITION  LEADER  EPOCH  REPLICAS    ISR\n"
         "  t              0  1           4  1,2         1,2\n"
-        "  t              1  2           5  2,1         2\n"
+        "  t              1  2           5  2,1         2 (too few)\n"
         "  t              2  -           6  2,1 -> 1,3  2\n"
         "  t-2: no leader at present\n"
     )
@@ -64,7 +64,8 @@ def test_status_for_programs(broker: FakeBroker, capsys: pytest.CaptureFixture[s
     answer(broker)
     run(broker, "cluster", "status", "--json")
     status: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert (status["cluster_id"], status["controller_id"], status["coordinator_id"]) == ("c", None, 2)
+    assert (status["cluster_name"], status["cluster_id"]) == ("prod", "c")
+    assert (status["controller_id"], status["coordinator_id"]) == (None, 2)
     assert [node["rack"] for node in status["nodes"]] == ["east", None]
     assert [node["is_coordinator"] for node in status["nodes"]] == [False, True]
     last = status["partitions"][-1]
@@ -76,7 +77,12 @@ def test_status_for_programs(broker: FakeBroker, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("flags", "numbers"),
-    [(["--under-replicated"], [1, 2]), (["--unavailable"], [2]), (["--unavailable", "--under-replicated"], [1, 2])],
+    [
+        (["--under-replicated"], [1, 2]),
+        (["--under-min-isr"], [1]),
+        (["--unavailable"], [2]),
+        (["--unavailable", "--under-replicated"], [1, 2]),
+    ],
 )
 def test_status_of_some_partitions(
     broker: FakeBroker, capsys: pytest.CaptureFixture[str], flags: list[str], numbers: list[int]
