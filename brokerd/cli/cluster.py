@@ -221,6 +221,8 @@ def drain(args: argparse.Namespace) -> None:
     """Moves everything that a node has to others. Raises BrokerdError, UsageError; also if something stays."""
     if args.wait and args.dry_run:
         raise usage_error(args, "--dry-run moves nothing that --wait could wait for")
+    if args.node < 0:
+        raise usage_error(args, f"a node id is 0 or more, not {args.node}: 'brokerd cluster nodes' prints them")
     with connect_to_change(args) as client:
 
         def drained() -> DrainNodeResponse:  # what was created meanwhile, too

@@ -180,7 +180,7 @@ class CoordinationClient:
         """Checks where an answer comes from."""
         header: ResponseHeader = response.header
         if self._cluster_id not in (0, header.cluster_id):
-            text = f"etcd at {self.address} belongs to another etcd cluster than before: check coordination"
+            text = f"etcd at {self.address} belongs to another etcd cluster than before: check coordination.servers"
             raise CoordinationError(text, is_fate_unknown=True)
         if header.raft_term < self._term:
             text = f"etcd at {self.address} answers in term {header.raft_term}, after {self._term}: it is cut off, or was restored"

@@ -34,7 +34,7 @@ from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
-from brokerd.errors import DataDirectoryError
+from brokerd.errors import DataDirectoryError, counted
 from brokerd.ids import PRODUCER_NUMBERS, TopicPartition
 from brokerd.partition.partition import LogResources
 from brokerd.steps import Job
@@ -152,9 +152,10 @@ class LogManager:
                 "the data directory holds partitions, but its file 'meta' is missing; run `brokerd doctor` for details"
             )
         if meta is not None and self._config.node_id not in (-1, meta.node_id):
+            rest = ", or leave it out" if self._cluster is None else ""  # a node of a cluster has to say who it is
             raise DataDirectoryError(
                 f"node.id is {self._config.node_id}, but the data directory belongs to node {meta.node_id}: set node.id = "
-                f"{meta.node_id}, or leave it out; or data.dir may be another node's"
+                f"{meta.node_id}{rest}; or data.dir may be another node's"
             )
         if meta is not None:
             check_cluster(meta, self._cluster)
@@ -227,7 +228,9 @@ class LogManager:
             logger.warning("could not close cleanly (%s): the next start recovers the logs", error.strerror)
         unclean = [log.name for log in self.partitions if log.tp not in clean]
         if unclean:
-            logger.warning("%d logs did not close cleanly, the first is %s: the next start recovers them", len(unclean), unclean[0])
+            count = counted(len(unclean), "log")
+            them = "it" if len(unclean) == 1 else "them"
+            logger.warning("%s did not close cleanly, the first is %s: the next start recovers %s", count, unclean[0], them)
 
     def expire_producers(self) -> int:
         """Expires producers silent for producer.id.expiration.ms where this node leads; returns how many."""

@@ -85,7 +85,7 @@ def check_cluster(meta: Meta, cluster: ClusterIdentity | None) -> None:
         if meta.cluster_name:
             raise DataDirectoryError(
                 f"the data directory belongs to node {meta.node_id} of cluster '{meta.cluster_name}': set cluster.name to it, and "
-                "coordination to the cluster's"
+                "coordination.servers to the cluster's etcd"
             )
     elif not meta.cluster_name:
         raise DataDirectoryError(
@@ -94,8 +94,8 @@ def check_cluster(meta: Meta, cluster: ClusterIdentity | None) -> None:
         )
     elif meta.cluster_id != cluster.id:
         raise DataDirectoryError(
-            f"the data directory belongs to cluster '{meta.cluster_name}' with id {meta.cluster_id}, but coordination says that "
-            f"cluster '{cluster.name}' has id {cluster.id}: check data.dir, cluster.name and coordination; if that has lost its "
+            f"the data directory belongs to cluster '{meta.cluster_name}' with id {meta.cluster_id}, but etcd says that cluster "
+            f"'{cluster.name}' has id {cluster.id}: check data.dir, cluster.name and coordination.servers; if etcd has lost its "
             "data, restore its backup"
         )
 

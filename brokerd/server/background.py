@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from brokerd.errors import counted
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal
 from brokerd.server.limits import memory
@@ -68,7 +69,7 @@ class Background:
             await broker.flusher.flush(log, BROKER)
         removed = await broker.admin.run(broker.retention.retire())
         if removed:
-            logger.info("retention removed %d segments", removed)
+            logger.info("retention removed %s", counted(removed, "segment"))
 
     async def _producer_expiry(self) -> None:
         self._expire_producers()

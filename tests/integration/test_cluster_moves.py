@@ -161,6 +161,11 @@ def test_a_leader_moves_and_a_move_stops(cluster: Cluster, terminal: Terminal) -
     finally:
         cluster.resume(outside)
     wait_until(lambda: not copies(cluster, outside, "led"))
+    wait_until(lambda: "removed the copy of led-0: this node" in cluster.nodes[outside].log)
+    log = "".join(node.log for node in cluster.nodes.values())
+    assert f"moved the lead of partition 'led-0' to node {three} " in log
+    assert f"moved partition 'led-0' to node {outside} " in log
+    assert "leads 1 partition more, or again" in log
     assert [row.value for row in topic.rows()] == [b"row"]
 
 
@@ -169,12 +174,12 @@ def test_a_leader_moves_and_a_move_stops(cluster: Cluster, terminal: Terminal) -
     [
         (
             ["reassign", "wrong", "0", "--replicas", "1,77"],
-            "partitions.replicas names node 77, which is not alive: nodes 1, 2, 3, 4 are",
+            "node 77 cannot get a copy: it is not alive, but nodes 1, 2, 3, 4 are (see 'brokerd cluster nodes')",
         ),
         (["reassign", "wrong", "3", "--replicas", "1"], "topic 'wrong' has partitions 0 to 0, not 3"),
         (["reassign", "wrogn", "0", "--replicas", "1"], "there is no topic 'wrogn': did you mean 'wrong'?"),
         (["move-leader", "wrong", "3", "1"], "topic 'wrong' has partitions 0 to 0, not 3"),
-        (["drain", "77"], "node_id is 77, but there is no such node, and no partition names it"),
+        (["drain", "77"], "node 77 has no partition, and is not alive: 'brokerd cluster nodes' prints the nodes that are"),
     ],
 )
 def test_what_cannot_be_moved(cluster: Cluster, terminal: Terminal, words: list[str], text: str) -> None:

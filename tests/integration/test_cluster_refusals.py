@@ -81,7 +81,8 @@ def test_a_cluster_name_that_is_not_the_directorys(cluster: Cluster) -> None:
     directory = cluster.nodes[2].directory / "data"
     text = "etcd knows no cluster 'testin', but this node's data directory is in use: check coordination"
     refused(directory, text, cluster="testin", coordination=cluster.coordination, node_id=2)
-    refused(directory, "belongs to node 2 of cluster 'testing'", cluster="", coordination="", node_id=2)
+    text = "belongs to node 2 of cluster 'testing': set cluster.name to it, and coordination.servers to the cluster's etcd"
+    refused(directory, text, cluster="", coordination="", node_id=2)
     comes_back(cluster)
 
 
@@ -113,7 +114,8 @@ def test_a_directory_of_a_node_alone(cluster: Cluster, tmp_path: Path) -> None:
 def test_a_directory_of_another_node(cluster: Cluster) -> None:
     cluster.kill(2)
     directory = cluster.nodes[2].directory / "data"
-    refused(directory, "node.id is 1, but the data directory belongs to node 2", coordination=cluster.coordination, node_id=1)
+    text = "node.id is 1, but the data directory belongs to node 2: set node.id = 2; or data.dir may be another node's"
+    refused(directory, text, coordination=cluster.coordination, node_id=1)
     comes_back(cluster)
 
 

@@ -26,7 +26,7 @@ from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.dedup import Dedup
 from brokerd.consumer.processing.schedule import ORDERS
 from brokerd.consumer.processing.work import Handler, Running, Work
-from brokerd.errors import BrokerdError, ClientError, DedupFileError, HandlerTimeoutError
+from brokerd.errors import BrokerdError, ClientError, DedupFileError, HandlerTimeoutError, counted
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,8 @@ class Processing:
             self._go_back()
             self._commit()
         if self._work.repeated_count:
-            logger.info("skipped %d records whose messages were handled before", self._work.repeated_count)
+            skipped = counted(self._work.repeated_count, "record")
+            logger.info("skipped %s of messages that were handled before", skipped)
         return ended_by
 
     def _commit(self) -> None:

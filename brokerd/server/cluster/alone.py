@@ -134,7 +134,7 @@ class Alone:
         """Changes settings."""
         return await self._admin.run(self._changes.alter(name, set_configs, unset))
 
-    async def reassign(self, name: str, _number: int, _replicas: Sequence[int]) -> None:
+    async def reassign(self, name: str, _number: int, _replicas: Sequence[int]) -> bool:
         """Raises InvalidRequestError."""
         raise InvalidRequestError(f"topic '{name}' cannot be moved: this node is alone, and has the only copy")
 

@@ -19,7 +19,7 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
-from brokerd.errors import BrokerdError, NotReadyError
+from brokerd.errors import BrokerdError, NotReadyError, counted
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import Role
 from brokerd.replication.leader import in_sync_of
@@ -92,11 +92,13 @@ class ClusterDirectory:
         """Does what is due; `_failed` has what of it failed."""
         before, self._failed = self._failed, {}
         for topic_id in self._to_remove():
-            await self._try(f"removing topic {topic_id.hex()}", self._remove(topic_id), before)
+            topic = self._topics.any_by_id(topic_id)
+            name = f"'{topic.name}'" if topic is not None else f"with id {topic_id.hex()}"
+            await self._try(f"removing topic {name}", self._remove(topic_id), before)
         for topic, numbers in self._to_hold():
             await self._try(f"holding topic '{topic.name}'", self._hold(topic, numbers), before)
         for tp, partition in to_drop(self._membership.image, self._node_id, self._membership.directory_id, self._epochs()):
-            await self._try(f"removing the copy of {tp}", self._drop(tp, partition), before)
+            await self._try(f"removing the copy of {self._name(tp)}", self._drop(tp, partition), before)
         await self._try("leading partitions", self._lead_elected(), before)
         await self._try("following partitions", self._follow_elected(), before)
 
@@ -151,7 +153,7 @@ class ClusterDirectory:
                     self._unable.update(elected)
                     raise
                 self._led = {tp: epoch for tp, epoch in {**self._led, **elected}.items() if tp in epochs}
-                logger.info("leads %d more partitions, or again", len(elected))
+                logger.info("leads %s more, or again", counted(len(elected), "partition"))
             seen = {tp: epoch for tp, epoch in {**epochs, **elected}.items() if self._led.get(tp) != epoch}
             for transaction in raise_epochs(self._membership.image, to_outdo(self._membership.image, life, seen)):
                 await self._client.transact(*transaction)
@@ -161,12 +163,16 @@ class ClusterDirectory:
         followed = to_follow(self._membership.image, self._node_id, self._epochs(), unled)
         if followed:
             await self._admin.run(self._replicas.follow(followed))
-            logger.info("follows the leaders of %d more partitions, or again", len(followed))
+            logger.info("follows the leaders of %s more, or again", counted(len(followed), "partition"))
 
     async def _drop(self, tp: TopicIdPartition, partition: PartitionAt) -> None:
         await self._admin.run(self._replicas.drop(tp.topic_id, [tp.partition]))
         await self._client.transact(*copy_dropped(self._membership.image, tp, partition, self._membership.directory_id))
-        logger.info("removed the copy of partition %s: this node is no replica of it any more", tp)
+        logger.info("removed the copy of %s: this node is no replica of it any more", self._name(tp))
+
+    def _name(self, tp: TopicIdPartition) -> str:
+        topic = self._topics.any_by_id(tp.topic_id)
+        return f"{topic.name}-{tp.partition}" if topic is not None else str(tp)
 
     def _epochs(self) -> dict[TopicIdPartition, int]:
         """The highest leader epoch that each partition of the directory has seen."""

@@ -42,7 +42,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     counted,
 )
-from brokerd.ids import NO_LEADER, TopicIdPartition, topic_name_problem
+from brokerd.ids import NO_LEADER, TopicIdPartition, nodes_text, topic_name_problem
 from brokerd.replication.reassignment import drained, stopped
 from brokerd.server.cluster.directory import ClusterDirectory, entry_of
 from brokerd.server.cluster.membership import Membership
@@ -155,21 +155,26 @@ class ClusterTopics:
 
         return await self._change(name, decide)
 
-    async def reassign(self, name: str, number: int, replicas: Sequence[int]) -> None:
+    async def reassign(self, name: str, number: int, replicas: Sequence[int]) -> bool:
         """Sets which nodes shall have a partition, the preferred leader first; none: stops a move that is under way. The controller
-        does the rest. Raises InvalidRequestError for nodes that cannot have it, and StorageError with an unknown fate, too.
+        does the rest. Returns True if only the leader is to change. Raises InvalidRequestError for nodes that cannot have it, and
+        StorageError with an unknown fate, too.
         """
         topic = await self._known(name, number)
+        is_of_leader = False
 
         def decide(_tp: TopicIdPartition, entry: PartitionEntry) -> PartitionEntry | None:
+            nonlocal is_of_leader
             nodes = self._membership.image.nodes
             if not replicas:
                 return stopped(entry, nodes)
+            is_of_leader = entry.leader != replicas[0] and set(entry.target or entry.replicas) == set(replicas)
             check_target(entry, replicas, nodes)
             is_done = not entry.target and entry.replicas == tuple(replicas) and entry.leader == replicas[0]
             return None if is_done else entry._replace(target=tuple(replicas))
 
         await self._change_partitions([TopicIdPartition(topic.id, number)], decide)
+        return is_of_leader
 
     async def drain(self, node_id: int, *, validate_only: bool = False) -> Drain:
         """Gives all partitions of a node to others, the coordinator's log too. Raises InvalidRequestError if the cluster does not
@@ -182,7 +187,9 @@ class ClusterTopics:
             if looked % _LOOKED_AT == _LOOKED_AT - 1:
                 await asyncio.sleep(0)
         if not held and node_id not in image.nodes:
-            raise InvalidRequestError(f"node_id is {node_id}, but there is no such node, and no partition names it")
+            raise InvalidRequestError(
+                f"node {node_id} has no partition, and is not alive: 'brokerd cluster nodes' prints the nodes that are"
+            )
         replicas, _ = shares(image)
         begun, staying = set[TopicIdPartition](), dict[TopicIdPartition, str]()
 
@@ -351,8 +358,11 @@ def check_target(entry: PartitionEntry, replicas: Sequence[int], nodes: Mapping[
     """Checks the replicas that a partition shall have: a node that is not alive gets none. Raises InvalidRequestError."""
     for node_id in replicas:
         if node_id not in nodes and node_id not in entry.replicas:
-            alive = ", ".join(map(str, sorted(nodes)))
-            raise InvalidRequestError(f"partitions.replicas names node {node_id}, which is not alive: nodes {alive} are")
+            alive = nodes_text(sorted(nodes))
+            raise InvalidRequestError(
+                f"node {node_id} cannot get a copy: it is not alive, but {alive} {'is' if len(nodes) == 1 else 'are'} "
+                "(see 'brokerd cluster nodes')"
+            )
     count = len({*entry.replicas, *replicas})
     if count > REPLICAS_MAX:
         raise InvalidRequestError(

@@ -43,7 +43,7 @@ from itertools import chain, islice
 
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import UnknownTopicIdError, counted
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, nodes_text
 from brokerd.partition.core import HIGH_WATERMARK
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
@@ -67,6 +67,7 @@ from brokerd.wire.v1.topics_pb2 import (
     DrainNodeRequest,
     DrainNodeResponse,
     PartitionDeleteRecordsResult,
+    PartitionReassignment,
     TopicResult,
 )
 
@@ -194,10 +195,18 @@ async def reassign(
                 authorizer.require_everything("move the log of transactions and groups")
             else:
                 authorizer.require_name(Right.ADMIN, entry.name)
-            await broker.cluster.topics.reassign(entry.name, entry.partition, tuple(entry.replicas))
-            name, nodes = f"'{entry.name}-{entry.partition}'", ",".join(map(str, entry.replicas))
-            broker.audit.changed(f"moved partition {name} to nodes {nodes}" if nodes else f"stopped the move of partition {name}")
+            is_of_leader = await broker.cluster.topics.reassign(entry.name, entry.partition, tuple(entry.replicas))
+            broker.audit.changed(_asked_move(entry, is_of_leader=is_of_leader))
     return response
+
+
+def _asked_move(entry: PartitionReassignment, *, is_of_leader: bool) -> str:
+    name = f"'{entry.name}-{entry.partition}'"
+    if not entry.replicas:
+        return f"stopped the move of partition {name}"
+    if is_of_leader:
+        return f"moved the lead of partition {name} to node {entry.replicas[0]}"
+    return f"moved partition {name} to {nodes_text(entry.replicas)}"
 
 
 async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: DrainNodeRequest) -> DrainNodeResponse:

@@ -100,6 +100,7 @@ def test_status_of_some_partitions(
         (["reassign", "t", "0", "--replicas", "1,x"], "--replicas takes node ids such as 1,2,3, not '1,x'"),
         (["reassign", "t", "0", "--replicas", ""], "--replicas takes node ids such as 1,2,3, not ''"),
         (["reassign", "t", "0", "--replicas", "1,2,1"], "--replicas names a node twice in '1,2,1'"),
+        (["drain", "-1"], "a node id is 0 or more, not -1"),
         (["drain", "1", "--dry-run", "--wait"], "--dry-run moves nothing that --wait could wait for"),
     ],
 )

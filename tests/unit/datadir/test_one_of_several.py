@@ -133,7 +133,7 @@ def test_a_directory_belongs_to_one_cluster(files: MemoryFiles) -> None:
     opened(files)
     refused = {
         None: "belongs to node 0 of cluster 'prod': set cluster.name to it",
-        ClusterIdentity("prod", "another"): "with id id of prod, but .* has id another: .* restore its backup",
+        ClusterIdentity("prod", "another"): "but etcd says .* has id another: .* and coordination.servers; .* restore",
     }
     for other, text in refused.items():
         files.kill()
