@@ -145,12 +145,14 @@ def _node_documents(cluster: MetadataResponse, coordinator_id: int) -> list[dict
 def reassign(args: argparse.Namespace) -> None:
     """Moves a partition to other nodes, or stops that. Raises BrokerdError, UsageError."""
     replicas = () if args.stop else _node_ids(args)
+    _check_timeout(args)
     with connect_to_change(args) as client:
         _move(args, client, replicas, is_leader_enough=False)
 
 
 def move_leader(args: argparse.Namespace) -> None:
     """Lets another node lead a partition. Raises BrokerdError, UsageError."""
+    _check_timeout(args)
     with connect_to_change(args) as client:
         now = _partition_now(args, client)
         held = now.target or now.replicas
@@ -221,6 +223,7 @@ def drain(args: argparse.Namespace) -> None:
     """Moves everything that a node has to others. Raises BrokerdError, UsageError; also if something stays."""
     if args.wait and args.dry_run:
         raise usage_error(args, "--dry-run moves nothing that --wait could wait for")
+    _check_timeout(args)
     if args.node < 0:
         raise usage_error(args, f"a node id is 0 or more, not {args.node}: 'brokerd cluster nodes' prints them")
     with connect_to_change(args) as client:
@@ -282,6 +285,13 @@ def _drain_lines(args: argparse.Namespace, begun: int, done: DrainNodeResponse) 
         yield f"  and {done.more_staying} more"
     for one in done.waiting:
         yield f"  {one.name}-{one.partition} waits: {one.reason}"
+
+
+def _check_timeout(args: argparse.Namespace) -> None:
+    if args.timeout_ms is not None and not args.wait:
+        raise usage_error(args, "--timeout-ms says how long to --wait: give both")
+    if args.timeout_ms is not None and args.timeout_ms < 0:
+        raise usage_error(args, f"--timeout-ms must not be negative, as {args.timeout_ms} is")
 
 
 def _wait(args: argparse.Namespace, left: Callable[[], str]) -> None:

@@ -138,7 +138,7 @@ examples:
                 option(
                     "-r --replication-factor",
                     "N",
-                    "number of nodes that have a copy of each partition (default: the broker's default.replication.factor)",
+                    "number of nodes that have a copy of each partition (default, or 0: the broker's default.replication.factor)",
                     type=int,
                 ),
                 repeated(_TOPIC_CONFIG, "NAME=VALUE", "a topic setting, such as retention.ms=86400000"),

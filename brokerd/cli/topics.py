@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.cli.output import NONE, dashed, fields, listed, placed, raise_all, show, size_text, table
+from brokerd.cli.output import NONE, dashed, fields, listed, note, placed, raise_all, show, size_text, table
 from brokerd.cli.parser import check_range, checked, connect, connect_to_change, pairs, usage_error
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
@@ -40,10 +40,23 @@ def create_topic(args: argparse.Namespace) -> None:
             print(f"topic '{args.name}' can be created")
             return
         count = counted(client.metadata([args.name]).topic(args.name).partition_count, "partition")
+        if not exists:
+            _note_too_few_copies(client, args.name, configs)
     if exists:
         print(f"topic '{args.name}' already exists with {count}: nothing to do")
     else:
         print(f"created topic '{args.name}' with {count}" + (f", each on {counted(factor, 'node')}" if factor else ""))
+
+
+def _note_too_few_copies(client: BlockingClient, name: str, configs: Mapping[str, str]) -> None:
+    """Says so if a topic has fewer copies than its new min.insync.replicas. It is accepted, as by Kafka: copies may be added."""
+    if "min.insync.replicas" in configs:
+        wanted = int(configs["min.insync.replicas"])
+        found = [one for topic in client.describe_cluster([name]).topics for one in topic.partitions]
+        count = min((len(one.replicas) for one in found), default=wanted)
+        copies = "1 copy" if count == 1 else f"{count} copies"
+        if count < wanted:
+            note(f"topic '{name}' has {copies}, fewer than min.insync.replicas={wanted}: acks=all waits for all of them")
 
 
 def list_topics(args: argparse.Namespace) -> None:
@@ -202,6 +215,8 @@ def alter_topic(args: argparse.Namespace) -> None:
                 client.create_partitions(args.name, args.partitions, validate_only=validate_only)
             if to_set or args.delete_config:
                 client.alter_topic_configs(args.name, set_=to_set, unset=args.delete_config, validate_only=validate_only)
+        if not args.dry_run:
+            _note_too_few_copies(client, args.name, to_set)
     done = [] if args.partitions is None else [f"partitions {before} -> {args.partitions}"]
     done += [f"{name}={value}" for name, value in to_set.items()]
     done += [f"{name} as the broker's" for name in args.delete_config]

@@ -70,6 +70,12 @@ def test_topics_get_as_many_copies_as_asked(cluster: Cluster, terminal: Terminal
         "default": ["1", "2", "0"],
         "one": ["2", "1", "0"],
     }
+    too_few = "topic 'few' has 1 copy, fewer than min.insync.replicas=4: acks=all waits for all of them\n"
+    code, _, err = terminal.run("topics", "create", "few", "-r", "1", "--config", "min.insync.replicas=4")
+    assert (code, err) == (0, too_few)
+    altered = [terminal.run("topics", "alter", "few", "--config", f"min.insync.replicas={least}")[2] for least in (1, 4)]
+    assert altered == ["", too_few]
+    terminal.run("topics", "delete", "few")
     first = partitions(cluster, "three")[0]
     described = terminal.run("topics", "describe", "three")[1].splitlines()
     assert described[2].split()[-3:] == [str(first.leader), *[",".join(map(str, first.replicas))] * 2]
