@@ -191,7 +191,7 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
     before = _partition_now(args, client)
     client.reassign_partition(args.topic, args.partition, replicas)
     if args.wait:
-        _wait(args, left)
+        _wait(args, left, f"{args.topic} {args.partition}")
     goal = f"nodes {listed(replicas)}" if len(replicas) > 1 else f"node {listed(replicas)}"
     line = f"{name} {'is on' if args.wait else 'moves to'} {goal}" if replicas else f"{name} stays where it is"
     if is_leader_enough:
@@ -245,7 +245,7 @@ def drain(args: argparse.Namespace) -> None:
         done = drained()
         begun = done.moving
         if args.wait:
-            _wait(args, left)
+            _wait(args, left, "TOPIC PARTITION")
             done = drained()
     staying = len(done.staying) + done.more_staying
     document = {
@@ -294,15 +294,21 @@ def _check_timeout(args: argparse.Namespace) -> None:
         raise usage_error(args, f"--timeout-ms must not be negative, as {args.timeout_ms} is")
 
 
-def _wait(args: argparse.Namespace, left: Callable[[], str]) -> None:
-    """Returns once nothing is left; says now and then what is. Raises ClientError after --timeout-ms."""
+def _wait(args: argparse.Namespace, left: Callable[[], str], which: str) -> None:
+    """Returns once nothing is left; says now and then what is. Raises ClientError after --timeout-ms. `which`: the partition that
+    moves, as arguments of the command that stops it.
+    """
     clock = SystemClock()
     began_ms, tell_ms = clock.monotonic_ms(), 0
-    while text := left():
-        now_ms = clock.monotonic_ms()
-        if args.timeout_ms is not None and now_ms - began_ms >= args.timeout_ms:
-            raise ClientError(f"not done within {args.timeout_ms} ms, and going on: {text}")
-        if now_ms >= tell_ms:
-            note(text)
-            tell_ms = now_ms + _TELL_MS
-        time.sleep(_LOOK_S)
+    try:
+        while text := left():
+            now_ms = clock.monotonic_ms()
+            if args.timeout_ms is not None and now_ms - began_ms >= args.timeout_ms:
+                raise ClientError(f"not done within {args.timeout_ms} ms, and going on: {text}")
+            if now_ms >= tell_ms:
+                note(text)
+                tell_ms = now_ms + _TELL_MS
+            time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        note(f"only the wait has ended, the move goes on: 'brokerd cluster reassign {which} --stop' would stop it")
+        raise

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.message import Message
 
 from brokerd.cli import cluster as command
+from brokerd.cli import main
 from brokerd.cli import topics as topics_command
 from brokerd.cli.parser import UsageError, parse
 from brokerd.errors import ClientError, NotLeaderError
@@ -140,10 +141,20 @@ def test_a_move_that_is_waited_for_says_what_is_left(
     stages[:] = [moving]
     with pytest.raises(ClientError, match="not done within 0 ms, and going on: t-0: 1,2,3 -> 2,3, not in sync yet: 3"):
         run(broker, "cluster", "reassign", "t", "0", "--replicas", "2,3", "--wait", "--timeout-ms", "0")
+    told: list[str] = []
+
+    def interrupted(text: str) -> None:
+        told.append(text)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "note", interrupted)
+    assert main(["cluster", "reassign", "t", "0", "--replicas", "2,3", "--wait", "-b", f"127.0.0.1:{broker.port}"]) == 130
+    assert told[1:] == ["only the wait has ended, the move goes on: 'brokerd cluster reassign t 0 --stop' would stop it"]
     stages[:] = [done]
     run(broker, "cluster", "move-leader", "t", "0", "3", "--json")
     assert json.loads(capsys.readouterr().out) == {"topic": "t", "partition": 0, "target": [3, 2], "is_done": False}
-    assert asked == [[2, 3], [2, 3], [3, 2]]
+    assert asked == [[2, 3], [2, 3], [2, 3], [3, 2]]
     with pytest.raises(ClientError, match="node 1 has no copy of t-0, which is on 2,3"):
         run(broker, "cluster", "move-leader", "t", "0", "1")
 
