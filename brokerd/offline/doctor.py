@@ -15,7 +15,7 @@ import pyarrow as pa
 from brokerd.coordinator.markers import Outcome
 from brokerd.datadir.checkpoint import lost_leader_epoch, read_checkpoint, write_checkpoint
 from brokerd.datadir.node_epoch import read_node_epoch
-from brokerd.datadir.node_state import read_meta, take_clean_mark
+from brokerd.datadir.node_state import Meta, read_meta, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
@@ -66,7 +66,8 @@ class _Directory:
     def __init__(self, files: Files) -> None:
         self.files = files
         self.topics = TopicStore(files)
-        self._node_epoch: int | None = None  # None if it is lost
+        self.meta: Meta | None = None  # None if it is lost
+        self._node_epoch: int | None = None  # the same
         self.findings: list[Finding] = []
         for name, read in (
             (META, self._read_meta),
@@ -87,7 +88,8 @@ class _Directory:
                 self.checkpoint[tp] = self.checkpoint.get(tp, LOST_ENTRY).known_durable(clean.log_end_offset)
 
     def _read_meta(self) -> None:
-        if read_meta(self.files) is None:
+        self.meta = read_meta(self.files)
+        if self.meta is None:
             raise DataDirectoryError(f"the file {META} of the data directory is missing")
 
     def _read_node_epoch(self) -> None:
@@ -180,7 +182,21 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
             findings.extend(directory.unknown_directories())
         if directory.checkpoint is not None:
             findings.extend(findings_of(files, find_lost_markers(files, checks)))
+        if directory.meta is not None and any(finding.severity is Severity.ERROR for finding in findings):
+            findings[:0] = _of_cluster(directory.meta)
         return findings
+
+
+def _of_cluster(meta: Meta) -> Iterator[Finding]:
+    """What comes before the advice of all other findings, for a node that may have good copies elsewhere."""
+    if meta.cluster_name:
+        text = (
+            f"this is node {meta.node_id} of cluster '{meta.cluster_name}', and other nodes may have good copies: look at `brokerd "
+            "cluster status` first. Where another copy is in sync, neither repair this one nor restore it: take it away with "
+            "`brokerd cluster reassign` and give it back, or start this node with an empty directory. What follows is for "
+            "partitions without another copy"
+        )
+        yield Finding(Severity.NOTE, META, text)
 
 
 def _of_coordinator_log(files: Files, check: PartitionCheck, *, is_unusable: bool) -> Iterator[Finding]:

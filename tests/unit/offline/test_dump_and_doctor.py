@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.datadir.node_state import join_cluster
 from brokerd.errors import DataDirectoryError, LogDamagedError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
@@ -171,6 +172,18 @@ def test_the_doctor_says_of_damage_what_can_be_done(data_dir: Path) -> None:
     assert "--give-up-damaged" in error.message
     accept_damaged(str(data_dir))
     assert not [finding for finding in check_data_dir(str(data_dir)) if "--accept-damaged" in finding.message]
+
+
+def test_a_node_of_a_cluster_is_told_of_other_copies_first(data_dir: Path) -> None:
+    files = RealFiles(str(data_dir))
+    join_cluster(files, 3, "prod")
+    files.close()
+    assert not check_data_dir(str(data_dir)), "nothing is damaged"
+    _segment(data_dir, 1).unlink()
+    first, second, *_ = check_data_dir(str(data_dir))
+    assert (first.severity, second.severity) == (Severity.NOTE, Severity.ERROR)
+    assert "this is node 3 of cluster 'prod'" in first.message
+    assert "`brokerd cluster reassign`" in first.message
 
 
 def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:
