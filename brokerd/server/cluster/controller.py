@@ -12,11 +12,11 @@ import contextlib
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from brokerd.cluster.changes import OPERATIONS_MAX, sweep
 from brokerd.cluster.election import elect, replica_of
-from brokerd.cluster.image import ClusterImage, PartitionAt
+from brokerd.cluster.image import ClusterImage, Node, PartitionAt
 from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_store import COORDINATOR_LOG
@@ -80,15 +80,11 @@ class Controller:
 
     def _changed(self, tp: TopicIdPartition, entry: PartitionEntry, image: ClusterImage) -> PartitionEntry | None:
         """The entry that is due in place of a partition's; None if none is."""
-        changed = elect(entry, image.nodes) or advanced(entry, image.nodes)
+        changed = elect(entry, image.nodes)
+        if changed is None and not _removes_copy(entry, image.nodes):
+            changed = advanced(entry, image.nodes)
         if changed is None and tp == COORDINATOR_LOG:
-            # Not to a node that has yet to remove a copy: given it back at once, it would keep it, damaged or not.
-            free = {
-                node.id: node
-                for node in image.nodes.values()
-                if node.id in entry.replicas or replica_of(node) not in entry.out_of_sync
-            }
-            changed = grown(entry, self._default_factor, free, Counter())
+            changed = grown(entry, self._default_factor, image.nodes, Counter())
         return changed
 
     async def _hold(self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]) -> None:
@@ -103,3 +99,9 @@ class Controller:
         for (topic_id, _), since_ms in self._orphans.items():
             if now_ms - since_ms >= _ORPHANED_MS and await run(self._client, sweep(image, topic_id)) is not None:
                 logger.info("swept the partitions of topic id %s, which has no topic", topic_id.hex())
+
+
+def _removes_copy(entry: PartitionEntry, nodes: Mapping[int, Node]) -> bool:
+    """True while a node that gets a copy has yet to remove an earlier one: it would keep that, damaged or not."""
+    added = (nodes[node_id] for node_id in entry.target if node_id in nodes and node_id not in entry.replicas)
+    return any(replica_of(node) in entry.out_of_sync for node in added)
