@@ -82,5 +82,5 @@ def test_several_nodes(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, outcome(done)
     assert sorted(line for line in done.stdout.splitlines() if line in ("1", "2")) == ["1", "1", "2"], outcome(done)
-    assert "3 nodes, 6 partitions, 0 without a leader" in done.stdout
+    assert "3 nodes, 7 partitions, 0 without a leader" in done.stdout
     assert "the new cluster, with 1 topic" in done.stdout
