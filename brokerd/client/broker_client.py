@@ -13,6 +13,7 @@ import functools
 import itertools
 import logging
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -32,6 +33,7 @@ from brokerd.client.nodes import ANY_NODE as ANY_NODE
 from brokerd.client.nodes import Nodes
 from brokerd.client.response_checks import made_plain, senseless
 from brokerd.client.security import ClientSecurity
+from brokerd.client.silence import NOTHING, Asked, Awaited, Silence, loop_ms, patience_ms
 from brokerd.clock import Clock
 from brokerd.config.client import GRPC_MAX_MESSAGE_BYTES, ClientConfig
 from brokerd.errors import (
@@ -63,6 +65,9 @@ _SPEAKS_AT_FAILURE = 2
 # How long a client that was never accepted retries after a refusal: longer than a restart or a reload of tokens, and short enough
 # to report a wrong token soon. Once a client was accepted, only the call's own timeout limits retries.
 REFUSALS_MS = 3_000
+# How long the first attempt may take at an address that has not answered yet, if there are others; each further one doubles it.
+# gRPC goes on connecting meanwhile, so that a distant node has more time than this.
+_FIRST_ATTEMPT_MS = 1_000
 # If a call's last attempt is shorter than this, its timeout does not mean that no broker responds.
 _SHORT_MS = 1_000
 # These codes say "refresh", but a broker that responds knows all of its topics: waiting would only hide a mistyped name.
@@ -93,10 +98,14 @@ class BrokerClient:
         self._connections: dict[str, Connection] = {}
         self._topics: dict[bytes, _Seen] = {}
         self._server_infos: dict[str, metadata_pb2.GetServerInfoResponse] = {}
+        self._unanswered: Counter[str] = Counter()  # attempts in a row at an address
+        self._patience_ms = patience_ms(config.request_timeout_ms)
+        self._silence = Silence(self._patience_ms, self._look_into)
         self._random = random.SystemRandom()
 
     async def close(self) -> None:
         """Closes all connections; calls in progress fail."""
+        self._silence.close()
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             await connection.close()
@@ -235,6 +244,8 @@ class BrokerClient:
 
         async def attempt(attempt_timeout_ms: int) -> R:
             if _method_of(response_type) not in OF_COORDINATOR:
+                if response_type is metadata_pb2.MetadataResponse:
+                    attempt_timeout_ms = min(attempt_timeout_ms, self._attempt_ms(self._nodes.any, self._patience_ms))
                 return await self.call_once(ANY_NODE, request, response_type, attempt_timeout_ms)
             return await self.at_coordinator(
                 lambda address, left_ms: self.call_once(address, request, response_type, left_ms), attempt_timeout_ms
@@ -248,7 +259,7 @@ class BrokerClient:
         As long as no coordinator is known, any node is asked first: a node alone is the coordinator. Only where that was a guess, a
         refusal is followed at once, so that nodes that name each other are asked at the pace of the retries.
         """
-        until_ms = _now_ms() + timeout_ms
+        until_ms = loop_ms() + timeout_ms
         if self._nodes.is_coordinator_lost:
             await self._find_coordinator(until_ms)
         is_guess = self._nodes.coordinator is None
@@ -277,18 +288,22 @@ class BrokerClient:
         request = metadata_pb2.FindCoordinatorRequest()
         asked = self._nodes.any
         try:
-            response = await self.call_once(asked, request, metadata_pb2.FindCoordinatorResponse, _left_ms(until_ms))
+            timeout_ms = min(_left_ms(until_ms), self._attempt_ms(asked, self._patience_ms))
+            response = await self.call_once(asked, request, metadata_pb2.FindCoordinatorResponse, timeout_ms)
         except CoordinatorNotAvailableError:
             self._nodes.failed(asked)  # another node may know more
             raise
         self._nodes.coordinator_found(read_node("FindCoordinator", response.coordinator).address)
 
-    async def call_once(self, node: int | str, request: Message, response_type: type[R], timeout_ms: int) -> R:
+    async def call_once(
+        self, node: int | str, request: Message, response_type: type[R], timeout_ms: int, asked: Asked = NOTHING
+    ) -> R:
         """A call to one node, by id or address, tried once. Raises the error of the whole response, if it has one."""
         address = self._address(node)
+        connection = await self._connected(address, timeout_ms)
         with self._noticing(address):
-            connection = await self._connected(address, timeout_ms)
-            response = await connection.call(_method_of(response_type), request, response_type, timeout_ms=timeout_ms)
+            method = _method_of(response_type)
+            response = await connection.call(method, request, response_type, timeout_ms=timeout_ms, asked=asked)
             self._was_accepted = True
             # The error of the whole response, or of its only result.
             holder: Any = response if "error" in response.DESCRIPTOR.fields_by_name else getattr(response, "result", None)
@@ -299,16 +314,28 @@ class BrokerClient:
     @contextlib.contextmanager
     def _noticing(self, address: str) -> Iterator[None]:
         """Moves on from a node that does not answer in time, or is not ready."""
-        began_ms = _now_ms()
+        began_ms = loop_ms()
         try:
             yield
+            self._unanswered.pop(address, None)
         except (BrokerUnreachableError, NotReadyError):
-            self._nodes.failed(address)
+            self._failed(address)
             raise
         except asyncio.CancelledError:
-            if _now_ms() - began_ms >= _SHORT_MS:  # the caller ran out of time
-                self._nodes.failed(address)
+            if loop_ms() - began_ms >= _SHORT_MS:  # the caller ran out of time
+                self._failed(address)
             raise
+
+    def _failed(self, address: str) -> None:
+        self._nodes.failed(address)
+        self._unanswered[address] += 1
+
+    def _attempt_ms(self, address: str, first_ms: int) -> int:
+        """How long one attempt may take at an address, to leave some time for the others."""
+        addresses = len(self._nodes.addresses)
+        share_ms = max(1, self.config.api_timeout_ms // addresses)
+        doublings = min(self._unanswered[address], 20)
+        return min(share_ms, first_ms << doublings) if addresses > 1 else share_ms
 
     async def retried(
         self,
@@ -358,7 +385,8 @@ class BrokerClient:
         async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> None:
             for group in await self.chunks(node_id, tps):
                 request = self._request_for(head, {tp: parts[tp] for tp in group})
-                response: Any = await self.call_once(node_id, request, response_type, timeout_ms)
+                asked = Asked({tp: self.leader_epoch(tp) for tp in group})
+                response: Any = await self.call_once(node_id, request, response_type, timeout_ms, asked)
                 found = response.results
                 if len(found) != len(group):
                     raise senseless(_method_of(response_type), f"{len(found)} results, {len(group)} were requested")
@@ -373,8 +401,8 @@ class BrokerClient:
             by_leader = await self._by_leader(pending, results, refresh=needs_refresh)
             needs_refresh = True
             unanswered.update(*by_leader.values())
-            asked = [ask(node_id, tps, timeout_ms) for node_id, tps in by_leader.items()]
-            failures = [error for error in await asyncio.gather(*asked, return_exceptions=True) if error is not None]
+            calls = [ask(node_id, tps, timeout_ms) for node_id, tps in by_leader.items()]
+            failures = [error for error in await asyncio.gather(*calls, return_exceptions=True) if error is not None]
             final = next((error for error in failures if not is_repeatable(error)), None)
             if final is not None:
                 raise final
@@ -437,21 +465,51 @@ class BrokerClient:
         connection = self._connections.get(address)
         if connection is None:
             on_lost = functools.partial(self._nodes.failed, address)
-            connection = self._connections[address] = Connection(address, self._security, on_lost)
+            connection = self._connections[address] = Connection(address, self._security, on_lost, self._silence)
         if address not in self._server_infos:
             request = metadata_pb2.GetServerInfoRequest()
-            # An unresponsive address gets only its share of the time, to leave some for the others.
-            timeout_ms = min(timeout_ms, max(1, self.config.api_timeout_ms // len(self._nodes.addresses)))
+            timeout_ms = min(timeout_ms, self._attempt_ms(address, _FIRST_ATTEMPT_MS))
             try:
                 response = await connection.call(
                     "GetServerInfo", request, metadata_pb2.GetServerInfoResponse, timeout_ms=timeout_ms
                 )
             except (BrokerUnreachableError, NotReadyError, asyncio.CancelledError):  # cancelled: the caller ran out of time
-                self._nodes.failed(address)
+                self._failed(address)
                 raise
+            self._unanswered.pop(address, None)
             self._server_infos[address] = _checked(made_plain(response), address)
             self._nodes.answered(address, response.node_id)
         return connection
+
+    async def _look_into(self, address: str, waiting: Sequence[Awaited]) -> None:
+        """Asks another node about one that is silent. If it is gone, or another node leads what was asked of it, the connection is
+        given up, and what waits there is repeated elsewhere."""
+        node_id, connection = self._nodes.id_at(address), self._connections.get(address)
+        self._nodes.ask_another(address)
+        other = self._nodes.any
+        if node_id is None or connection is None or self._nodes.id_at(other) == node_id or other == address:
+            return
+        topic_ids = sorted({tp.topic_id for one in waiting for tp in one.asked.epochs})
+        request = metadata_pb2.MetadataRequest(topic_ids=topic_ids)
+        try:
+            timeout_ms = min(self.config.request_timeout_ms, self._attempt_ms(other, self._patience_ms))
+            metadata = read_metadata(await self.call_once(other, request, metadata_pb2.MetadataResponse, timeout_ms))
+            await self._remembered(metadata)
+        except BrokerdError:
+            return  # another one is asked next time
+        leaders = {topic.topic_id: topic for topic in metadata.topics.values()}
+        if node_id not in metadata.nodes:
+            reason = f"{address} does not answer, and node {node_id} is gone, as {other} says"
+        elif any(_is_led_elsewhere(one.asked.epochs, leaders, node_id) for one in waiting if not one.is_over):
+            reason = f"{address} does not answer, and another node than {node_id} leads what it was asked for, as {other} says"
+        else:
+            return
+        if self._connections.get(address) is connection and not all(one.is_over for one in waiting):
+            logger.info("%s: the connection is closed", reason)
+            del self._connections[address]
+            self._server_infos.pop(address, None)
+            self._failed(address)
+            await connection.give_up(reason)
 
     def _address(self, node: int | str) -> str:
         return node if isinstance(node, str) else self._nodes.address(node)
@@ -479,12 +537,20 @@ class _Seen(NamedTuple):
     at_ms: int
 
 
-def _now_ms() -> int:
-    return round(asyncio.get_running_loop().time() * 1000)
-
-
 def _left_ms(until_ms: int) -> int:
-    return max(1, until_ms - _now_ms())
+    return max(1, until_ms - loop_ms())
+
+
+def _is_led_elsewhere(epochs: Mapping[TopicIdPartition, int], topics: Mapping[bytes, TopicInfo], node_id: int) -> bool:
+    """True if another node leads each of the partitions, in a higher epoch than the one that was known."""
+
+    def is_led_elsewhere(tp: TopicIdPartition, epoch: int) -> bool:
+        topic = topics.get(tp.topic_id)
+        if topic is None or tp.partition >= len(topic.leaders):
+            return False
+        return topic.leaders[tp.partition] not in (node_id, NO_LEADER) and topic.leader_epoch(tp.partition) > epoch
+
+    return bool(epochs) and all(is_led_elsewhere(tp, epoch) for tp, epoch in epochs.items())
 
 
 def _method_of(response_type: type[Message]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -13,6 +14,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from brokerd.client.security import ClientSecurity
+from brokerd.client.silence import NOTHING, Asked, Awaited, Silence
 from brokerd.errors import (
     AuthenticationError,
     BrokerdError,
@@ -90,11 +92,15 @@ class Connection:
     gRPC would wait for others to end, which streams do not.
     """
 
-    def __init__(self, address: str, security: ClientSecurity, on_lost: Callable[[], None] = _nothing) -> None:
-        """`on_lost` is called when a stream breaks, or its reader has waited in vain. Raises ConfigError if a token would cross a
-        network in plaintext."""
+    def __init__(
+        self, address: str, security: ClientSecurity, on_lost: Callable[[], None] = _nothing, silence: Silence | None = None
+    ) -> None:
+        """`on_lost` is called when a stream breaks, or its reader has waited in vain. `silence` is told of requests that wait.
+        Raises ConfigError if a token would cross a network in plaintext."""
         self.address = address
         self.on_lost = on_lost
+        self.silence = silence
+        self.given_up = ""  # why, once it is
         self._security = security
         self._turns = asyncio.Semaphore(CALLS_PER_CONNECTION)
         self._channels = [_Channel(security.open_channel(address))]
@@ -102,20 +108,30 @@ class Connection:
         self._streams: weakref.WeakSet[RawStream] = weakref.WeakSet()
         self._calls: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
 
-    async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
+    async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int, asked: Asked = NOTHING) -> R:
         """Makes one unary call of the method `name`. Raises BrokerUnreachableError, or the error for the status code."""
         async with self._turns:
+            self._check_kept()
             method = self._methods.get(name)
             if method is None:
                 method = self._methods[name] = self._channels[0].grpc.unary_unary(UNARY[name].path)
             call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
             self._calls.add(call)
+            awaited = self.silence.begin(self.address, asked) if self.silence is not None else None
+            data: bytes | None = None
             try:
                 data = await call
             except grpc.aio.AioRpcError as error:
                 raise self.error_from(error, name) from None
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or not task.cancelling():
+                    self._check_kept()
+                raise
             finally:
                 self._calls.discard(call)
+                if self.silence is not None and awaited is not None:
+                    self.silence.end(awaited, is_answered=data is not None)
         try:
             return response_type.FromString(data)
         except DecodeError:
@@ -124,7 +140,8 @@ class Connection:
             ) from None
 
     def open_stream(self, path: str) -> RawStream:
-        """A bidirectional stream of raw messages; nothing is sent yet."""
+        """A bidirectional stream of raw messages; nothing is sent yet. Raises BrokerUnreachableError once it is given up."""
+        self._check_kept()
         channel = next((channel for channel in self._channels if channel.has_room), None)
         if channel is None:
             channel = _Channel(self._security.open_channel(self.address))
@@ -137,6 +154,15 @@ class Connection:
     def is_idle(self) -> bool:
         """True without calls and streams in progress."""
         return not self._calls and not any(channel.open_streams for channel in self._channels)
+
+    async def give_up(self, reason: str) -> None:
+        """Closes the connection to a node that is gone. What waits for it raises BrokerUnreachableError."""
+        self.given_up = reason
+        await self.close()
+
+    def _check_kept(self) -> None:
+        if self.given_up:
+            raise BrokerUnreachableError(self.given_up)
 
     async def close(self) -> None:
         """Cancels all calls and closes; returns once gRPC has nothing more to report to this loop."""
@@ -193,9 +219,13 @@ class RawStream:
         self._call = call
         self._what = path.rsplit("/", 1)[-1]
         self._is_closed = False
+        self._awaited: deque[Awaited] = deque()  # in the order of the answers
 
-    async def send(self, message: bytes) -> None:
-        """Sends one message; awaiting it applies flow control."""
+    async def send(self, message: bytes, asked: Asked | None = None) -> None:
+        """Sends one message; awaiting it applies flow control. `asked`: what is asked in it; None if no answer is expected."""
+        silence = self._connection.silence
+        if asked is not None and silence is not None and not self._is_closed:
+            self._awaited.append(silence.begin(self._connection.address, asked))
         try:
             await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
@@ -223,12 +253,20 @@ class RawStream:
         if message is grpc.aio.EOF:
             self._connection.on_lost()
             raise BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
+        self._no_more_awaited(1, is_answered=True)
         return cast("bytes", message)
 
     def close(self) -> None:
         """Cancels the stream without waiting."""
         self._is_closed = True
         self._call.cancel()
+        self._no_more_awaited(len(self._awaited), is_answered=False)
+
+    def _no_more_awaited(self, count: int, *, is_answered: bool) -> None:
+        for _ in range(min(count, len(self._awaited))):
+            awaited, silence = self._awaited.popleft(), self._connection.silence
+            if silence is not None:
+                silence.end(awaited, is_answered=is_answered)
 
     def _reraise_if_cancelled(self) -> None:
         """Re-raises a cancellation of this task; gRPC also raises CancelledError if close() cancelled the call."""
@@ -237,7 +275,8 @@ class RawStream:
             raise
 
     def _closed(self) -> BrokerUnreachableError:
-        return BrokerUnreachableError(f"the {self._what} stream to {self._connection.address} was closed")
+        text = self._connection.given_up or f"the {self._what} stream to {self._connection.address} was closed"
+        return BrokerUnreachableError(text)
 
     async def _error(self, error: BaseException) -> BrokerdError:
         """Why the stream ended; InvalidStateError only says that it did."""

@@ -32,6 +32,7 @@ from brokerd.client.columns import BatchSlice, FetchedBatch, decoded
 from brokerd.client.connection import RawStream
 from brokerd.client.offsets import READ_COMMITTED, add_partition, isolation_to_proto
 from brokerd.client.response_checks import throttle_ms
+from brokerd.client.silence import Asked
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import (
@@ -440,7 +441,8 @@ class Pump:
                 # Partitions beyond the limit of a request take turns; each turn waits for its share of fetch.max.wait.ms.
                 asked = positions[:most]
                 request = self._request(asked, checked, self._config.fetch_max_wait_ms * len(asked) // len(positions))
-                await stream.send(request.SerializeToString())
+                epochs = {one.tp: one.leader_epoch for one in asked}
+                await stream.send(request.SerializeToString(), Asked(epochs, request.max_wait_ms))
                 results, wait_ms = await self._receive(stream, request)
                 # No await and no exception between accept and deliver: a position that has moved counts as read.
                 fetched, failed = self._accepted(asked, results)

@@ -40,6 +40,10 @@ class Nodes:
             raise BrokerUnreachableError(f"node {node_id} is not alive, as the other nodes say")
         return self._by_id[node_id]
 
+    def id_at(self, address: str) -> int | None:
+        """The id of the node that answered at an address; None if none did."""
+        return self._ids.get(address)
+
     def answered(self, address: str, node_id: int) -> None:
         """Notes which node is at an address."""
         self._ids[address] = node_id
@@ -54,6 +58,10 @@ class Nodes:
         """Moves on from an address that did not answer: `any` becomes the next one, of another node if possible."""
         if self.coordinator == address:
             self.coordinator_lost(address)
+        self.ask_another(address)
+
+    def ask_another(self, address: str) -> None:
+        """Makes `any` another node than the one at `address`, if there is one."""
         if self._is_same_node(self.any, address):
             addresses = self.addresses
             at = addresses.index(self.any)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.response_checks import TIMESTAMP_MAX_MS, checked_offset, senseless
+from brokerd.client.silence import Asked
 from brokerd.errors import BrokerdError, ConfigError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.wire.errors import from_proto
@@ -168,7 +169,8 @@ async def _parked_fetch(
         add_partition(request, tp, client.leader_epoch(tp), offset, 1)
     stream = await client.open_stream(FETCH, node_id)
     try:
-        await stream.send(request.SerializeToString())
+        epochs = {tp: client.leader_epoch(tp) for tp in ends}
+        await stream.send(request.SerializeToString(), Asked(epochs, timeout_ms))
         await stream.receive(timeout_ms=timeout_ms + client.config.request_timeout_ms)
     finally:
         stream.close()

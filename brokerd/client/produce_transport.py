@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from brokerd.client.broker_client import BrokerClient, check_client
 from brokerd.client.connection import RawStream
 from brokerd.client.response_checks import throttle_ms, timestamp_or_none
+from brokerd.client.silence import Asked
 from brokerd.client.transactions import heartbeat, init_member, init_producer_id
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
@@ -88,7 +89,8 @@ class GrpcProduceStream:
     def send(self, request: ProduceRequest) -> Coroutine[Any, Any, None]:
         """Sends a request; awaiting it applies flow control. Raises BrokerUnreachableError on a lost connection."""
         hello, self._hello = self._hello, None
-        return self._stream.send(encode_request(request, hello))
+        asked = Asked({batch.tp: batch.leader_epoch for batch in request.batches}) if request.acks else None
+        return self._stream.send(encode_request(request, hello), asked)
 
     async def receive(self) -> ProduceResponse:
         """The next response, in the order of requests. Raises BrokerUnreachableError on a lost connection."""

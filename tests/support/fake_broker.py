@@ -379,6 +379,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
         """A produce stream."""
         self.calls["Produce"] += 1
         async for data in requests:
+            if self.is_silent:
+                await asyncio.Event().wait()
             request, records = split_records(produce_pb2.ProduceRequest, data)
             if request.HasField("hello"):
                 self.hellos.append(request.hello)
@@ -421,6 +423,12 @@ class FakeCluster:
         for number, partition in enumerate(partitions):
             partition.leader = number
         return partitions
+
+    def take_for_dead(self, node_id: int) -> None:
+        """Makes the other nodes list it no more; it is not told."""
+        alive = [node for node in self.nodes if node.node_id != node_id]
+        for node in alive:
+            node.nodes = alive
 
     def elect_coordinator(self, coordinator: FakeBroker | None) -> None:
         """Makes a node the coordinator, and all nodes know it."""

@@ -129,10 +129,10 @@ def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
     """Nobody will ever hear of the higher epoch again: the call fails after its time-out, and the next one begins anew."""
     once = BrokerClient.call_once
 
-    async def cut_short(self: BrokerClient, node_id: int, request: Any, response_type: Any, timeout_ms: int) -> Any:
+    async def cut_short(self: BrokerClient, node_id: int, request: Any, response_type: Any, *more: Any) -> Any:
         if broker.calls["ListOffsets"] and response_type is offsets_pb2.ListOffsetsResponse:
             raise BrokerUnreachableError("ListOffsets had no answer in time")
-        return await once(self, node_id, request, response_type, timeout_ms)
+        return await once(self, node_id, request, response_type, *more)
 
     partition = broker.create("t")[0]
     partition.leader_epoch = 5
