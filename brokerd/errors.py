@@ -375,7 +375,11 @@ class ConfigError(ClientError, ValueError):
 
 
 class BrokerUnreachableError(ClientError, ConnectionError):
-    """No broker responded; the text names the address and the time spent trying."""
+    """A broker did not respond; the text names its address, or `address` does, and the time spent trying."""
+
+    def __init__(self, message: str, *, address: str = "") -> None:
+        super().__init__(message)
+        self.address = address  # of the node that did not respond, if it was one
 
 
 class TransactionStateError(ClientError):

@@ -40,12 +40,15 @@ from brokerd.errors import (
     AuthenticationError,
     BrokerdError,
     BrokerUnreachableError,
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     ErrorCode,
     Fate,
+    FencedLeaderEpochError,
     NotCoordinatorError,
     NotLeaderError,
     NotReadyError,
+    OffsetNotAvailableError,
     UnknownLeaderEpochError,
     UnsupportedVersionError,
     WireError,
@@ -60,8 +63,19 @@ R = TypeVar("R", bound=Message)
 WIRE_VERSION = 1
 PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not report max.partitions.per.request
 _TOPICS_MAX = 100_000  # to cache: topics come and go, and a client may live long
-# The first failure may be a lost connection; the second, a fraction of a second later, is worth a warning.
+# The first failure may be a lost connection; the second, a fraction of a second later, is worth a warning. A change of leader is
+# ordinary, and worth one only if it takes long.
 _SPEAKS_AT_FAILURE = 2
+_ELECTION_MS = 10_000
+_OF_ELECTIONS = (
+    NotLeaderError,
+    FencedLeaderEpochError,
+    UnknownLeaderEpochError,
+    OffsetNotAvailableError,
+    NotCoordinatorError,
+    CoordinatorNotAvailableError,
+    CoordinatorLoadInProgressError,
+)
 # How long a client that was never accepted retries after a refusal: longer than a restart or a reload of tokens, and short enough
 # to report a wrong token soon. Once a client was accepted, only the call's own timeout limits retries.
 REFUSALS_MS = 3_000
@@ -220,9 +234,10 @@ class BrokerClient:
             raise error
         if wait_ms is None or not self._is_retrying:
             raise self._final_error(retries, error, now_ms) from None
-        if retries.failures == _SPEAKS_AT_FAILURE and not is_quiet:
+        level = retries.level_of(error, now_ms=now_ms)
+        if level and not is_quiet:
             left_s = round(retries.left_ms(error, now_ms=now_ms) / 1000)
-            logger.warning("%s (at %s): retrying for up to %d s", error, ", ".join(self._nodes.addresses), left_s)
+            logger.log(level, "%s: retrying for up to %d s", named(error), left_s)
         return wait_ms
 
     def _is_last(self, retries: CallRetries, error: BrokerdError) -> bool:
@@ -232,7 +247,9 @@ class BrokerClient:
         if isinstance(error, UnknownLeaderEpochError):
             # No node has heard of this epoch for as long as a call may last, so the data may be a restored copy's.
             self._topics.clear()
-        return retries.final_error(error, ", ".join(self._nodes.addresses), now_ms=now_ms)
+        if not self._is_retrying and isinstance(error, BrokerUnreachableError):
+            return NoBrokerAnsweredError(named(error))  # its owner says how long it tried
+        return retries.final_error(error, now_ms=now_ms)
 
     # ---- calls
 
@@ -566,6 +583,12 @@ def _checked(info: metadata_pb2.GetServerInfoResponse, address: str) -> metadata
     return info
 
 
+def named(error: BrokerdError) -> str:
+    """The error's text, with the address that it is about."""
+    address = error.address if isinstance(error, BrokerUnreachableError) else ""
+    return f"{error} (at {address})" if address and address not in error.message else str(error)
+
+
 class NoBrokerAnsweredError(BrokerUnreachableError):
     """All attempts failed until the timeout; the caller must not retry."""
 
@@ -592,6 +615,8 @@ class CallRetries:
         self._backoff_max_ms = backoff_max_ms
         self._started_ms = now_ms
         self.failures = 0
+        self._has_warned = False
+        self._addresses: dict[str, None] = {}  # that did not respond, in order
 
     def attempt_timeout_ms(self, request_timeout_ms: int, *, now_ms: int) -> int:
         """How long the next attempt may take; at least 1."""
@@ -605,12 +630,25 @@ class CallRetries:
         """Restarts the timeout for the next failure."""
         self._started_ms = now_ms
         self.failures = 0
+        self._has_warned = False
+        self._addresses.clear()
+
+    def level_of(self, error: BaseException, *, now_ms: int) -> int:
+        """The level at which to log the last failure; 0: not at all."""
+        if self._has_warned or self.failures < _SPEAKS_AT_FAILURE:
+            return 0
+        if isinstance(error, _OF_ELECTIONS) and now_ms - self._started_ms < _ELECTION_MS:
+            return logging.INFO if self.failures == _SPEAKS_AT_FAILURE else 0
+        self._has_warned = True
+        return logging.WARNING
 
     def failed(self, error: BaseException, *, now_ms: int, random: float) -> int | None:
         """Wait in ms before the next attempt, or None: retrying is pointless, or no time is left."""
         if not is_repeatable(error):
             return None
         self.failures += 1
+        if isinstance(error, BrokerUnreachableError) and error.address:
+            self._addresses[error.address] = None
         wait_ms = backoff_ms(self.failures, first_ms=self._backoff_initial_ms, max_ms=self._backoff_max_ms, random=random)
         if isinstance(error, WireError):
             wait_ms = max(wait_ms, error.retry_after_ms)
@@ -619,11 +657,13 @@ class CallRetries:
     def _limit_ms(self, error: BaseException) -> int:
         return self._refusals_ms if isinstance(error, AuthenticationError) else self._timeout_ms
 
-    def final_error(self, error: BrokerdError, addresses: str, *, now_ms: int) -> BrokerdError:
-        """The error to raise once `failed` has returned None, with the addresses and the duration of the attempts."""
+    def final_error(self, error: BrokerdError, *, now_ms: int) -> BrokerdError:
+        """The error to raise once `failed` has returned None, with the duration of the attempts, and the addresses that did not
+        respond."""
         tried = f"{(now_ms - self._started_ms) / 1000:.1f} s"
         if isinstance(error, BrokerUnreachableError) and is_repeatable(error):
-            return NoBrokerAnsweredError(f"no broker responded at {addresses} in {tried}: {error.message}")
+            at = f" at {', '.join(self._addresses)}" if self._addresses else ""
+            return NoBrokerAnsweredError(f"no broker responded{at} in {tried}: {error.message}")
         if isinstance(error, (WireError, AuthenticationError)) and is_repeatable(error):
             error.message += f" (tried {self.failures} times in {tried})"
         return error

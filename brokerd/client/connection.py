@@ -35,6 +35,8 @@ R = TypeVar("R", bound=Message)
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED)
 # A reset stream; or a write to a stream that has ended, whose status gRPC then loses (grpc/grpc#36066).
 _LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
+# gRPC's words for a connection that has ended, which say no more than that.
+_ENDED_IN_GRPC = (*_LOST_IN_CORE, "Cancelling all calls", "Socket closed", "Stream removed", "GOAWAY received")
 _CONNECT_FAILURE = re.compile(
     r"(?:Failed to connect to remote host: |DNS resolution failed for |address lookup failed for )([^\]]*)", re.DOTALL
 )
@@ -162,7 +164,11 @@ class Connection:
 
     def _check_kept(self) -> None:
         if self.given_up:
-            raise BrokerUnreachableError(self.given_up)
+            raise self.unreachable(self.given_up)
+
+    def unreachable(self, message: str) -> BrokerUnreachableError:
+        """The error of a request that this node did not answer."""
+        return BrokerUnreachableError(message, address=self.address)
 
     async def close(self) -> None:
         """Cancels all calls and closes; returns once gRPC has nothing more to report to this loop."""
@@ -182,7 +188,7 @@ class Connection:
         full = error.details() or ""
         details = _shortened(full)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return BrokerUnreachableError(f"{self.address} did not respond to {what} in time")
+            return self.unreachable(f"{self.address} did not respond to {what} in time")
         if code is grpc.StatusCode.UNAVAILABLE:
             handshake_error = self._security.handshake_error(self.address, full)
             if handshake_error is not None:
@@ -190,7 +196,8 @@ class Connection:
             hint = self._security.hint(full) or next((text for mark, text in _NOT_GRPC.items() if mark in full), "")
             details = f"{self.address}: {hint}" if hint else details
         if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
-            return BrokerUnreachableError(details or f"{self.address} ended the call")
+            is_told = details and not any(text in details for text in _ENDED_IN_GRPC)
+            return self.unreachable(details if is_told else f"the connection to {self.address} was lost")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             if "Received message larger than max" in details:  # preceded by the side, after other words
                 advice = _TOO_LARGE_FOR_CLIENT if "CLIENT: Received" in details else _TOO_LARGE_FOR_BROKER
@@ -242,9 +249,8 @@ class RawStream:
         except TimeoutError:
             self.close()
             self._connection.on_lost()
-            raise BrokerUnreachableError(
-                f"{self._connection.address} did not respond to {self._what} for {(timeout_ms or 0) / 1000:.1f} s"
-            ) from None
+            text = f"{self._connection.address} did not respond to {self._what} for {(timeout_ms or 0) / 1000:.1f} s"
+            raise self._connection.unreachable(text) from None
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._error(error) from None
         except asyncio.CancelledError:
@@ -252,7 +258,7 @@ class RawStream:
             raise self._closed() from None
         if message is grpc.aio.EOF:
             self._connection.on_lost()
-            raise BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
+            raise self._connection.unreachable(f"{self._connection.address} ended the {self._what} stream")
         self._no_more_awaited(1, is_answered=True)
         return cast("bytes", message)
 
@@ -276,7 +282,7 @@ class RawStream:
 
     def _closed(self) -> BrokerUnreachableError:
         text = self._connection.given_up or f"the {self._what} stream to {self._connection.address} was closed"
-        return BrokerUnreachableError(text)
+        return self._connection.unreachable(text)
 
     async def _error(self, error: BaseException) -> BrokerdError:
         """Why the stream ended; InvalidStateError only says that it did."""
@@ -287,7 +293,7 @@ class RawStream:
             return self._connection.error_from(error, self._what)
         code = await self._call.code()
         if code is grpc.StatusCode.OK:
-            return BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
+            return self._connection.unreachable(f"{self._connection.address} ended the {self._what} stream")
         details = await self._call.details() or ""
         trailer = await self._call.trailing_metadata() or grpc.aio.Metadata()
         rpc_error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailer, details)

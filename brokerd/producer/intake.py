@@ -449,8 +449,10 @@ class Intake:
         if error is not None:
             logger.warning("topic '%s' does not exist: waiting for it for up to max.block.ms (%d ms)", topic, most_ms)
         elif self._core.topics.is_unanswered:
-            servers, trouble = self._config.bootstrap_servers, self._core.last_trouble
-            logger.warning("no broker responds at %s (%s): retrying for up to max.block.ms (%d ms)", servers, trouble, most_ms)
+            trouble = self._core.last_trouble
+            logger.warning(
+                "no broker has described topic '%s' (%s): retrying for up to max.block.ms (%d ms)", topic, trouble, most_ms
+            )
         else:
             return False
         return True

@@ -18,6 +18,7 @@ from brokerd.client.transactions import init_producer_id
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
+    BrokerUnreachableError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     Fate,
@@ -254,6 +255,18 @@ def test_metadata_is_asked_for_again_after_its_time(cluster: FakeCluster) -> Non
         first.leader, first.leader_epoch = 2, 2
         client.list_offsets({first.tp: OffsetSpec.LATEST})
     assert [node.calls["ListOffsets"] for node in cluster.nodes] == [0, 0, 1]
+
+
+def test_the_one_node_that_is_away_is_named(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    partitions = cluster.create("t")
+    with client_of(cluster.servers, api_timeout_ms=500) as client:
+        client.metadata()
+        cluster.stop(1)
+        with pytest.raises(BrokerUnreachableError) as raised:
+            client.list_offsets({partitions[1].tp: OffsetSpec.LATEST})
+    for text in (caplog.text, str(raised.value)):
+        assert [f"127.0.0.1:{node.port}" in text for node in cluster.nodes] == [False, True, False]
+    assert "retrying for up to" in caplog.text
 
 
 # --- leaders

@@ -44,6 +44,7 @@ OTHER_PROTOCOL = "host:1: the server there speaks another protocol: is it a brok
 NOBODY = "host:1: it accepted the connection, but did not respond: is it a brokerd port, or is the broker overloaded?"
 TOO_LARGE = "CLIENT: Sent message larger than max (5 vs. 4)"
 RESET = "Received RST_STREAM with error code 2"
+LOST = "the connection to host:1 was lost"
 UNKNOWN_METHOD = "host:1 does not know Metadata: is it a brokerd broker, and recent enough? (Method not found!)"
 
 
@@ -67,10 +68,12 @@ def translated(code: grpc.StatusCode, details: str) -> BrokerdError:
         (grpc.StatusCode.UNAVAILABLE, UNRESOLVED_TOO, BrokerUnreachableError, "nohost:1: Domain name not found"),
         (grpc.StatusCode.UNAVAILABLE, HTTP_1, BrokerUnreachableError, OTHER_PROTOCOL),
         (grpc.StatusCode.UNAVAILABLE, SILENT, BrokerUnreachableError, NOBODY),
-        (grpc.StatusCode.CANCELLED, "", BrokerUnreachableError, "host:1 ended the call"),
+        (grpc.StatusCode.CANCELLED, "", BrokerUnreachableError, LOST),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "x", BrokerUnreachableError, "host:1 did not respond to Metadata in time"),
-        (grpc.StatusCode.INTERNAL, "Internal error from Core", BrokerUnreachableError, "Internal error from Core"),
-        (grpc.StatusCode.INTERNAL, RESET, BrokerUnreachableError, RESET),
+        (grpc.StatusCode.INTERNAL, "Internal error from Core", BrokerUnreachableError, LOST),
+        (grpc.StatusCode.INTERNAL, RESET, BrokerUnreachableError, LOST),
+        (grpc.StatusCode.CANCELLED, "Cancelling all calls", BrokerUnreachableError, LOST),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", BrokerUnreachableError, LOST),
         (grpc.StatusCode.INTERNAL, "oops", UnknownServerError, "host:1 failed in Metadata: oops"),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ResourceExhaustedError, "busy"),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_LARGE, MessageTooLargeError, TOO_LARGE),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
-from brokerd.client.broker_client import REFUSALS_MS, CallRetries, NoBrokerAnsweredError, is_repeatable
+from brokerd.client.broker_client import REFUSALS_MS, CallRetries, NoBrokerAnsweredError, is_repeatable, named
 from brokerd.errors import (
     AuthenticationError,
     BrokerdError,
@@ -80,15 +82,39 @@ def test_attempt_timeout_is_the_smaller_of_request_and_what_is_left() -> None:
 
 
 def test_final_error_of_a_lost_broker_names_address_and_time() -> None:
-    error = retries().final_error(BrokerUnreachableError("Connection refused (111)"), "10.0.0.1:9192", now_ms=6_500)
-    assert str(error) == "no broker responded at 10.0.0.1:9192 in 1.5 s: Connection refused (111)"
-    assert retries().final_error(error, "10.0.0.1:9192", now_ms=9_000) is error
+    tries, last = retries(), BrokerUnreachableError("Connection refused (111)", address="10.0.0.1:9192")
+    for error in (BrokerUnreachableError("silent", address="10.0.0.2:9192"), NotLeaderError("no"), last, last):
+        tries.failed(error, now_ms=5_000, random=MIDDLE)
+    final = tries.final_error(last, now_ms=6_500)
+    assert str(final) == "no broker responded at 10.0.0.2:9192, 10.0.0.1:9192 in 1.5 s: Connection refused (111)"
+    assert retries().final_error(final, now_ms=9_000) is final
+    assert str(retries().final_error(BrokerUnreachableError("x"), now_ms=6_000)) == "no broker responded in 1.0 s: x"
+
+
+def test_a_change_of_leader_is_worth_a_warning_only_if_it_takes_long() -> None:
+    def levels(*errors: tuple[BrokerdError, int]) -> list[int]:
+        tries, found = retries(60_000), []
+        for error, now_ms in errors:
+            tries.failed(error, now_ms=now_ms, random=MIDDLE)
+            found.append(tries.level_of(error, now_ms=now_ms))
+        return found
+
+    moved, lost = NotLeaderError("elsewhere"), BrokerUnreachableError("gone")
+    assert levels(*[(lost, 5_000)] * 4) == [0, logging.WARNING, 0, 0]
+    assert levels(*[(moved, 5_000)] * 3, *[(moved, 15_000)] * 2) == [0, logging.INFO, 0, logging.WARNING, 0]
+    assert levels((moved, 5_000), (moved, 5_100), (lost, 5_200)) == [0, logging.INFO, logging.WARNING]
+
+
+def test_a_lost_node_is_named_once() -> None:
+    assert named(BrokerUnreachableError("Connection refused", address="h:1")) == "Connection refused (at h:1)"
+    assert named(BrokerUnreachableError("h:1 is silent", address="h:1")) == "h:1 is silent"
+    assert named(NotLeaderError("elsewhere")) == "elsewhere"
 
 
 def test_final_error_of_a_wire_error_keeps_its_fields() -> None:
     tries = retries()
     tries.failed(NotReadyError("starting"), now_ms=5_000, random=MIDDLE)
-    error = tries.final_error(NotReadyError("starting", retry_after_ms=7), "x:1", now_ms=6_000)
+    error = tries.final_error(NotReadyError("starting", retry_after_ms=7), now_ms=6_000)
     assert isinstance(error, NotReadyError)
     assert error.retry_after_ms == 7
     assert str(error) == "starting (tried 1 times in 1.0 s)"
