@@ -232,11 +232,12 @@ class ClusterNode:
 
     def figures(self) -> ClusterFigures:
         """The cluster in numbers."""
+        is_registered = self._membership.life is not None
         return ClusterFigures(
             len(self.image.nodes),
             sum(at.entry.leader == NO_LEADER for _, at in self.image.partitions()),
-            self.controller_id == self.node_id,
-            self._membership.life is not None,
+            is_registered and self.controller_id == self.node_id,  # without its lease it holds no election
+            is_registered,
             self._client.calls,
             self._client.failed_calls,
             self._client.call_ns / 1e9,

@@ -367,6 +367,22 @@ def test_metrics_of_a_cluster() -> None:
     run(scenario)
 
 
+def test_a_node_that_lost_its_registration_does_not_pass_for_the_controller() -> None:
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one:
+            await becomes(lambda: cluster_of(one).figures().is_controller, True)
+            await machines.etcd.stop()
+            lease = cluster_of(one)._membership._lease
+            assert lease is not None
+            lease.lost.set()
+            await becomes(lambda: cluster_of(one).figures().is_registered, False)
+            assert cluster_of(one).controller_id == 1, "as etcd has said last"
+            assert not cluster_of(one).figures().is_controller
+            await machines.etcd.start()
+
+    run(scenario)
+
+
 def test_a_call_ends_with_the_life_of_the_node_that_it_is_made_to(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: object) -> None:
         await asyncio.Future()
