@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import enum
+from collections.abc import Iterable
 from typing import ClassVar, TypedDict, TypeVar, Unpack
 
 
@@ -453,6 +454,13 @@ class InvalidRecordError(ClientError, ValueError):
 
 class DataLossError(ClientError):
     """Records that a reader was about to read are gone; the text says how many, and which offset comes next."""
+
+
+def some_of(names: Iterable[str], most: int = 5) -> str:
+    """The first names, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
 
 
 def counted(count: int, noun: str) -> str:

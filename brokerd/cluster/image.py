@@ -94,6 +94,11 @@ class ClusterImage:
         entry = self._topics[topic_id][0] if topic_id in self._topics else None
         return entry if entry is not None and self._topic_ids.get(entry.name) == topic_id else None
 
+    def partition_name(self, tp: TopicIdPartition) -> str:
+        """A partition's name for people; with its topic's id if that is unknown."""
+        topic = self.topic(tp.topic_id)
+        return f"{topic.name}-{tp.partition}" if topic is not None else str(tp)
+
     def topic_revision(self, topic_id: bytes) -> int:
         """The revision that a change of a topic compares."""
         return self._topics[topic_id][1]

@@ -20,8 +20,8 @@ from brokerd.cluster.image import ClusterImage, Node, PartitionAt
 from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_store import COORDINATOR_LOG
-from brokerd.errors import CoordinationError, counted
-from brokerd.ids import TopicIdPartition
+from brokerd.errors import CoordinationError, counted, some_of
+from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.replication.reassignment import advanced, grown
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.cluster.topics import run
@@ -91,7 +91,21 @@ class Controller:
         compares = {image.keys.partition(tp): partition.mod_revision for tp, partition, _ in due}
         if await self._client.transact(compares, {image.keys.partition(tp): encode(entry) for tp, _, entry in due}) is not None:
             self.elections += sum(entry.leader_epoch > partition.entry.leader_epoch for _, partition, entry in due)
-            logger.info("changed who leads or holds %s", counted(len(due), "partition"))
+            self._tell(image, due)
+
+    def _tell(self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]) -> None:
+        leaders = [
+            (image.partition_name(tp), at.entry.leader, entry.leader) for tp, at, entry in due if entry.leader != at.entry.leader
+        ]
+        left = [name for name, _, after in leaders if after == NO_LEADER]
+        elected = [f"{name} on node {after}" for name, _, after in leaders if after != NO_LEADER]
+        if left:
+            logger.warning("%s no leader, until a node that has all of their records is back: %s", _have(len(left)), some_of(left))
+        if elected:
+            logger.info("elected leaders of %s: %s", counted(len(elected), "partition"), some_of(elected))
+        moved = [image.partition_name(tp) for tp, at, entry in due if entry.leader == at.entry.leader]
+        if moved:
+            logger.info("changed the replicas of %s: %s", counted(len(moved), "partition"), some_of(moved))
 
     async def _sweep(self, image: ClusterImage) -> None:
         now_ms = self._client.clock.monotonic_ms()
@@ -105,3 +119,7 @@ def _removes_copy(entry: PartitionEntry, nodes: Mapping[int, Node]) -> bool:
     """True while a node that gets a copy has yet to remove an earlier one: it would keep that, damaged or not."""
     added = (nodes[node_id] for node_id in entry.target if node_id in nodes and node_id not in entry.replicas)
     return any(replica_of(node) in entry.out_of_sync for node in added)
+
+
+def _have(count: int) -> str:
+    return f"{counted(count, 'partition')} {'has' if count == 1 else 'have'}"

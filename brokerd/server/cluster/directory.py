@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from brokerd.cluster.assignments import HeldTopic, to_drop, to_follow, to_hold, to_lead, to_outdo, to_remove
 from brokerd.cluster.changes import copy_dropped, data_removed, raise_epochs
@@ -19,7 +19,7 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
-from brokerd.errors import BrokerdError, NotReadyError, counted
+from brokerd.errors import BrokerdError, NotReadyError, counted, some_of
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import Role
 from brokerd.replication.leader import in_sync_of
@@ -153,7 +153,7 @@ class ClusterDirectory:
                     self._unable.update(elected)
                     raise
                 self._led = {tp: epoch for tp, epoch in {**self._led, **elected}.items() if tp in epochs}
-                logger.info("leads %s more, or again", counted(len(elected), "partition"))
+                self._tell("leads %s from now on: %s", elected)
             seen = {tp: epoch for tp, epoch in {**epochs, **elected}.items() if self._led.get(tp) != epoch}
             for transaction in raise_epochs(self._membership.image, to_outdo(self._membership.image, life, seen)):
                 await self._client.transact(*transaction)
@@ -163,16 +163,17 @@ class ClusterDirectory:
         followed = to_follow(self._membership.image, self._node_id, self._epochs(), unled)
         if followed:
             await self._admin.run(self._replicas.follow(followed))
-            logger.info("follows the leaders of %s more, or again", counted(len(followed), "partition"))
+            self._tell("follows the leaders of %s from now on: %s", followed)
+
+    def _tell(self, text: str, tps: Collection[TopicIdPartition]) -> None:
+        names = some_of(map(self._membership.image.partition_name, tps))
+        logger.info(text, counted(len(tps), "partition"), names)
 
     async def _drop(self, tp: TopicIdPartition, partition: PartitionAt) -> None:
         await self._admin.run(self._replicas.drop(tp.topic_id, [tp.partition]))
         await self._client.transact(*copy_dropped(self._membership.image, tp, partition, self._membership.directory_id))
-        logger.info("removed the copy of %s: this node is no replica of it any more", self._name(tp))
-
-    def _name(self, tp: TopicIdPartition) -> str:
-        topic = self._topics.any_by_id(tp.topic_id)
-        return f"{topic.name}-{tp.partition}" if topic is not None else str(tp)
+        name = self._membership.image.partition_name(tp)
+        logger.info("removed the copy of partition %s: this node is no replica of it any more", name)
 
     def _epochs(self) -> dict[TopicIdPartition, int]:
         """The highest leader epoch that each partition of the directory has seen."""

@@ -48,6 +48,8 @@ async def cluster_identity(client: CoordinationClient, keys: Keys, name: str, *,
             if not error.is_fate_unknown or attempts == _ATTEMPTS:
                 raise
             await asyncio.sleep(_RETRY_S)  # the next read tells
+    if found.value == drawn.encode():
+        logger.warning("founded the new cluster '%s' (id %s): etcd knew none of this name", name, drawn)
     return ClusterIdentity(name, found.value.decode(errors="replace"))
 
 

@@ -37,6 +37,7 @@ from brokerd.server.cluster.calls import NodeCalls, call_credentials
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
+from brokerd.server.cluster.news import News
 from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copying, Means
@@ -126,6 +127,7 @@ class ClusterNode:
         await self._take_over_log_time(logs.time)
         await membership.start()
         controller = self._controller = Controller(self._client, membership, factor)
+        news = News(membership, self._config.cluster_name)
 
         async def follow() -> None:
             seen = -1
@@ -143,7 +145,8 @@ class ClusterNode:
                 if roles != before:
                     await on_change()
 
-        self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow, leading.run, tell)]
+        works = (directory.run, controller.run, follow, leading.run, tell, news.run)
+        self._tasks = [asyncio.create_task(for_ever(each)) for each in works]
         await directory.passed(0)
         if self._is_new and self.image.topic(COORDINATOR.id) is None:
             # With the cluster: a store restored from an older copy would have another one made, which knows nothing.

@@ -118,7 +118,9 @@ def cluster_families(figures: ClusterFigures) -> Iterator[Metric]:
     yield _gauge("cluster_nodes", "Nodes of the cluster that are alive, as this one knows.", figures.nodes)
     offline = figures.offline_partitions
     yield _gauge("cluster_offline_partition_count", "Partitions of the cluster without a leader, as this node knows.", offline)
-    yield _gauge("active_controller_count", "1 on the node that holds the elections, while it is registered.", figures.is_controller)
+    yield _gauge(
+        "active_controller_count", "1 on the node that holds the elections, while it is registered.", figures.is_controller
+    )
     registered = figures.is_registered
     yield _gauge("cluster_registered", "1 while this node's registration lasts; 0 if its lease is lost.", registered)
     yield CounterMetricFamily("brokerd_coordination_requests", "Requests to etcd.", value=figures.calls)

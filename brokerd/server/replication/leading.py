@@ -15,7 +15,7 @@ from brokerd.cluster.image import Node
 from brokerd.cluster.keys import encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.errors import CoordinationError, Fate, NotLeaderError
+from brokerd.errors import CoordinationError, Fate, NotLeaderError, some_of
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
@@ -57,6 +57,7 @@ class Leading:
         self.unable: set[TopicIdPartition] = set()  # partitions that this node can neither lead nor follow: others shall not wait
         self.bytes_out = 0  # of batches that followers were sent
         self._isr_shrinks = self._isr_expands = 0
+        self._too_few: set[TopicIdPartition] = set()  # partitions with fewer replicas in sync than min.insync.replicas, as told
         self._heard_ms: dict[int, int] = {}  # by node id
         self.streams: dict[int, object] = {}  # the newest of each follower, by its node id
         self._looked = asyncio.Event()  # a look is due before its time
@@ -163,10 +164,28 @@ class Leading:
             for led in self._led.values():
                 is_cut_off = is_store_silent and led.hears_nobody(self._heard_ms, now_ms, self._lag_max_ms)
                 led.partition.set_cut_off(is_cut_off)
+            self._tell_of_too_few()
             await self._write(self._due(self._membership.image.nodes))
             if self.unable:
                 await self._resign(tuple(self.unable))
                 self.unable.intersection_update([tp for tp in self.unable if self._has_stopped(tp)])
+
+    def _tell_of_too_few(self) -> None:
+        """Says which partitions have begun, or ceased, to refuse acks=all."""
+        too_few = {
+            tp
+            for tp, led in self._led.items()
+            if not led.is_over and not has_enough_in_sync(led.entry, led.partition.config.min_insync_replicas)
+        }
+        fallen, risen = too_few - self._too_few, self._too_few & self._led.keys() - too_few
+        self._too_few = too_few
+        for tps, level, text in (
+            (fallen, logging.WARNING, "fewer replicas in sync than min.insync.replicas, and acks=all waits"),
+            (risen, logging.INFO, "enough replicas in sync again"),
+        ):
+            if tps:
+                have = "partition has" if len(tps) == 1 else "partitions have"
+                logger.log(level, "%d %s %s: %s", len(tps), have, text, some_of(sorted(map(self._name, tps))))
 
     async def hand_over(self) -> None:
         """Before a stop: lets others lead what this node leads, where one is in sync and alive."""
@@ -212,11 +231,12 @@ class Leading:
             await asyncio.sleep(_INTERVAL_S)
             return
         if done is not None:
+            in_sync_now = [f"{self._name(tp)} on {sorted(one.node_id for one in each.entry.isr)}" for tp, each in due.items()]
+            logger.info("in sync are now: %s", some_of(in_sync_now))
             for tp, proposal in due.items():
                 in_sync = len(proposal.entry.isr)
                 self._isr_shrinks += in_sync < before.get(tp, in_sync)
                 self._isr_expands += in_sync > before.get(tp, in_sync)
-                logger.info("%s: in sync are now %s", self._name(tp), [replica.node_id for replica in proposal.entry.isr])
             with contextlib.suppress(TimeoutError):  # a silent watch holds up one change, not all
                 async with asyncio.timeout(_INTERVAL_S):
                     await self._membership.until(done)

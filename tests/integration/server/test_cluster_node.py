@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -379,6 +381,46 @@ def test_a_node_that_lost_its_registration_does_not_pass_for_the_controller() ->
             assert cluster_of(one).controller_id == 1, "as etcd has said last"
             assert not cluster_of(one).figures().is_controller
             await machines.etcd.start()
+
+    run(scenario)
+
+
+def test_the_log_says_what_happens_to_the_cluster(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def said(level: int) -> set[str]:
+        found = {record.message for record in caplog.records if record.levelno == level}
+        return {re.sub(r"127\.0\.0\.1:\d+|\(id [0-9a-f-]{36}\)", "*", text) for text in found}
+
+    async def until_said(level: int, *texts: str) -> None:
+        while set(texts) - said(level):
+            await one_turn()
+
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one, client_of(one) as client:
+            await until_said(logging.WARNING, "founded the new cluster 'prod' *: etcd knew none of this name")
+            await until_said(logging.INFO, "registered as node 1 in cluster 'prod'", "this node is the controller")
+            async with machines.node(2) as two:
+                await until_said(logging.INFO, "node 2 at * has joined", "the cluster has 2 nodes: besides this one 1")
+                await until_said(logging.INFO, "node 1 is the controller")
+                await create_topic(client, "copies", 7, {"min.insync.replicas": "2"}, 2)
+                await create_topic(client, "alone", 2)
+                await becomes(lambda: [one.is_leader for one in two.broker.partitions.of_clients()].count(True) > 0, True)
+                caplog.clear()
+            await until_said(logging.WARNING, "node 2 at * is gone")
+            few = "7 partitions have fewer replicas in sync than min.insync.replicas, and acks=all waits: "
+            await until_said(logging.WARNING, few + "copies-0, copies-1, copies-2, copies-3, copies-4 and 2 more")
+            assert sum("in sync are now: " in text for text in said(logging.INFO)) < 7, (
+                "a line for each change, not for each partition"
+            )
+            leaderless = [text for text in said(logging.WARNING) if "has no leader, until" in text]
+            assert [text.rpartition(": ")[2] in ("alone-0", "alone-1") for text in leaderless] == [True]
+            async with machines.node(2):
+                again = few.replace(
+                    "fewer replicas in sync than min.insync.replicas, and acks=all waits", "enough replicas in sync again"
+                )
+                await until_said(logging.INFO, again + "copies-0, copies-1, copies-2, copies-3, copies-4 and 2 more")
+        assert not any("founded" in text for text in said(logging.WARNING))
 
     run(scenario)
 
