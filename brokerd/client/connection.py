@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -28,18 +27,13 @@ from brokerd.errors import (
 from brokerd.wire.channel import CALLS_PER_CONNECTION, STREAMS_PER_CONNECTION
 from brokerd.wire.errors import from_trailer
 from brokerd.wire.methods import UNARY
-from brokerd.wire.texts import plain_text
+from brokerd.wire.texts import says_lost, without_wrapping
 
 R = TypeVar("R", bound=Message)
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED)
 # A reset stream; or a write to a stream that has ended, whose status gRPC then loses (grpc/grpc#36066).
 _LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
-# gRPC's words for a connection that has ended, which say no more than that.
-_ENDED_IN_GRPC = (*_LOST_IN_CORE, "Cancelling all calls", "Socket closed", "Stream removed", "GOAWAY received")
-_CONNECT_FAILURE = re.compile(
-    r"(?:Failed to connect to remote host: |DNS resolution failed for |address lookup failed for )([^\]]*)", re.DOTALL
-)
 # gRPC's messages about a port with something other than a gRPC server, and their meaning.
 _NOT_GRPC = {
     "Failed parsing HTTP/2": "the server there speaks another protocol: is it a brokerd port?",
@@ -47,8 +41,6 @@ _NOT_GRPC = {
         "it accepted the connection, but did not respond: is it a brokerd port, or is the broker overloaded?"
     ),
 }
-_RESOLVER_CHATTER = re.compile(r"C-ares status is not ARES_SUCCESS [^:]*: ")
-_DETAILS_MAX_CHARACTERS = 300
 _TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.request.max.bytes"
 _TOO_LARGE_FOR_CLIENT = "the response is larger than a client takes: ask for less at once"
 
@@ -186,7 +178,7 @@ class Connection:
             return answered
         code = error.code()
         full = error.details() or ""
-        details = _shortened(full)
+        details = without_wrapping(full)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self.unreachable(f"{self.address} did not respond to {what} in time")
         if code is grpc.StatusCode.UNAVAILABLE:
@@ -196,8 +188,7 @@ class Connection:
             hint = self._security.hint(full) or next((text for mark, text in _NOT_GRPC.items() if mark in full), "")
             details = f"{self.address}: {hint}" if hint else details
         if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
-            is_told = details and not any(text in details for text in _ENDED_IN_GRPC)
-            return self.unreachable(details if is_told else f"the connection to {self.address} was lost")
+            return self.unreachable(f"the connection to {self.address} was lost" if says_lost(details) else details)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             if "Received message larger than max" in details:  # preceded by the side, after other words
                 advice = _TOO_LARGE_FOR_CLIENT if "CLIENT: Received" in details else _TOO_LARGE_FOR_BROKER
@@ -298,10 +289,3 @@ class RawStream:
         trailer = await self._call.trailing_metadata() or grpc.aio.Metadata()
         rpc_error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailer, details)
         return self._connection.error_from(rpc_error, self._what)
-
-
-def _shortened(details: str) -> str:
-    """gRPC's text without its wrapping: "failed to connect to all addresses; last error: ... Connection refused (111)"."""
-    found = _CONNECT_FAILURE.search(details)
-    text = found.group(1) if found else details
-    return plain_text(_RESOLVER_CHATTER.sub("", text).removeprefix("connect: ").strip(), _DETAILS_MAX_CHARACTERS)

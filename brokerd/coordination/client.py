@@ -32,6 +32,7 @@ from brokerd.coordination.v3.etcd_pb2 import (
     TxnResponse,
 )
 from brokerd.errors import CoordinationError
+from brokerd.wire.texts import in_plain_words
 
 R = TypeVar("R", bound=Message)
 RETRY_MS = 100  # before the next endpoint is tried
@@ -220,7 +221,8 @@ class CoordinationClient:
                 await call.write(request)
                 return await call.read()
         except TimeoutError:
-            raise CoordinationError(f"etcd at {self.address} does not answer (in a stream)", is_fate_unknown=True) from None
+            text = f"etcd at {self.address} does not answer (no response for {max(timeout_ms, 1) / 1000:.1f} s)"
+            raise CoordinationError(text, is_fate_unknown=True) from None
 
     async def _call(self, path: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
         channel = self.channel()
@@ -260,13 +262,14 @@ class CoordinationClient:
         if isinstance(error, CoordinationError):
             return error
         # Otherwise its connection was closed, or a stream had ended before it was written to.
-        details = (error.details() or error.code().name)[:_DETAILS_MAX] if isinstance(error, grpc.aio.AioRpcError) else "lost"
+        details = (error.details() or "")[:_DETAILS_MAX] if isinstance(error, grpc.aio.AioRpcError) else ""
         advice = next((text for sign, text in _HANDSHAKES.items() if sign in details), "")
         if advice:
             return CoordinationError(f"etcd at {self.address} cannot be used: {advice}", is_fate_unknown=True)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() not in _LOST:
-            return CoordinationError(f"etcd at {self.address} refused the request ({details})")
-        return CoordinationError(f"etcd at {', '.join(self._endpoints)} does not answer ({details})", is_fate_unknown=True)
+            return CoordinationError(f"etcd at {self.address} refused the request ({details or error.code().name})")
+        reason = in_plain_words(details)
+        return CoordinationError(f"etcd at {', '.join(self._endpoints)} does not answer ({reason})", is_fate_unknown=True)
 
     async def _read(self, prefix: str) -> Snapshot:
         items: list[KeyValue] = []

@@ -20,13 +20,12 @@ from brokerd.errors import NotReadyError
 from brokerd.ids import address_of
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
 from brokerd.wire.errors import from_proto, from_trailer
-from brokerd.wire.texts import plain_text
+from brokerd.wire.texts import in_plain_words
 
 R = TypeVar("R", bound=Message)
 SERVICE = "brokerd.internode.v1.Internode"
 TOKEN = "brokerd-node-token"  # noqa: S105 - the header's name
 _TIMEOUT_S = 40.0  # above the half minute for which some wait for a flush
-_DETAILS_MAX_CHARACTERS = 300
 
 
 class NodeCalls:
@@ -51,7 +50,7 @@ class NodeCalls:
             answered = from_trailer(error.trailing_metadata())
             if answered is not None:
                 raise answered from None
-            details = plain_text(error.details() or error.code().name, _DETAILS_MAX_CHARACTERS)
+            details = in_plain_words(error.details() or error.code().name)
             raise NotReadyError(f"node {node.id} at {address} does not answer {name} ({details})") from None
         except (grpc.aio.BaseError, asyncio.CancelledError) as error:
             task = asyncio.current_task()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from google.protobuf.message import Message
@@ -20,9 +23,16 @@ from brokerd.internode.v1.internode_pb2 import (
     VerifyMembersRequest,
     WriteMarkersRequest,
 )
+from brokerd.server.broker import BrokerParts
+from brokerd.server.cluster.calls import TOKEN
+from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator.members import IDS_MAX, PARTITIONS_MAX, SETTLED_MAX, VERIFIED_MAX
 from brokerd.server.failures import MalformedError
 from brokerd.server.handlers.internode import METHODS
+from brokerd.server.internode import InternodeService
+from brokerd.server.security.audit import Audit
+from brokerd.server.security.authenticator import UnauthenticatedError
+from brokerd.server.streams import Context
 from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
@@ -96,3 +106,26 @@ async def test_failures_stand_in_the_response() -> None:
         broker.broker.is_stopping = True
         response = await answered(broker, OpenMembersRequest(after_producer_id=-1))
         assert response.error.code == ErrorCode.NOT_READY  # type: ignore[attr-defined]
+
+
+def test_a_wrong_token_is_told_once_a_minute_and_alarms_only_later(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = ManualClock()
+    broker = SimpleNamespace(clock=clock, audit=Audit(clock))
+    service = InternodeService(cast("BrokerParts", broker), cast("ClusterNode", SimpleNamespace(token="new")))
+
+    def told(host: str, token: str | None) -> list[tuple[str, bool]]:
+        caplog.clear()
+        metadata = () if token is None else ((TOKEN, token),)
+        context = SimpleNamespace(invocation_metadata=lambda: metadata, peer=lambda: f"ipv4:{host}:4711")
+        for _ in range(11):
+            with pytest.raises(UnauthenticatedError):
+                service._check_token(cast("Context", context))
+        return [(record.levelname, host in record.getMessage()) for record in caplog.records]
+
+    assert told("10.0.0.1", "old") == [("INFO", True)]
+    assert told("10.0.0.1", "old") == []
+    assert told("10.0.0.2", None) == [("WARNING", True)]
+    clock.advance(60_000)
+    assert told("10.0.0.1", "old") == [("WARNING", True)]
+    assert told("10.0.0.1", "old") == []

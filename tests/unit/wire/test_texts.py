@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.wire.texts import TEXT_MAX_CHARACTERS, plain_text
+from brokerd.wire.texts import TEXT_MAX_CHARACTERS, in_plain_words, plain_text
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,21 @@ def test_any_text_is_printable_and_bounded(text: str, limit: int) -> None:
 def test_a_long_text_is_cut_and_says_so() -> None:
     assert plain_text("x" * TEXT_MAX_CHARACTERS) == "x" * TEXT_MAX_CHARACTERS
     assert plain_text("x" * 10_000_000) == "x" * (TEXT_MAX_CHARACTERS - 3) + "..."
+
+
+@pytest.mark.parametrize(
+    ("details", "plain"),
+    [
+        ("Cancelling all calls", "the connection was lost"),
+        ("Internal error from Core", "the connection was lost"),
+        ("", "the connection was lost"),
+        ("Deadline Exceeded", "no response in time"),
+        ("etcdserver: no leader", "etcdserver: no leader"),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:h:1: Failed to connect to remote host: refused",
+            "refused",
+        ),
+    ],
+)
+def test_what_grpc_says_of_a_failure_becomes_plain_words(details: str, plain: str) -> None:
+    assert in_plain_words(details) == plain
