@@ -129,11 +129,13 @@ class DataDirectoryError(BrokerdError):
 
 
 class CoordinationError(BrokerdError):
-    """The coordination store of a cluster does not answer, or refuses. `is_fate_unknown`: a change may have been made."""
+    """The coordination store of a cluster does not answer, or refuses. `is_fate_unknown`: a change may have been made. `is_away`:
+    it was not reached, and may come later."""
 
-    def __init__(self, message: str, *, is_fate_unknown: bool = False) -> None:
+    def __init__(self, message: str, *, is_fate_unknown: bool = False, is_away: bool = False) -> None:
         super().__init__(message)
         self.is_fate_unknown = is_fate_unknown
+        self.is_away = is_away
 
 
 class WireError(BrokerdError):

@@ -74,6 +74,12 @@ _HANDSHAKES = {
     "Hostname Verification Check failed": "its certificate is for other names: use one of them in coordination",
     "CERTIFICATE_REQUIRED": "it wants a certificate: set coordination.ssl.certificate.file and coordination.ssl.key.file",
 }
+# A connection that is closed in its handshake.
+_HANGS_UP = ("failed to connect to all addresses", "Socket closed")
+_HANGS_UP_ADVICE = (
+    "it closes connections at once: if it speaks TLS, or wants a certificate, set coordination.ssl.ca.file, "
+    "coordination.ssl.certificate.file and coordination.ssl.key.file"
+)
 
 
 class KeyValue(NamedTuple):
@@ -268,8 +274,10 @@ class CoordinationClient:
             return CoordinationError(f"etcd at {self.address} cannot be used: {advice}", is_fate_unknown=True)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() not in _LOST:
             return CoordinationError(f"etcd at {self.address} refused the request ({details or error.code().name})")
-        reason = in_plain_words(details)
-        return CoordinationError(f"etcd at {', '.join(self._endpoints)} does not answer ({reason})", is_fate_unknown=True)
+        hangs_up = all(text in details for text in _HANGS_UP)
+        reason = _HANGS_UP_ADVICE if hangs_up else in_plain_words(details)
+        text = f"etcd at {', '.join(self._endpoints)} does not answer ({reason})"
+        return CoordinationError(text, is_fate_unknown=True, is_away=not hangs_up)
 
     async def _read(self, prefix: str) -> Snapshot:
         items: list[KeyValue] = []

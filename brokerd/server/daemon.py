@@ -57,7 +57,8 @@ class ListenError(BrokerdError):
 
 
 class Daemon:
-    """One broker in this process. `files` and `clock` default to the machine's own. `interceptors` see only authenticated calls."""
+    """One broker in this process. `files` and `clock` default to the machine's own. `interceptors` see only authenticated calls.
+    `waits`: a node of a cluster waits at its start for a coordination store that is away; else it fails."""
 
     def __init__(
         self,
@@ -66,8 +67,10 @@ class Daemon:
         files: Files | None = None,
         clock: Clock | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        waits: bool = True,
     ) -> None:
         self.config = config
+        self._waits = waits
         self.port = 0  # the bound port, from start() on
         self.metrics_port = -1  # the same; -1 = off
         self._files = files
@@ -212,7 +215,7 @@ class Daemon:
         credentials = certificates.credentials() if certificates is not None else None
         self.port = _bind(self._server, self.config.host, self.config.port, credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
-        self._cluster = ClusterNode(self.config, self._clock) if self.config.cluster_name else None
+        self._cluster = ClusterNode(self.config, self._clock, waits=self._waits) if self.config.cluster_name else None
         identity = await self._cluster.identify(files) if self._cluster is not None else None
         logs = self._logs = LogManager(self.config, files, self._clock, cluster=identity)
         report = await asyncio.to_thread(logs.open)

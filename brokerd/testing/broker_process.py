@@ -54,7 +54,7 @@ class _Process:
     async def run(self, config: BrokerConfig) -> None:
         """Runs the daemon from start to stop. Raises BrokerdError if it cannot start."""
         files = FailingFiles(RealFiles(config.data_dir), self._disk)
-        daemon = Daemon(config, files=files, interceptors=(WatchedCalls(self._plan, self._happen),))
+        daemon = Daemon(config, files=files, interceptors=(WatchedCalls(self._plan, self._happen),), waits=False)
         await daemon.start()
         asyncio.get_running_loop().add_reader(self._keeper.socket, self._hear)
         self._keeper.send({"ready": daemon.port})

@@ -4,17 +4,23 @@ nor the cluster has lost anything by it: `brokerd start` as a process.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from brokerd.testing import Broker, Cluster
 from brokerd.testing.topic import Topic
 from tests.integration.conftest import Terminal
+from tests.support.ports import held_port
 from tests.support.wait import DEADLINE_S, wait_until
 
 NAME = "testing"  # what a testing Cluster is called
@@ -39,12 +45,29 @@ def files(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix != ".lock"}
 
 
-def start(directory: Path, cluster: str, coordination: str, node_id: int) -> tuple[int, str]:
-    """Exit code and last words of a node that must end by itself."""
+def command_of(directory: Path, cluster: str, coordination: str, node_id: int) -> list[str]:
     code = "import sys; from brokerd.cli import main; sys.exit(main())"
     flags = ["--data-dir", str(directory), "--port", "0", "--node-id", str(node_id)]
     of_cluster = ["--cluster", cluster, "--coordination", coordination] if cluster else []
-    command = [sys.executable, "-c", code, "start", *flags, *of_cluster]
+    return [sys.executable, "-c", code, "start", *flags, *of_cluster]
+
+
+class Process(subprocess.Popen[str]):
+    """With its outputs."""
+
+    stdout: IO[str]
+    stderr: IO[str]
+
+
+def starting(directory: Path, cluster: str, coordination: str, node_id: int) -> Process:
+    """A node that starts."""
+    command = command_of(directory, cluster, coordination, node_id)
+    return Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def start(directory: Path, cluster: str, coordination: str, node_id: int) -> tuple[int, str]:
+    """Exit code and last words of a node that must end by itself."""
+    command = command_of(directory, cluster, coordination, node_id)
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.stdout == "", "it is not ready"
     lines = [line for line in done.stderr.splitlines() if line.startswith("brokerd")]
@@ -127,18 +150,6 @@ def test_a_node_id_that_is_in_use(cluster: Cluster, tmp_path: Path) -> None:
     assert len(cluster.topic("orders").rows()) == 40
 
 
-def test_coordination_that_does_not_answer(cluster: Cluster, tmp_path: Path) -> None:
-    with Cluster(1) as other:
-        filled(other)
-        other.kill(1)
-        other.stop_coordination()
-        directory = other.nodes[1].directory / "data"
-        refused(directory, " does not answer (", coordination=other.coordination, node_id=1)
-        other.start_coordination()
-        other.restart(1)
-        assert len(other.topic("orders").rows()) == 40
-
-
 def test_what_had_its_only_copy_on_a_lost_disk_is_said(terminal: Terminal) -> None:
     with Cluster(2) as cluster:
         terminal.use(cluster.bootstrap_servers)
@@ -159,3 +170,31 @@ def test_what_had_its_only_copy_on_a_lost_disk_is_said(terminal: Terminal) -> No
         code, _, err = terminal.run("cluster", "drain", str(owner), "--wait")
         assert (code, "cannot be moved at present" in err) == (1, True)
         assert terminal.run("topics", "delete", "orders")[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_waits_for_coordination_ends_at_once_when_it_is_asked(number: signal.Signals, tmp_path: Path) -> None:
+    with held_port() as port, starting(tmp_path / "new", NAME, f"etcd://127.0.0.1:{port}", 1) as node:
+        waits = f"waiting for it, as long as it takes (coordination.servers is etcd://127.0.0.1:{port})"
+        assert waits in next(line for line in node.stderr if "does not answer (" in line)
+        node.send_signal(number)
+        assert node.wait(DEADLINE_S) == -signal.SIGTERM
+    assert files(tmp_path / "new") == {}
+
+
+def test_coordination_that_hangs_up_is_not_waited_for(tmp_path: Path) -> None:
+    """As etcd does to a node without TLS, or without a certificate."""
+
+    def hang_up(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=hang_up, args=(listener,))
+        thread.start()
+        code, said = start(tmp_path / "new", NAME, f"etcd://127.0.0.1:{listener.getsockname()[1]}", 1)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert code == 1
+    assert "does not answer (it closes connections at once: if it speaks TLS" in said

@@ -42,12 +42,14 @@ from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading, ReplicationFigures
+from brokerd.server.stopping import end_if_asked
 from brokerd.storage.files import Files
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
+_STORE_AWAY_S = 5.0  # after five seconds of attempts
 _PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
 _LOG_TIME_S = 2.0  # for another node to tell it
 _ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
@@ -68,9 +70,11 @@ class ClusterFigures(NamedTuple):
 class ClusterNode:
     """See the module docstring. Create it inside the running event loop."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
-        """Does not connect yet. Raises ConfigError if a file of TLS cannot be read."""
+    def __init__(self, config: BrokerConfig, clock: Clock, *, waits: bool = True) -> None:
+        """Does not connect yet. `waits`: a start waits for a store that is away. Raises ConfigError if a file of TLS cannot be
+        read."""
         self._config = config
+        self._waits = waits
         self._keys = Keys(config.cluster_name)
         self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
@@ -86,12 +90,29 @@ class ClusterNode:
 
     async def identify(self, files: Files) -> ClusterIdentity:
         """The cluster's identity, which is drawn if this is its first node. Raises CoordinationError, DataDirectoryError."""
-        await self._client.check()
+        await self._reach_store()
         meta, name = await asyncio.to_thread(read_meta, files), self._config.cluster_name
         if meta is not None and not meta.cluster_name:
             check_cluster(meta, ClusterIdentity(name, ""))  # raises: it is of a node alone
         self._is_new = meta is None
         return await cluster_identity(self._client, self._keys, name, is_new=self._is_new)
+
+    async def _reach_store(self) -> None:
+        """Waits for a store that is away: after a power cut it may come later than this node. Raises CoordinationError."""
+        ending = asyncio.create_task(end_if_asked())
+        try:
+            while True:
+                try:
+                    await self._client.check()
+                    return
+                except CoordinationError as error:
+                    if not (self._waits and error.is_away):
+                        raise
+                    servers = self._config.coordination_servers
+                    logger.warning("%s: waiting for it, as long as it takes (coordination.servers is %s)", error, servers)
+                    await asyncio.sleep(_STORE_AWAY_S)
+        finally:
+            ending.cancel()
 
     async def join(
         self,

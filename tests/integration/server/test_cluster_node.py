@@ -425,6 +425,43 @@ def test_the_log_says_what_happens_to_the_cluster(caplog: pytest.LogCaptureFixtu
     run(scenario)
 
 
+def test_a_start_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(node_module, "_STORE_AWAY_S", 0.01)
+    made = node_module.coordination_client
+
+    def hasty(config: BrokerConfig, clock: Clock) -> CoordinationClient:
+        client = made(config, clock)
+        client.timeout_ms = 300
+        return client
+
+    monkeypatch.setattr(node_module, "coordination_client", hasty)
+
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1):
+            pass
+        await machines.etcd.stop()
+
+        async def serves() -> None:
+            async with machines.node(1):
+                pass
+
+        starting = asyncio.create_task(serves())
+        while caplog.text.count("waiting for it, as long as it takes (coordination.servers is etcd://") < 2:
+            await one_turn()
+        assert not starting.done()
+        await machines.etcd.start()
+        await starting
+        await machines.etcd.stop()
+        with pytest.raises(CoordinationError, match="does not answer"):
+            await Daemon(machines.config(1), files=machines.disks[1], waits=False).start()
+        await machines.etcd.start()
+        machines.etcd.refuses = "permission denied"
+        with pytest.raises(CoordinationError, match="refused the request"):
+            await Daemon(machines.config(1), files=machines.disks[1]).start()
+
+    run(scenario)
+
+
 def test_a_call_ends_with_the_life_of_the_node_that_it_is_made_to(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: object) -> None:
         await asyncio.Future()
