@@ -179,7 +179,10 @@ class Sender:
         self._news.set()
 
     def _notify(self) -> None:
-        """Calls the listeners of ended batches, then wakes the calls that may have got what they wait for."""
+        """Logs warnings, calls the listeners of ended batches, then wakes the calls that may have got what they wait for."""
+        warnings, self._core.warnings = self._core.warnings, []
+        for text in warnings:
+            logger.warning("%s", text)
         ended, self._core.ended = self._core.ended, []
         for batch in ended:
             for listener in batch.listeners:

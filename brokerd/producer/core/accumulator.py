@@ -87,6 +87,7 @@ class ProducerBatch:
         self.leader_epoch = -1  # in which it was last sent; -1 = unknown
         self.is_fate_unknown = False  # an earlier attempt may have appended it
         self.retry_at_ms = 0
+        self.retried_since_ms = -1  # -1 = it was not
         self.last_error: BrokerdError | None = None
 
         self.base_offset = NO_OFFSET

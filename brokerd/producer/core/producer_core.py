@@ -69,6 +69,8 @@ Splitter = Callable[[ProducerBatch, int], list[Piece]]
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 # How long a producer that no broker has accepted yet retries after refusals; later, delivery.timeout.ms is the limit.
 REFUSALS_MS = 3_000
+# Once a batch has been retried for so long, the cause is told; once, as long as it lasts.
+_STALL_MS = 5_000
 
 
 class ProducerCore:
@@ -97,6 +99,8 @@ class ProducerCore:
         self.last_trouble: BrokerdError | None = None  # the latest error of a request or stream, for error messages
         self.last_report = MemberReport()  # of the last member that ended
         self.ended: list[ProducerBatch] = []  # done or split; the shell takes them, and calls their listeners
+        self.warnings: list[str] = []  # the shell takes them, and logs them
+        self._stalled_ms: dict[type[BrokerdError], int] = {}  # causes that were told, and the last retry for each
         self.is_closed = False  # no more records are accepted
         self.close_by_ms = NEVER_MS  # records unacknowledged by then are given up
         self.abandoned_count = 0  # records given up at close_by_ms
@@ -395,7 +399,22 @@ class ProducerCore:
         if isinstance(error, WireError):
             wait_ms = max(wait_ms, error.retry_after_ms)
         self.accumulator.reenqueue(batch, now_ms + wait_ms)
+        if batch.retried_since_ms < 0:
+            batch.retried_since_ms = now_ms
+        self._note_stall(batch, error, now_ms)
         self.metrics.records_retried.record(batch.record_count, now_ms)
+
+    def _note_stall(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
+        """Warns of what keeps a batch from being acknowledged, if that lasts."""
+        if now_ms - batch.retried_since_ms < _STALL_MS:
+            return
+        before_ms, self._stalled_ms[type(error)] = self._stalled_ms.get(type(error)), now_ms
+        if before_ms is None or now_ms - before_ms > max(_STALL_MS, 2 * self._config.retry_backoff_max_ms):
+            waited_s, limit = (
+                (now_ms - batch.retried_since_ms) // 1_000,
+                f"delivery.timeout.ms ({self._config.delivery_timeout_ms} ms)",
+            )
+            self.warnings.append(f"acknowledgements have waited for {waited_s} s: {error}: retrying for up to {limit}")
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
         """Replaces a batch that is too large for the broker by smaller ones with its sequences (KIP-126). Their attempts count from

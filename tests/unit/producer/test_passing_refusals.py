@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.errors import AuthenticationError, DeliveryTimeoutError, ProducerClosedError
+from brokerd.errors import AuthenticationError, DeliveryTimeoutError, Fate, NotEnoughReplicasError, ProducerClosedError
+from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.clock import HastyClock, ManualClock
 from tests.support.wait import DEADLINE_S
@@ -81,3 +82,31 @@ def test_refusals_that_do_not_pass_are_named_when_the_time_is_over(broker: Broke
         passed = producer.send("t", b"x")
         wait_awake(producer, clock, passed.done)
         assert passed.exception(0) is None
+
+
+def test_what_keeps_acknowledgements_waiting_is_told_once(broker: BrokerDouble, caplog: pytest.LogCaptureFixture) -> None:
+    few = "t-0: 1 of 2 replicas are in sync"
+    clock = ManualClock()
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    def retry(producer: Producer, ms: int) -> None:
+        """Lets ten retries be refused, about `ms` apart."""
+        for _ in range(10):
+            before = len(broker.faults)
+            wait_awake(producer, clock, lambda before=before: len(broker.faults) < before)  # type: ignore[misc]
+            clock.advance(ms)
+
+    with producer_of(broker, clock, request_timeout_ms=40_000, delivery_timeout_ms=120_000) as producer:
+        producer.partitions_for("t")
+        broker.faults.extend([Fault(error=NotEnoughReplicasError(few, fate=Fate.NOT_APPENDED))] * 30)
+        late = producer.send("t", b"x")
+        retry(producer, 50)
+        assert told() == []
+        retry(producer, 1_000)
+        retry(producer, 1_000)
+        assert late.result(DEADLINE_S).offset == 0
+    (text,) = told()
+    assert text.startswith("acknowledgements have waited for ")
+    assert text.endswith(f" s: {few}: retrying for up to delivery.timeout.ms (120000 ms)")
