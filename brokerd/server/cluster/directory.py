@@ -98,7 +98,7 @@ class ClusterDirectory:
         for topic, numbers in self._to_hold():
             await self._try(f"holding topic '{topic.name}'", self._hold(topic, numbers), before)
         for tp, partition in to_drop(self._membership.image, self._node_id, self._membership.directory_id, self._epochs()):
-            await self._try(f"removing the copy of {self._name(tp)}", self._drop(tp, partition), before)
+            await self._try(f"removing the copy of {self._membership.image.partition_name(tp)}", self._drop(tp, partition), before)
         await self._try("leading partitions", self._lead_elected(), before)
         await self._try("following partitions", self._follow_elected(), before)
 
