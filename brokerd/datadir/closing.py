@@ -6,12 +6,16 @@ concurrent syncs share journal commits, so many logs are closed in parallel.
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from brokerd.datadir.node_state import CleanLogs
-from brokerd.partition.partition import Partition
+from brokerd.partition.partition import FlushTask, Partition
+
+logger = logging.getLogger(__name__)
 
 _THREADS_MAX = 32
 _LOGS_PER_THREAD = 8  # fewer are not worth a thread
@@ -26,31 +30,38 @@ def end_logs(partitions: Iterable[Partition]) -> CleanLogs:
     """
     partitions = list(partitions)
     _flush(partitions)
-    ended = _for_all(Partition.write_end, partitions)
-    return {partition.tp: clean for partition, clean in zip(partitions, ended, strict=True) if clean is not None}
+    clean = {}
+    for partition, ended in zip(partitions, _for_all(Partition.write_end, partitions), strict=True):
+        if isinstance(ended, Exception):
+            logger.error("%s: internal error at its end: the next start recovers it", partition.name, exc_info=ended)
+        elif ended is not None:
+            clean[partition.tp] = ended
+    return clean
 
 
 def _flush(partitions: Iterable[Partition]) -> None:
     tasks = [(partition, task) for partition in partitions if (task := partition.prepare_flush()) is not None]
-
-    def run(at: int) -> OSError | None:
-        try:
-            tasks[at][1].run()
-        except OSError as error:
-            return error
-        return None
-
-    for (partition, task), error in zip(tasks, _for_all(run, range(len(tasks))), strict=True):
+    for (partition, task), error in zip(tasks, _for_all(FlushTask.run, [task for _, task in tasks]), strict=True):
         if error is None:
             partition.complete_flush(task)
-        else:
-            partition.fail_flush(task, error)
+            continue
+        if not isinstance(error, OSError):
+            logger.error("%s: internal error in a flush", partition.name, exc_info=error)
+            error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
+        partition.fail_flush(task, error)
 
 
-def _for_all(do: Callable[[T], U], items: Sequence[T]) -> list[U]:
-    """The results of `do` for each item, in threads if there are many."""
+def _for_all(do: Callable[[T], U], items: Sequence[T]) -> list[U | Exception]:
+    """The results of `do` for each item, or what it raised, in threads if there are many."""
+
+    def done(item: T) -> U | Exception:
+        try:
+            return do(item)
+        except Exception as error:
+            return error
+
     threads = min(_THREADS_MAX, len(items) // _LOGS_PER_THREAD)
     if threads <= 1:
-        return [do(item) for item in items]
+        return [done(item) for item in items]
     with ThreadPoolExecutor(threads, thread_name_prefix="brokerd-close") as pool:
-        return list(pool.map(do, items))
+        return list(pool.map(done, items))

@@ -529,9 +529,10 @@ class Partition:
         log; a failure only makes that start slower. Call it once everything is flushed, in any thread. Returns the entry for the
         clean-shutdown mark; None if the log did not end cleanly.
         """
-        ends, last = self.ends, self.segments[-1]
+        ends = self.ends
         if self.is_stopped or ends.durable_end != ends.log_end_offset:
             return None
+        last = self.segments[-1]  # which only a log that has stopped may lack
         files, has_snapshot = self._resources.files, self.core.snapshots.newest == ends.log_end_offset
         if not (has_snapshot and last.has_written_index):
             try:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
-from brokerd.ids import TopicIdPartition
+import pytest
+
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.partition.partition import FlushTask, Partition
 from tests.support.build import append, open_manager, payloads
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
@@ -83,3 +87,51 @@ def test_of_many_one_that_cannot_be_flushed_spoils_no_other() -> None:
     manager, _ = open_manager(files)
     for log in logs:
         assert payloads(manager.partitions.leader(log.tp)) == [b"kept".ljust(8, b"\0")]
+
+
+@pytest.mark.parametrize("partitions", [2, PARTITIONS])
+def test_of_many_one_that_is_missing_spoils_no_other(partitions: int, caplog: pytest.LogCaptureFixture) -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    topic = manager.create_topic("t", partitions, {})
+    logs = [manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(partitions)]
+    for log in logs:
+        append(log, b"kept")
+    manager.close()
+    gone = logs[1]
+    for path in [path for path in files.paths() if path.startswith(f"{gone.tp.directory_name}/")]:
+        files.unlink(path)
+    manager, report = open_manager(files)
+    assert list(report.damaged) == [TopicPartition("t", 1)]
+    assert manager.partitions.leader(gone.tp).segments == ()
+    manager.close()
+    assert "internal error" not in caplog.text
+    manager, report = open_manager(files)
+    assert (report.unclean, list(report.damaged)) == (1, [TopicPartition("t", 1)])
+
+
+def test_of_many_one_that_fails_somehow_spoils_no_other(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    topic = manager.create_topic("t", 3, {})
+    logs = [manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(3)]
+    for log in logs:
+        append(log, b"kept")
+    monkeypatch.setattr(logs[0].core, "snapshot", lambda: 1 / 0)
+    monkeypatch.setattr(FlushTask, "run", _fails_first(logs[1], FlushTask.run))
+    manager.close()
+    assert "t-0: internal error at its end" in caplog.text
+    assert "t-1: internal error in a flush" in caplog.text
+    monkeypatch.undo()
+    manager, report = open_manager(files)
+    assert report.unclean == 2
+    assert payloads(manager.partitions.leader(logs[2].tp)) == [b"kept".ljust(8, b"\0")]
+
+
+def _fails_first(log: Partition, run: Callable[[FlushTask], None]) -> Callable[[FlushTask], None]:
+    def run_or_fail(task: FlushTask) -> None:
+        if task._directory == log.tp.directory_name:
+            raise ZeroDivisionError
+        run(task)
+
+    return run_or_fail
