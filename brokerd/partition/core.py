@@ -445,10 +445,13 @@ class PartitionCore:
         return snapshot_of(self._seed, self.ends.log_end_offset, epochs, self.producers)
 
     def checkpoint_entry(self) -> CheckpointEntry:
-        """This log's entry for the next checkpoint. May advance the recovery point."""
-        ends = self.ends
+        """This log's entry for the next checkpoint. May advance the recovery point, but not past damage: the next start finds it
+        again.
+        """
+        ends, recovery_point = self.ends, self.flushes.advance_recovery_point()
+        damaged = self.health.first_damage(ends.log_start_offset)
         return CheckpointEntry(
-            self.flushes.advance_recovery_point(),
+            recovery_point if damaged is None else min(recovery_point, damaged.first_offset),
             ends.durable_end,
             ends.log_start_offset,
             self.leader_epoch,

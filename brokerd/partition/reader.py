@@ -7,6 +7,7 @@ each read by a log end.
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.resync import find_after_damage
 from brokerd.storage.segment import Segment
 
+logger = logging.getLogger(__name__)
+
 NO_LIMIT = 2**63 - 1
 _HINTS_MAX = 256
 _PROBE_BYTES = 4_096
@@ -31,6 +34,7 @@ _PROBE_BYTES = 4_096
 # the event loop. So a large read first probes single bytes; if one is not cached, a thread does the read.
 _INLINE_BYTES = 131_072
 _PROBE_EVERY_BYTES = 262_144
+_COPY_ADVICE = "; while other copies are in sync, take this one away with `brokerd cluster reassign`, and give it back"
 
 
 class NeedsRoom(Exception):  # noqa: N818 - not a failure: repeat with room for `size_bytes`
@@ -135,10 +139,18 @@ class PartitionReader:
             damaged = DamagedRange(bad_offset, found.header.base_offset, problem, segment.base_offset, found.position)
         holes = [Hole(entry.first_offset, entry.until_offset) for entry in self.damaged if entry.is_accepted]
         damaged = damaged._replace(is_accepted=is_covered(holes, bad_offset, damaged.until_offset))
-        with self._reporting:
-            if damaged not in self.damaged:  # another thread may have found it meanwhile
-                self.core.damage_found(damaged)
+        self.report(damaged)
         return damaged
+
+    def report(self, damaged: DamagedRange) -> None:
+        """Reports a damaged range to the core, and logs it, if it is new."""
+        with self._reporting:
+            if damaged in self.damaged:  # another thread may have found it meanwhile
+                return
+            self.core.damage_found(damaged)
+        if not damaged.is_accepted:
+            advice = _COPY_ADVICE if self.core.in_sync.replicas > 1 else ""
+            logger.error("%s%s", damage_error(self.core.name, damaged), advice)
 
 
 class _Start(NamedTuple):

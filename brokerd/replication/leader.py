@@ -114,6 +114,10 @@ class LedPartition:
         if follower is not None:
             follower.node_epoch = _NOWHERE
 
+    def is_in_sync(self, node_id: int) -> bool:
+        """True if a node is among the in-sync replicas."""
+        return any(replica.node_id == node_id for replica in self.entry.isr)
+
     def log_starts(self) -> list[int]:
         """The log starts that the other replicas have reported that are in sync, or may be."""
         known = (self._followers.get(node_id) for node_id in self._counted())
@@ -183,7 +187,7 @@ class LedPartition:
 
     def _joins(self, node: Node) -> bool:
         follower = self._followers.get(node.id)
-        if follower is None or follower.node_epoch != node.epoch or node.id in {replica.node_id for replica in self.entry.isr}:
+        if follower is None or follower.node_epoch != node.epoch or self.is_in_sync(node.id):
             return False
         ends, epoch_start = self.partition.ends, self.partition.epoch_start_offset
         return follower.durable_end >= max(ends.high_watermark, epoch_start) and follower.log_start_offset >= ends.log_start_offset

@@ -7,6 +7,8 @@ Behaviour
   have in common, and the follower cuts its log and asks again.
 - A follower that ends below the log start gets a snapshot that its log begins with.
 - A partition that cannot be served gets an error, and its position is forgotten.
+- What a follower gets that is not in sync may have lain on the disk for long: its payloads are checked, and a changed one stops the
+  log, so that another replica that is in sync leads.
 - Batches are sent as soon as they are written: the follower's disk works at the same time as this one's.
 - A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least. Snapshots
   count as batches, and are not divided.
@@ -43,6 +45,7 @@ from brokerd.server.replication.leading import Leading
 from brokerd.server.requests import topic_id_partition
 from brokerd.server.streams import Context
 from brokerd.sharing import BROKER
+from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Buffer, WouldBlock
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import join_records
@@ -289,6 +292,15 @@ class ReplicaStream:
         return []
 
     async def _read(self, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
+        led, epoch = self._leading.led(partition), partition.leader_epoch
+        if led is not None and not led.is_in_sync(self._node_id):
+            checked = partial(partition.read_checked, offset, max_bytes=PARTITION_BYTES)
+            found = await self._broker.readers.run(BROKER, checked)
+            if not isinstance(found, DamagedRange):
+                return found
+            if not partition.leads_in(epoch):
+                raise NotLeaderError(f"{partition.name}: another node leads it meanwhile")
+            raise partition.damage_found(found)
         read = partial(partition.read, offset, below=LogEnd.LOG_END, max_bytes=PARTITION_BYTES)
         try:
             return read(cached_only=True)

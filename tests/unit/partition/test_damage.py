@@ -18,6 +18,7 @@ from brokerd.offline.doctor import accept_damaged, give_up_damaged, rebuild_chec
 from brokerd.offline.partition_check import Severity
 from brokerd.partition import reader
 from brokerd.partition.partition import Partition
+from brokerd.partition.reader import FetchDataInfo
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import RealFiles
 from brokerd.storage.resync import find_after_damage
@@ -294,3 +295,38 @@ def test_a_tail_that_is_gone_is_said_beside_other_damage(is_cut: bool) -> None:
     missing = {COUNT - 1} if is_cut else set(range(last.base_offset, COUNT))
     files.kill()
     assert list(readable(first_log(open_manager(files, **SMALL)[0]))) == [n for n in range(COUNT) if n not in {13, *missing}]
+
+
+def test_a_payload_that_a_copy_shows_to_be_rotten_stops_the_log_at_the_next_start_too(caplog: pytest.LogCaptureFixture) -> None:
+    files = MemoryFiles()
+    manager, log = _filled(files)
+    log.core.flushes.recovery_point = COUNT  # a start checks no payload below
+    _rot(files, log, 15)
+    assert list(readable(log)) == list(range(COUNT)), "readers check it themselves"
+    copy = manager.partitions.replica(log.tp)
+    assert copy is not None
+    assert isinstance(copy.read_checked(0, max_bytes=SIZE), FetchDataInfo), "the first batch is whole"
+    found = copy.read_checked(0, max_bytes=1 << 20)
+    assert isinstance(found, DamagedRange)
+    for _ in range(2):
+        assert "offsets 15 to 15" in copy.damage_found(found).message
+    assert len(caplog.records) == 1, "each damage is logged once"
+    with pytest.raises(LogDamagedError):
+        append(log, b"refused")
+    assert list(readable(log)) == [offset for offset in range(COUNT) if offset != 15]
+    manager.close()
+    manager, report = open_manager(files, **SMALL)
+    assert [str(tp) for tp in report.damaged] == ["t-0"]
+    with pytest.raises(LogDamagedError):
+        append(first_log(manager), b"refused")
+
+
+def test_damage_that_a_reader_finds_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    files = MemoryFiles()
+    _, log = _filled(files)
+    _rot(files, log, 15, at=20)
+    for _ in range(2):
+        readable(log)
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith("t-0: offsets 15 to 15 were durable and are damaged")
+    assert "reassign" not in said, "there is no other copy"

@@ -106,6 +106,38 @@ async def test_a_watch_that_is_silent_does_not_hold_up_further_changes(monkeypat
         running.cancel()
 
 
+async def test_a_leader_whose_records_have_changed_on_the_disk_copies_them_to_nobody_and_resigns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with copies(3) as all_of_them:
+        one, two, three = all_of_them
+        entry = all_of_them.entry(1, 1, [1, 2])
+        for node in (one, two):
+            await node.hears(entry, 2)
+        for _ in range(2):
+            append(one.log(), b"for all")
+        await until(lambda: one.log().ends.high_watermark == 2, "nodes 1 and 2 have it")
+        segment = one.log().segments[0]
+        one.files.flip_bit(segment.path, 8 * segment.size_bytes - 1)
+        append(one.log(), b"and more")
+        await until(lambda: one.log().ends.high_watermark == 3, "what is in sync needs no copy of old records")
+        assert one.log().damage is None
+        await three.hears(entry, 2)
+        await until(lambda: one.log().damage is not None, "it has looked at what it sends")
+        led = one.leading.led(one.log())
+        assert led is not None
+        proposal = led.proposal(one.image.nodes, one.broker.clock.monotonic_ms(), LAG_MS)
+        assert proposal is not None
+        assert (proposal.entry.leader, [each.node_id for each in proposal.entry.isr]) == (2, [2])
+        again = proposal.entry
+        for node in all_of_them:
+            await node.hears(again, 3)
+        await until(lambda: three.log().ends.durable_end == 3, "node 2 has it whole")
+    (said,) = (record.message for record in caplog.records if record.name == "brokerd.partition.reader")
+    assert said.startswith("orders-0: offsets 1 to 1 were durable and are damaged (payload_crc does not match)")
+    assert "`brokerd cluster reassign`" in said
+
+
 async def test_a_response_has_no_batch_twice(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A partition gets more while another one is read from the disk for the same response."""
     caplog.set_level(logging.DEBUG)
