@@ -7,7 +7,8 @@ preferred as leader, and comes first.
 
 A partition needs a leader if its leader's registration is gone, or is another one, or if the leader is no longer in sync. The new
 one is the first replica, in order of preference, that is in sync and alive *with the directory that was in sync*: a node that
-came back with an empty disk lacks what was acknowledged. If there is none, the partition has no leader and waits.
+came back with an empty disk lacks what was acknowledged. One whose disk refuses appends leads only if the others' do, too. If there
+is none, the partition has no leader and waits.
 
 Each election raises the leader epoch by one, also one without a winner, so that clients and nodes tell the newer news.
 """
@@ -84,7 +85,8 @@ def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | 
     if leader is not None and leader.epoch == entry.leader_node_epoch and replica_of(leader) in entry.isr:
         return None
     able = {replica.node_id: nodes[replica.node_id] for replica in entry.isr if _is_alive(replica, nodes)}
-    winner = next((able[node_id] for node_id in entry.replicas if node_id in able), None)
+    ordered = [able[node_id] for node_id in entry.replicas if node_id in able]
+    winner = min(ordered, key=lambda node: node.registration.refuses, default=None)  # the first of those
     if winner is None and entry.leader == NO_LEADER:
         return None
     return entry._replace(

@@ -49,6 +49,7 @@ class Registration(NamedTuple):
     rack: str = ""
     token: str = ""  # a secret of this life: nodes know each other by it, since whoever may read the store is a node
     auth: str = ""  # a hash of its auth file, which should be that of the others; "" = it has none
+    refuses: bool = False  # its disk is full, or cannot be written: others lead where they can
 
 
 class TopicEntry(NamedTuple):
@@ -153,6 +154,7 @@ def decode_registration(data: bytes) -> Registration:
         fields.text("rack", 255),
         fields.match("token", _TOKEN),
         fields.text("auth", _AUTH_MAX),
+        fields.get("refuses", bool),
     )
 
 

@@ -89,9 +89,10 @@ class Checkpoint:
             self._kept_epochs.discard(tp)
             self._entries.pop(tp, None)
 
-    def job(self, *, makes_room: bool = False) -> Job:
+    def job(self, *, makes_room: bool = False, keeps_spares: bool = False) -> Job:
         """A job for any thread that writes the current state, durably on return. It raises OSError; the old file may then still be
-        in place, and the next job tries again. With `makes_room` it also succeeds on a full disk, as long as there are spare files.
+        in place, and the next job tries again. With `makes_room` it also succeeds on a full disk, as long as there are spare files;
+        with `keeps_spares` some of them stay, for what frees space.
         """
         self._captured_count += 1
         number, entries = self._captured_count, self._present()
@@ -99,7 +100,9 @@ class Checkpoint:
         def write() -> None:
             with self._lock:
                 if number > self._written_number:
-                    write_checkpoint(self._files, self._node_epoch, entries, self._spares if makes_room else None)
+                    write_checkpoint(
+                        self._files, self._node_epoch, entries, self._spares if makes_room else None, keeps_spares=keeps_spares
+                    )
                     self._spares.note_document(len(entries) * _ENTRY.size)
                     self._written_number = number
                     self.written = entries
@@ -107,10 +110,12 @@ class Checkpoint:
 
         return write
 
-    def job_if_due(self, now_ms: int) -> Job | None:
-        """Like `job`; None unless an entry changed or a write failed, and log.checkpoint.interval.ms have passed since the last."""
+    def job_if_due(self, now_ms: int, *, is_forced: bool = False) -> Job | None:
+        """Like `job`; None unless an entry changed, a write failed or it is forced, and log.checkpoint.interval.ms have passed
+        since the last.
+        """
         is_behind = self._written_number < self._captured_count
-        if now_ms - self._captured_at_ms < self._interval_ms or not (self._moved or is_behind):
+        if now_ms - self._captured_at_ms < self._interval_ms or not (self._moved or is_behind or is_forced):
             return None
         self._captured_at_ms = now_ms
         return self.job()
@@ -131,9 +136,12 @@ class Checkpoint:
         return dict(self._entries)
 
 
-def write_checkpoint(files: Files, node_epoch: int, entries: Entries, spares: SpareFiles | None = None) -> None:
+def write_checkpoint(
+    files: Files, node_epoch: int, entries: Entries, spares: SpareFiles | None = None, *, keeps_spares: bool = False
+) -> None:
     """Replaces the file, durably on return. Raises OSError as `write_document` does."""
-    write_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, encode_checkpoint(node_epoch, entries), spares=spares)
+    body = encode_checkpoint(node_epoch, entries)
+    write_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, body, spares=spares, keeps_spares=keeps_spares)
 
 
 def encode_checkpoint(node_epoch: int, entries: Entries) -> bytes:

@@ -41,6 +41,7 @@ from brokerd.steps import Job
 from brokerd.storage.files import Files
 from brokerd.storage.names import parse_partition_directory
 from brokerd.storage.open_files import OpenFiles, PatientFiles
+from brokerd.storage.refusals import Refusals
 from brokerd.storage.spare_files import SpareFiles
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class LogManager:
         self.topics = TopicStore(files, self._spares)
         self.partitions = PartitionTable(self.topics, elects_itself=cluster is None)
         self.resources = LogResources(files, self._spares, self._open_files, config.max_producer_ids, self.write_checkpoint)
+        self.resources.refusals = self.refusals = Refusals(config.data_dir, clock)
         self._checkpoint = Checkpoint(
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms
         )
@@ -238,8 +240,21 @@ class LogManager:
         return sum(partition.producers.expire(before) for partition in self.partitions if partition.is_leader)
 
     def checkpoint_job(self, now_ms: int) -> Job | None:
-        """A checkpoint write, if one is due: something changed, and log.checkpoint.interval.ms have passed since the last one."""
-        return None if self._opening.read_only_reason else self._checkpoint.job_if_due(now_ms)
+        """A checkpoint write, if one is due: something changed, and log.checkpoint.interval.ms have passed since the last one.
+        While the disk refuses appends, one is due without a change: it tells when the disk takes them again.
+        """
+        if self._opening.read_only_reason:
+            return None
+        is_refusing = self.refusals.since_ms is not None
+        job = self._checkpoint.job_if_due(now_ms, is_forced=is_refusing)
+        if job is None or not is_refusing:
+            return job
+
+        def tried() -> None:
+            job()
+            self.refusals.worked()
+
+        return tried
 
     def write_checkpoint(self) -> None:
         """Writes the checkpoint now. Raises OSError."""

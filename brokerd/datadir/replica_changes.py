@@ -138,7 +138,7 @@ class ReplicaChanges:
     def _promise(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
         self._opening.check_writable()
         self._checkpoint.promise(epochs)
-        yield self.checkpoint_now()
+        yield self._checkpoint.job(makes_room=True, keeps_spares=True)
 
     def _give_up(self, tps: Sequence[TopicIdPartition]) -> Steps[None]:
         """Takes partitions out of use whose files are about to be removed. Their checkpoints are empty first, lest a start takes

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
-from brokerd.clock import stopwatch_ns
+from brokerd.clock import SystemClock, stopwatch_ns
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
     Fate,
@@ -41,6 +41,7 @@ from brokerd.sharing import Caller
 from brokerd.storage.damage import damage_error
 from brokerd.storage.files import Buffer, Files, is_no_space, is_too_many_open
 from brokerd.storage.open_files import Handle, OpenFiles
+from brokerd.storage.refusals import Refusals
 from brokerd.storage.segment import Segment
 from brokerd.storage.spare_files import SpareFiles
 
@@ -82,6 +83,8 @@ class LogResources:
     flush_soon: Callable[[Partition, Caller], object] = _ignore
     # Adds to the number of unsynced bytes of all partitions.
     count_unsynced: Callable[[int], object] = _ignore
+    # Whether the disk refuses appends.
+    refusals: Refusals = field(default_factory=lambda: Refusals("", SystemClock()))
 
 
 class FlushTask:
@@ -183,6 +186,7 @@ class Partition:
         self.look_ups = LookUps(self._reader)
         self._directory = tp.directory_name
         self._resources = resources
+        self._is_refused = False  # the last append, by the disk
         resources.moved.add(self)
 
     def _new_core(self, state: LogState) -> PartitionCore:
@@ -215,6 +219,11 @@ class Partition:
     def is_stopped(self) -> bool:
         """True if nothing may be appended to or removed from the log."""
         return self.core.is_stopped
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the disk has refused appends for some seconds, among them the last one here."""
+        return self._is_refused and self._resources.refusals.is_lasting
 
     @property
     def damage(self) -> LogDamagedError | None:
@@ -355,7 +364,13 @@ class Partition:
             segment = self.segments[-1]
             segment.append(buffers, append.size_bytes)
         except OSError as error:
+            if not is_too_many_open(error):
+                self._is_refused = True
+                self._resources.refusals.refused(error)
             raise self._append_error(error) from error
+        self._is_refused = False
+        if self._resources.refusals.since_ms is not None:
+            self._resources.refusals.worked()
         segment.note_position(append.base_offset, core.config.index_interval_bytes)
         moved = core.written(append)
         self._resources.flush_soon(self, caller)

@@ -12,7 +12,7 @@ A follower joins when it has everything below the high watermark, and everything
 the leader before may have acknowledged that. It has the log start, too: what is deleted stays deleted. It leaves when it has not
 reached the end of the log for replica.lag.time.max.ms, when its node has ended or has another directory, or when it has less than
 it had reported: its disk has lost something (Kafka's Partition.maybeShrinkIsr and maybeExpandIsr, and KIP-841 for nodes that have
-ended).
+ended). A leader whose disk refuses appends hands over to one whose disk does not.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from brokerd.partition.core import InSync
 from brokerd.partition.following import ReplicatedPartition
 
 _NOWHERE = -1
+_OTHERS_TELL_MS = 1_000  # nodes whose disks are full at the same time hear of each other first
 
 
 class Proposal(NamedTuple):
@@ -65,6 +66,7 @@ class LedPartition:
         self.partition = partition
         self._at = at
         self._since_ms = now_ms
+        self._refuses_ms: int | None = None  # since when the cluster knows that this node's disk refuses appends
         self._followers: dict[int, Follower] = {}
         self._joining: InSyncReplica | None = None  # by proposals that are not decided
         self._open_proposals = 0  # of them: each may be made yet
@@ -152,6 +154,14 @@ class LedPartition:
         if self.partition.is_stopped:
             entry = resigned(self.entry, own.id, nodes)
             return Proposal(entry, self._at.mod_revision) if entry is not None else None
+        if not own.registration.refuses:
+            self._refuses_ms = None
+        elif self._refuses_ms is None:
+            self._refuses_ms = now_ms
+        elif now_ms - self._refuses_ms >= _OTHERS_TELL_MS:
+            entry = handed_over(self.entry, nodes)
+            if entry is not None and not nodes[entry.leader].registration.refuses:
+                return Proposal(entry, self._at.mod_revision)
         for follower in self._followers.values():
             if follower.durable_end >= self.partition.ends.log_end_offset:
                 follower.caught_up_ms = now_ms

@@ -34,7 +34,7 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
     gone = [node_id for node_id in entry.replicas if node_id not in target]
     if not able.issuperset(target):
         # Where nobody goes, another leader need not wait for replicas that are not in sync.
-        may_lead = not gone and target[0] in able and entry.leader != target[0]
+        may_lead = not gone and target[0] in able and entry.leader != target[0] and not nodes[target[0]].registration.refuses
         return _led_by(target[0], entry._replace(replicas=target), nodes) if may_lead else None
     copies = (*entry.out_of_sync, *(replica for replica in entry.isr if replica.node_id in gone))
     done = entry._replace(

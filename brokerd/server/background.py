@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _TRANSACTIONS_INTERVAL_MS = 10_000
 _GROUPS_INTERVAL_MS = 60_000
+_SAID_AGAIN_S = 60.0  # a problem that lasts
 _COORDINATOR_LOG_INTERVAL_MS = 100  # the log grows by at most some hundred entries in between; each start reads all of it
 
 
@@ -55,7 +56,9 @@ class Background:
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
             ("memory", memory.INTERVAL_MS, self._memory),
         ]
-        self._tasks = [asyncio.create_task(_repeat(name, interval_ms, job), name=name) for name, interval_ms, job in jobs]
+        self._tasks = [
+            asyncio.create_task(_repeat(name, config.data_dir, interval_ms, job), name=name) for name, interval_ms, job in jobs
+        ]
 
     async def stop(self) -> None:
         """Stops all jobs; a running one ends at its next await."""
@@ -91,12 +94,16 @@ class Background:
         await self._memory_guard.look(now_ms=self._broker.clock.monotonic_ms())
 
 
-async def _repeat(name: str, interval_ms: int, job: Callable[[], Awaitable[None]]) -> None:
+async def _repeat(name: str, directory: str, interval_ms: int, job: Callable[[], Awaitable[None]]) -> None:
+    now_s, problem, logged_s = asyncio.get_running_loop().time, "", 0.0
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
             await job()
         except OSError as error:
-            logger.warning("%s: %s; retrying at the next interval", name, error.strerror or error)
+            text = str(error.strerror or error)
+            if text != problem or now_s() - logged_s >= _SAID_AGAIN_S:
+                problem, logged_s = text, now_s()
+                logger.warning("%s: %s, in data.dir %s; retrying at each interval", name, text, directory)
         except Exception as error:
             internal(name, error)

@@ -58,13 +58,21 @@ def decode_document(data: bytes, kind: str, version: int) -> bytes:
 
 
 def write_document(
-    files: Files, path: str, kind: str, version: int, body: bytes, *, sync_dir: bool = True, spares: SpareFiles | None = None
+    files: Files,
+    path: str,
+    kind: str,
+    version: int,
+    body: bytes,
+    *,
+    sync_dir: bool = True,
+    spares: SpareFiles | None = None,
+    keeps_spares: bool = False,
 ) -> None:
     """Replaces the document at `path`, durably on return. Raises NotSyncedError if the new document is in place, but a power cut
     may bring the old one back; any other OSError if the old one is still in place.
 
     With `sync_dir=False` the caller syncs the directory itself; use it for files derived from the log. With `spares` the write
-    also succeeds on a full disk, as long as there are spare files.
+    also succeeds on a full disk, as long as there are spare files; some of them stay if the file is derived, or `keeps_spares`.
     """
     data = encode_document(kind, version, body)
     try:
@@ -72,7 +80,7 @@ def write_document(
     except OSError as error:
         if spares is None or not is_no_space(error):
             raise
-        spares.write_over(path, data, is_derived=not sync_dir)
+        spares.write_over(path, data, is_derived=keeps_spares or not sync_dir)
     if sync_dir:
         try:
             files.sync_dir(path.rpartition("/")[0])

@@ -131,9 +131,16 @@ class CopyNode:
         async def look_again() -> None:
             """Whoever needs it calls follow_image."""
 
-        membership = cast("Membership", SimpleNamespace(image=self.image, node_id=number, last_life=life, look_again=look_again))
+        async def publish_refusals(refuses: bool) -> None:
+            self.refuses = refuses
+
+        self.refuses = False  # as it has told the others
+        known = SimpleNamespace(
+            image=self.image, node_id=number, last_life=life, look_again=look_again, publish_refusals=publish_refusals
+        )
+        membership = cast("Membership", known)
         self.membership = membership
-        self.leading = Leading(cast("CoordinationClient", self.store), membership, self.logs.partitions, LAG_MS)
+        self.leading = Leading(cast("CoordinationClient", self.store), membership, self.logs.partitions, LAG_MS, self.logs.refusals)
         means = Means(
             self.logs.partitions,
             self.logs.replicas,

@@ -381,7 +381,7 @@ class Process:
             self.membership,
             cast("Any", SimpleNamespace(replicate=self._replicate)),
         )
-        self.leading = Leading(client, membership, self.logs.partitions, LAG_MAX_MS)
+        self.leading = Leading(client, membership, self.logs.partitions, LAG_MAX_MS, self.logs.refusals)
         unable = self.leading.unable
         logs = self.logs
         self.directory = ClusterDirectory(

@@ -118,13 +118,23 @@ class Membership:
     async def publish_auth(self, auth: str) -> None:
         """Tells the others the hash of another auth file. If the store does not answer, the next registration does."""
         self._registration = self._registration._replace(auth=auth)
+        try:
+            await self._publish()
+        except CoordinationError as error:
+            logger.warning("%s: other nodes do not know of this node's new auth.file yet", error)
+
+    async def publish_refusals(self, refuses: bool) -> None:
+        """Tells the others whether this node's disk refuses appends, unless they know. Raises CoordinationError."""
+        self._registration = self._registration._replace(refuses=refuses)
+        known = self.image.nodes.get(self.node_id)
+        if known is not None and known.registration.refuses != refuses:
+            await self._publish()
+
+    async def _publish(self) -> None:
         key = self.image.keys.node(self.node_id)
         if self._lease is not None and key in self._revisions:
-            try:
-                entry = {key: encode(self._registration)}
-                await self._client.transact({key: self._revisions[key]}, entry, lease_id=self._lease.id)
-            except CoordinationError as error:
-                logger.warning("%s: other nodes do not know of this node's new auth.file yet", error)
+            entry = {key: encode(self._registration)}
+            await self._client.transact({key: self._revisions[key]}, entry, lease_id=self._lease.id)
 
     @property
     def lease_id(self) -> int:
@@ -233,8 +243,8 @@ class Membership:
         """Takes the lease for lost if the store has no longer what was registered under it."""
         if self.life is not None and self.revision >= self.life.node_epoch:
             known = self.image.nodes.get(self.node_id)
-            registered = (self.life.node_epoch, self._registration._replace(auth=""))  # that may be on its way
-            found = (known.epoch, known.registration._replace(auth="")) if known is not None else None
+            registered = (self.life.node_epoch, _lasting(self._registration))
+            found = (known.epoch, _lasting(known.registration)) if known is not None else None
             if self._lease is not None and found != registered:
                 self._lease.lost.set()
 
@@ -262,6 +272,11 @@ class Membership:
     def _delete(self, key: str) -> None:
         self._revisions.pop(key, None)
         self.image.delete(key)
+
+
+def _lasting(registration: Registration) -> Registration:
+    """Without what may change, and be on its way."""
+    return registration._replace(auth="", refuses=False)
 
 
 async def for_ever(work: Callable[[], Awaitable[None]]) -> None:

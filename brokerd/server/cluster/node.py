@@ -135,7 +135,8 @@ class ClusterNode:
             registration,
             -(-self._config.broker_session_timeout_ms // 1_000),
         )
-        leading = self._leading = Leading(self._client, membership, logs.partitions, self._config.replica_lag_time_max_ms)
+        lag_max_ms = self._config.replica_lag_time_max_ms
+        leading = self._leading = Leading(self._client, membership, logs.partitions, lag_max_ms, logs.refusals)
         directory = ClusterDirectory(
             self._client, membership, logs.topics, logs.partitions, logs.changes, logs.replicas, admin, on_deleted, leading.unable
         )

@@ -49,7 +49,8 @@ _FLUSHES = 3  # in a row: the one under way, which may have begun before, the ne
 
 
 class Means(NamedTuple):
-    """What all copiers of a node work with. `unable`: takes the partitions whose logs have stopped, so that they cannot follow."""
+    """What all copiers of a node work with. `unable`: takes the partitions that cannot follow: their logs have stopped, or
+    the disk refuses what they get."""
 
     partitions: PartitionTable
     replicas: ReplicaChanges
@@ -301,7 +302,7 @@ class Copier:
 
     def _fail(self, partition: ReplicatedPartition, error: Exception) -> None:
         """Asks for a partition again after a while."""
-        if partition.is_stopped:
+        if partition.is_stopped or partition.is_refused:
             self._unable.add(partition.tp)
         self._sent.pop(partition.tp, None)
         self._paused[partition.tp] = self._clock.monotonic_ms() + _RETRY_MS

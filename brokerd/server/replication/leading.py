@@ -23,6 +23,7 @@ from brokerd.purgatory import Purgatory, TimingWheel
 from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, has_enough_in_sync, resigned
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.paging import Pauses
+from brokerd.storage.refusals import Refusals
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +49,19 @@ class ReplicationFigures(NamedTuple):
 class Leading:
     """See the module docstring."""
 
-    def __init__(self, client: CoordinationClient, membership: Membership, partitions: PartitionTable, lag_max_ms: int) -> None:
+    def __init__(
+        self,
+        client: CoordinationClient,
+        membership: Membership,
+        partitions: PartitionTable,
+        lag_max_ms: int,
+        refusals: Refusals,
+    ) -> None:
         self._client = client
         self._membership = membership
         self._partitions = partitions
         self._lag_max_ms = lag_max_ms
+        self._refusals = refusals
         self._led: dict[TopicIdPartition, LedPartition] = {}
         self.unable: set[TopicIdPartition] = set()  # partitions that this node can neither lead nor follow: others shall not wait
         self.bytes_out = 0  # of batches that followers were sent
@@ -165,6 +174,8 @@ class Leading:
                 is_cut_off = is_store_silent and led.hears_nobody(self._heard_ms, now_ms, self._lag_max_ms)
                 led.partition.set_cut_off(is_cut_off)
             self._tell_of_too_few()
+            with contextlib.suppress(CoordinationError):  # the next round tells
+                await self._membership.publish_refusals(self._refusals.is_lasting)
             await self._write(self._due(self._membership.image.nodes))
             if self.unable:
                 await self._resign(tuple(self.unable))

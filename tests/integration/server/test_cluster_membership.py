@@ -132,6 +132,31 @@ def test_a_node_that_loses_its_lease_registers_anew() -> None:
     run(scenario)
 
 
+def test_a_node_tells_that_its_disk_refuses_appends_and_stays_the_same_life() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        first, second = await nodes.start(1), await nodes.start(2)
+        await until(first, lambda image: 2 in image.nodes)
+        life = second.life
+        for refuses in (True, True, False):
+            await second.publish_refusals(refuses)
+            for node in (first, second):
+                await until(node, lambda image, refuses=refuses: image.nodes[2].registration.refuses == refuses)  # type: ignore[misc]
+        assert second.life == life
+        assert second._lease is not None
+        second._registration = second._registration._replace(refuses=True)
+        second._check_registered()  # as at any change of the image, while this one is on its way
+        assert not second._lease.lost.is_set()
+        second._registration = second._registration._replace(refuses=False)
+        await second.publish_auth("other")
+        await until(second, lambda image: image.nodes[2].registration.auth == "other")
+        revision = second.revision
+        await second.publish_refusals(False)
+        assert second.revision == revision, "it was known"
+        assert second.life == life
+
+    run(scenario)
+
+
 def test_a_registration_that_somebody_deletes_or_replaces_is_written_anew() -> None:
     async def scenario(nodes: Nodes) -> None:
         node, other = await nodes.start(1), await nodes.start(2)

@@ -113,6 +113,17 @@ def test_where_the_records_are_is_said_if_no_copy_is_alive(isr: dict[int, str], 
     assert "delete" not in no_copy_alive(entry, nodes, may_delete=False)
 
 
+def test_a_node_whose_disk_refuses_appends_is_elected_last() -> None:
+    image = cluster("", "", "")
+    entry, nodes = place(image, 1, 3)[0], dict(image.nodes)
+    nodes[2] = nodes[2]._replace(registration=nodes[2].registration._replace(refuses=True))
+    assert elect(entry, {1: nodes[1], 2: nodes[2]}) is None, "a leader stays"
+    del nodes[1]
+    assert elect(entry, nodes) == entry._replace(leader=3, leader_node_epoch=30, leader_epoch=2)
+    del nodes[3]
+    assert elect(entry, nodes) == entry._replace(leader=2, leader_node_epoch=20, leader_epoch=2), "it can be read there"
+
+
 def test_a_leader_that_is_no_longer_in_sync_or_came_back_is_elected_anew() -> None:
     image = cluster("", "")
     entry = place(image, 1, 2)[0]

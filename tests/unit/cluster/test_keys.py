@@ -33,7 +33,7 @@ from brokerd.ids import TopicIdPartition, cluster_name_problem
 TP = TopicIdPartition(bytes(range(16)), 7)
 PARTITION = PartitionEntry((3, 1), (InSyncReplica(1, "d1"), InSyncReplica(3, "d3")), 1, 2**40, 5)
 VALUES: list[tuple[Any, Callable[[bytes], Any]]] = [
-    (Registration("host", 9092, "d1", "rack-a", "t" * 64), decode_registration),
+    (Registration("host", 9092, "d1", "rack-a", "t" * 64, refuses=True), decode_registration),
     (TopicEntry("orders", 12, {"retention.ms": "1000"}), decode_topic),
     (PARTITION, decode_partition),
     (Tombstone("orders", 12, ("d1", "d2")), decode_tombstone),
@@ -50,8 +50,8 @@ def test_a_value_is_read_as_it_was_written(value: Any, decode: Callable[[bytes],
 @pytest.mark.parametrize(("value", "decode"), VALUES)
 def test_a_field_that_is_missing_or_of_another_type_is_refused(value: Any, decode: Callable[[bytes], Any]) -> None:
     fields = json.loads(encode(value))
-    for name in fields:
-        wrongs: list[Any] = [None, True, 1.5, {"a": 1}, [[]], [None], -2, 2**70, "x" * 300]
+    for name, right in fields.items():
+        wrongs: list[Any] = [None, 1 if right is True else True, 1.5, {"a": 1}, [[]], [None], -2, 2**70, "x" * 300]
         for wrong in wrongs:
             with pytest.raises(EntryError, match=f"'{name}'"):
                 decode(json.dumps(fields | {name: wrong}).encode())

@@ -18,6 +18,7 @@ from tests.support.build import append, delete_records, first_log, open_manager,
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
+from tests.support.steps import run_here
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
 
@@ -323,3 +324,61 @@ def test_one_log_that_cannot_be_written_spoils_the_clean_stop_of_no_other(
         log = first_log(manager, name)
         assert payloads(log) == [b"x" + bytes(7), b"y" + bytes(7)]
         assert append(log, b"z", producer=ProducerIdAndEpoch(5, 0), sequence=2) == 2
+
+
+def test_a_checkpoint_tells_when_appends_are_taken_again(files: MemoryFiles) -> None:
+    """Whoever handed over because of the full disk gets no appends that could tell."""
+    clock = ManualClock()
+    manager, _ = open_manager(files, clock, **SETTINGS)
+    log, refusals = first_log(manager), manager.refusals
+    _fill_disk(files, log)
+    assert refusals.since_ms == 0
+    for _ in range(3):
+        clock.advance(10_000)
+        with pytest.raises(OSError, match="No space left"):
+            manager.write_checkpoint_if_due(clock.monotonic_ms())
+    assert refusals.since_ms == 0
+    _assert_full(log)
+    files.space_left = None
+    for wait_ms, since_ms in ((1_000, 0), (5_000, None)):
+        clock.advance(wait_ms)
+        assert manager.write_checkpoint_if_due(clock.monotonic_ms()), "without a change, too"
+        assert refusals.since_ms == since_ms
+    clock.advance(10_000)
+    assert not manager.write_checkpoint_if_due(clock.monotonic_ms()), "nothing has changed"
+
+
+def test_a_log_is_refused_whose_last_append_was(files: MemoryFiles) -> None:
+    clock = ManualClock()
+    manager, _ = open_manager(files, clock, **SETTINGS)
+    log, other = first_log(manager), first_log(manager, "idle")
+    _fill_disk(files, log)
+    refused = []
+    for ms in (4_999, 1):
+        clock.advance(ms)
+        refused.append((log.is_refused, other.is_refused))
+    assert refused == [(False, False), (True, False)], "the other has all that it was given"
+    _assert_full(log)
+    files.space_left = None
+    append(log, b"x")
+    assert not log.is_refused
+    assert manager.refusals.is_lasting, "it may be a few bytes that fit"
+
+
+def test_elections_leave_spare_files_for_what_frees_space(files: MemoryFiles, manager: LogManager) -> None:
+    log = first_log(manager)
+    _fill_disk(files, log)
+
+    def others_are_faster(operation: str, path: str) -> None:
+        if operation == "create" and "spare" in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    files.hook = others_are_faster
+    for count in (3, 2):
+        run_here(manager.replicas.lead({log.tp: log.leader_epoch + 1}))
+        files.space_left = 0
+        assert len(_spares(files)) == count
+    with pytest.raises(OSError, match="no spare file"):
+        run_here(manager.replicas.lead({log.tp: log.leader_epoch + 1}))
+    files.space_left = 0
+    assert delete_records(log, 10) == 10

@@ -388,3 +388,37 @@ def test_min_insync_replicas_that_is_changed_counts_at_once() -> None:
     assert led.high_watermark == end
     with pytest.raises(NotEnoughReplicasError):
         led.log.check_enough_in_sync()
+
+
+def refusing(*node_ids: int) -> dict[int, Node]:
+    """The nodes, of which some tell that their disks refuse appends."""
+    full = {number: node.registration._replace(refuses=number in node_ids) for number, node in NODES.items()}
+    return {number: node._replace(registration=full[number]) for number, node in NODES.items()}
+
+
+def test_a_leader_whose_disk_is_full_hands_over_to_one_with_room() -> None:
+    led = Led()
+    assert led.led.proposal(refusing(1), 0, LAG_MS) is None, "others may be about to tell the same"
+    assert led.led.proposal(refusing(1), 999, LAG_MS) is None
+    proposal = led.led.proposal(refusing(1, 2), 1_000, LAG_MS)
+    assert proposal == Proposal(ENTRY._replace(leader=3, leader_node_epoch=13, leader_epoch=2), 1), (
+        "all stay in sync: they have the same"
+    )
+
+
+def test_a_leader_with_room_again_keeps_the_lead() -> None:
+    led = Led()
+    for now_ms, full in ((0, [1]), (600, []), (700, [1])):
+        assert led.led.proposal(refusing(*full), now_ms, LAG_MS) is None
+    for number in (2, 3):
+        led.report(number, 0)
+    assert led.led.proposal(refusing(1), 1_600, LAG_MS) is None
+    assert led.led.proposal(refusing(1), 1_700, LAG_MS) is not None
+
+
+def test_a_leader_keeps_the_lead_if_the_disks_of_all_are_full() -> None:
+    led = Led()
+    for now_ms in (0, LAG_MS):
+        assert led.led.proposal(refusing(1, 2, 3), now_ms, LAG_MS) is None
+    alive = {number: node for number, node in refusing(1, 2).items() if number != 3}
+    assert led.led.proposal(alive, LAG_MS, LAG_MS) == Proposal(left(ENTRY, {3}), 1), "it looks after its followers"

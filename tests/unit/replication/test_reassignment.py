@@ -97,6 +97,8 @@ def test_a_leader_moves_though_others_are_not_in_sync() -> None:
     assert (ended.target, ended.leader_epoch, ended.isr) == ((), 6, copies([2, 1, 3]))
     assert advanced(entry_of((1, 2, 3), target=(3, 1, 2), isr=(1, 2)), ALL) is None, "but it is in sync itself"
     assert advanced(entry_of((1, 2, 3), target=(2, 1), isr=(1, 2)), ALL) is not None
+    full = ALL[2]._replace(registration=ALL[2].registration._replace(refuses=True))
+    assert advanced(entry, {**ALL, 2: full}) is None, "and its disk takes appends"
 
 
 def test_another_target_on_the_way_takes_what_was_added_back() -> None:

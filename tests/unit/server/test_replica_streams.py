@@ -17,6 +17,7 @@ from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.replication.leader import in_sync_of
 from brokerd.server.replication.leading import Leading
 from brokerd.server.replication.serving import ReplicaStream
+from brokerd.storage.refusals import Refusals
 from brokerd.wire.records import split_records
 from tests.support.build import raw_batch
 from tests.support.clock import START_WALL_MS, ManualClock
@@ -36,7 +37,7 @@ class Leader:
         self.image = SimpleNamespace(nodes=NODES, partition=lambda _tp: self.at)
         membership: Any = SimpleNamespace(image=self.image, node_id=1)
         client: Any = SimpleNamespace(clock=ManualClock())
-        self.leading = Leading(client, membership, self, 1_000)  # type: ignore[arg-type]
+        self.leading = Leading(client, membership, self, 1_000, Refusals("", ManualClock()))  # type: ignore[arg-type]
         self._membership = membership
         self.lead(1)
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from brokerd.cluster.keys import encode
 from brokerd.errors import Fate, NotLeaderError, NotReadyError
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.derived_files import write_snapshot
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.reader import FetchDataInfo
+from brokerd.replication.leader import left
 from brokerd.server.replication.copying import Copier
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.steps import Job
@@ -207,6 +209,33 @@ async def test_deleted_records_are_not_promised_by_a_leader_that_is_replaced(is_
         with pytest.raises(NotLeaderError) as refused:
             await deleted
         assert refused.value.fate is Fate.UNKNOWN
+
+
+async def test_a_follower_whose_disk_is_full_leaves_what_it_cannot_take(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("brokerd.storage.refusals._LASTING_MS", 0)
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        for number in (0, 1):
+            for node in all_of_them:
+                await node.hears(all_of_them.entry(1, 1), 2, number)
+            append(one.log(number), b"for both")
+        await until(lambda: all(two.log(number).ends.high_watermark == 1 for number in (0, 1)))
+        two.files.space_left = 0
+        append(one.log(0), b"for both" * 10_000)
+        await until(lambda: tp_of(0) in two.leading.unable)
+        assert two.leading.unable == {tp_of(0)}, "of the other one it has everything"
+        two.store.answers = [3]
+        running = asyncio.create_task(two.leading.run())
+        await until(lambda: two.store.asked)
+        running.cancel()
+        (changed,) = two.store.asked[0].values()
+        assert changed == encode(left(all_of_them.entry(1, 1), {2}))
+        assert two.refuses, "it has told the others"
+        two.files.space_left = None
+        await until(lambda: two.log(0).ends.durable_end == 2, "it goes on when there is room")
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
 
 
 async def test_a_log_start_that_cannot_be_written_holds_up_no_copies(

@@ -1,0 +1,38 @@
+"""That the disk refuses appends is said once, and once that it is over."""
+
+from __future__ import annotations
+
+import errno
+import logging
+
+import pytest
+
+from brokerd.storage.refusals import Refusals
+from tests.support.clock import ManualClock
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_each_end_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = ManualClock()
+    clock.advance(1_000)
+    refusals = Refusals("/data", clock)
+    refusals.worked()
+    for _ in range(20):
+        refusals.refused(FULL)
+        clock.advance(1_000)
+        refusals.worked()  # a few bytes fit
+        assert refusals.since_ms == 1_000
+        assert refusals.is_lasting == (clock.monotonic_ms() >= 6_000)
+    clock.advance(5_000)
+    for _ in range(2):
+        refusals.worked()
+    assert refusals.since_ms is None
+    assert not refusals.is_lasting
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("ERROR", "data.dir /data: appends are refused (No space left on device): make room, or repair the disk"),
+        ("INFO", "data.dir /data: appends are taken again"),
+    ]
+    refusals.refused(FULL)
+    assert len(caplog.records) == 3
