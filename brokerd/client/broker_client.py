@@ -532,7 +532,10 @@ class BrokerClient:
         return node if isinstance(node, str) else self._nodes.address(node)
 
     async def _remembered(self, metadata: Metadata) -> Metadata:
-        now_ms = self.clock.monotonic_ms()
+        now_ms, max_age_ms = self.clock.monotonic_ms(), self.config.metadata_max_age_ms
+        known = [(self._topics.get(topic.topic_id), topic) for topic in metadata.topics.values()]
+        if known and all(seen is not None and seen.topic == topic and now_ms - seen.at_ms < max_age_ms for seen, topic in known):
+            self._nodes.ask_another(self._nodes.any)  # a leader did not do, and this node knows no other: it may be cut off
         for topic in metadata.topics.values():
             seen = self._topics.pop(topic.topic_id, None)  # keeps the newest last
             newest = topic if seen is None or seen.topic == topic else topic.newer_than(seen.topic)

@@ -257,6 +257,17 @@ def test_metadata_is_asked_for_again_after_its_time(cluster: FakeCluster) -> Non
     assert [node.calls["ListOffsets"] for node in cluster.nodes] == [0, 0, 1]
 
 
+def test_a_node_that_knows_nothing_new_is_left_for_another(cluster: FakeCluster, client: BlockingClient) -> None:
+    """It may be cut off from the others, and lead for all that it knows."""
+    cluster.create("t")
+    client.metadata(["t"])
+    for node in cluster.nodes:
+        calls_of(node)
+    for _ in cluster.nodes:
+        client.metadata(["t"])
+    assert [calls_of(node) for node in cluster.nodes] == [{"Metadata": 1}] * len(cluster.nodes)
+
+
 def test_the_one_node_that_is_away_is_named(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     partitions = cluster.create("t")
     with client_of(cluster.servers, api_timeout_ms=500) as client:
