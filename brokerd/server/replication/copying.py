@@ -39,7 +39,7 @@ from brokerd.sharing import BROKER
 from brokerd.storage.checksummed_file import DocumentError
 from brokerd.wire.errors import from_proto
 from brokerd.wire.records import split_records
-from brokerd.wire.texts import plain_text
+from brokerd.wire.texts import in_plain_words, plain_text
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Copier:
                     raise NotReadyError(f"node {self._node_id} is not alive")
                 await self._follow(node)
             except (grpc.RpcError, grpc.aio.BaseError, BrokerdError, DecodeError) as error:
-                text = plain_text((error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error))
+                text = in_plain_words(error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else plain_text(str(error))
                 if text != problem:
                     logger.info("copies from node %d wait: %s", self._node_id, text)
                     problem = text
