@@ -166,11 +166,11 @@ def test_a_leader_moves_and_a_move_stops(cluster: Cluster, terminal: Terminal) -
     finally:
         cluster.resume(outside)
     wait_until(lambda: not copies(cluster, outside, "led"))
-    wait_until(lambda: "removed the copy of led-0: this node" in cluster.nodes[outside].log)
+    wait_until(lambda: "removed the copy of partition led-0: this node" in cluster.nodes[outside].log)
     log = "".join(node.log for node in cluster.nodes.values())
     assert f"moved the lead of partition 'led-0' to node {three} " in log
     assert f"moved partition 'led-0' to node {outside} " in log
-    assert "leads 1 partition more, or again" in log
+    assert "leads 1 partition from now on: led-0" in log
     assert [row.value for row in topic.rows()] == [b"row"]
 
 

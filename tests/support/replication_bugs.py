@@ -19,11 +19,11 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd, LogEnds
 from brokerd.partition.partition import FlushTask
 from brokerd.replication.follower import Common, Position, position_of
-from brokerd.replication.leader import Follower, LedPartition, Proposal, resigned
+from brokerd.replication.leader import Follower, LedPartition, Proposal
 from brokerd.server.cluster import controller
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership
-from brokerd.server.replication import copying, leading, serving
+from brokerd.server.replication import copying, serving
 from brokerd.server.replication.serving import ReplicaStream
 from tests.support.mutants import Mutants
 from tests.support.planting import Put
@@ -55,7 +55,7 @@ def acknowledged_before_the_flush(put: Put) -> None:
     put(FlushTask, "run", lazy)
 
 
-@rare(960)
+@rare(950)
 def followers_report_what_they_have_not_flushed(put: Put) -> None:
     def hasty(partition: ReplicatedPartition, durable_log_start: int) -> Position:
         return position_of(partition, durable_log_start)._replace(durable_end=partition.ends.log_end_offset)
@@ -222,11 +222,6 @@ def a_leader_that_is_gone_keeps_the_partition(put: Put) -> None:
 @bug(LedPartition, "proposal", first=880)
 def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     return None if self.partition.is_stopped else proposal(self, *args)
-
-
-@rare(2425)
-def a_node_that_stops_has_left(put: Put) -> None:
-    put(leading, "handed_over", lambda entry, nodes: resigned(entry, entry.leader, nodes))
 
 
 # --- copies that begin anew

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -399,15 +399,17 @@ def _pieces(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 async def _each(work: Iterable[Awaitable[T]]) -> list[T | WireError]:
     """What each gives, or its WireError; at the same time, and a single one without a pause in between."""
-    waiting = [_tried(one) for one in work]
-    return [await waiting[0]] if len(waiting) == 1 else await asyncio.gather(*waiting)
-
-
-async def _tried(work: Awaitable[T]) -> T | WireError:
-    try:
-        return await work
-    except WireError as error:
-        return error
+    waiting = [*work]
+    if len(waiting) == 1:
+        try:
+            return [await waiting[0]]
+        except WireError as error:
+            return [error]
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException) and not isinstance(one, WireError):
+            raise one
+    return cast("list[T | WireError]", found)
 
 
 def _raise_first(found: Iterable[object]) -> None:

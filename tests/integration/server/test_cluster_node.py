@@ -510,7 +510,6 @@ def test_a_node_that_joins_takes_over_the_log_time(caplog: pytest.LogCaptureFixt
         machines.clocks[2] = Behind()
         async with machines.node(1) as one, machines.node(2) as two:
             assert abs(one.broker.time.now_ms() - two.broker.time.now_ms()) < 5_000
-            assert "30 days" in caplog.text
             assert "ahead of this node's" in caplog.text
         async with machines.node(2) as two:
             assert abs(SystemClock().wall_ms() - two.broker.time.now_ms()) < 60_000, "alone, it keeps that"
