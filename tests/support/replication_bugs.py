@@ -136,7 +136,7 @@ def who_joins_is_not_counted_before_it_is_decided(count: Any, self: Any) -> None
     self._joining = joining
 
 
-@bug(LedPartition, "proposal", first=285)
+@bug(LedPartition, "proposal", first=5825)
 def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     self._joining, self._last, self._is_uncertain = None, None, False
     self._count()
@@ -227,7 +227,7 @@ def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *ar
 # --- copies that begin anew
 
 
-@bug(ReplicatedPartition, "snapshot_at", first=2420)
+@bug(ReplicatedPartition, "snapshot_at", first=3285)
 def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: ReplicatedPartition, offset: int) -> Any:
     return snapshot_at(self, offset)._replace(producers={})
 
