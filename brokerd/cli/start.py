@@ -65,10 +65,12 @@ async def _serve(config: BrokerConfig) -> None:
         stop_requested.set()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)  # a second signal ends the process at once
+        if daemon.has_opened_nothing:
+            signal.raise_signal(signal.SIGTERM)
 
+    daemon = Daemon(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, request_stop)
-    daemon = Daemon(config)
     reloads: set[asyncio.Task[None]] = set()
 
     def request_reload() -> None:

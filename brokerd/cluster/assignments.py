@@ -34,8 +34,8 @@ class Life(NamedTuple):
 Held = Mapping[bytes, HeldTopic]  # by topic id
 
 
-def to_remove(image: ClusterImage, directory_id: str, held: Held, node_id: int = NO_LEADER) -> list[bytes]:
-    """Topics to remove: those whose tombstone lists the directory, which then takes itself off, and those it has only heard of."""
+def to_remove(image: ClusterImage, directory_id: str, node_id: int, held: Held) -> list[bytes]:
+    """Topics to remove: those whose tombstone lists this directory or node, and those it has only heard of."""
     listed = [
         topic_id
         for topic_id, (tombstone, _) in image.tombstones.items()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from brokerd.cluster.election import ever_in_sync
 from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import PartitionEntry, Tombstone, TopicEntry, encode
-from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.ids import TopicIdPartition
 
 OPERATIONS_MAX = 128  # in one transaction: etcd's default of --max-txn-ops
 ABSENT = 0  # as a revision
@@ -87,8 +87,8 @@ def sweep(image: ClusterImage, topic_id: bytes) -> list[Transaction]:
     return [Transaction({keys.topic(topic_id): ABSENT, **chunk}, {}, tuple(chunk)) for chunk in chunks]
 
 
-def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str, node_id: int = NO_LEADER) -> Transaction:
-    """Takes a directory off a tombstone, once it holds nothing of the topic any more; the last one ends the tombstone."""
+def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str, node_id: int) -> Transaction:
+    """Takes a directory and its node off a tombstone, once it holds nothing of the topic any more; the last ones end it."""
     key, (tombstone, mod_revision) = image.keys.tombstone(topic_id), image.tombstones[topic_id]
     left = tombstone._replace(
         directory_ids=tuple(each for each in tombstone.directory_ids if each != directory_id),

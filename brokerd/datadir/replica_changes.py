@@ -75,8 +75,7 @@ class ReplicaChanges:
         """
         topic, partition = self._topics.any_by_id(tp.topic_id), self._partitions.replica(tp)
         if topic is None or partition is None:
-            name = f"{topic.name}-{tp.partition}" if topic is not None else str(tp)
-            raise NotLeaderError(f"{name} is not on this node any more")
+            raise NotLeaderError(f"partition {tp} is not on this node any more")
         self._opening.check_writable()
         partition.check_follows(leader_epoch)
         yield from self._give_up([tp])

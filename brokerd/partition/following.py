@@ -21,7 +21,7 @@ from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.log_state import LogState, Snapshot
 from brokerd.partition.markers import marker_of, read_marker
 from brokerd.partition.partition import NOBODY, LogResources, Partition
-from brokerd.partition.producer_state import NO_OFFSET, Marker, ProducerStateEntry, ProducerStates
+from brokerd.partition.producer_state import NO_OFFSET, Marker, ProducerStates
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, StampFlags, header_problem
@@ -175,15 +175,17 @@ class ReplicatedPartition(Partition):
         """What a log must know of batches that it does not have, if it begins with the batch at `offset`: of each producer those of
         its last batches that are below. Their offsets are told if they are sent again.
         """
-        before = list[tuple[int, ProducerStateEntry]]()
-        for producer_id, entry in self.producers.entries.items():
+        entries = self.producers.entries
+        before = {producer_id: entry for producer_id, entry in entries.items() if entry.batches[0].last_offset < offset}
+        split = {producer_id: entry for producer_id, entry in before.items() if entry.batches[-1].last_offset >= offset}
+        for producer_id, entry in split.items():
             batches = tuple(batch for batch in entry.batches if batch.last_offset < offset)
-            if batches:
-                first_offset = entry.txn_first_offset if entry.txn_first_offset < offset else NO_OFFSET
-                before.append((producer_id, entry._replace(batches=batches, txn_first_offset=first_offset)))
-        before.sort(key=lambda known: known[1].batches[-1].last_offset)
+            first_offset = entry.txn_first_offset if entry.txn_first_offset < offset else NO_OFFSET
+            before[producer_id] = entry._replace(batches=batches, txn_first_offset=first_offset)
+        if split:  # they have written less recently, then
+            before = dict(sorted(before.items(), key=lambda known: known[1].batches[-1].last_offset))
         epochs = self.core.epochs.below(offset)
-        return Snapshot(self.crc_seed, offset, epochs, dict(before), self.producers.forgotten_number)
+        return Snapshot(self.crc_seed, offset, epochs, before, self.producers.forgotten_number)
 
     def read_checked(self, offset: int, *, max_bytes: int) -> FetchDataInfo | DamagedRange:
         """As `read`, up to the log end, for a follower that is not in sync: what it lacks may have lain on the disk for long, so

@@ -279,6 +279,11 @@ class Partition:
         """Sets the replicas that are in sync, on a leader."""
         self.wake(self.core.set_in_sync(in_sync))
 
+    @property
+    def has_enough_in_sync(self) -> bool:
+        """False if acks=all is refused on a leader: fewer replicas are in sync than min.insync.replicas."""
+        return self.core.has_enough_in_sync
+
     def check_enough_in_sync(self) -> None:
         """Raises NotEnoughReplicasError or NotReadyError if nothing may be appended that all in-sync replicas shall have."""
         if self.core.is_cut_off:
@@ -287,7 +292,7 @@ class Partition:
                 fate=Fate.NOT_APPENDED,
                 retry_after_ms=_RETRY_AFTER_MS,
             )
-        if not self.core.has_enough_in_sync:
+        if not self.has_enough_in_sync:
             raise NotEnoughReplicasError(
                 f"{self.name}: {self.core.in_sync.members} of {self.core.in_sync.replicas} replicas are in sync, fewer than "
                 f"min.insync.replicas ({self.config.min_insync_replicas}): start the nodes that are missing",

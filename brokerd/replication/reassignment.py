@@ -25,8 +25,10 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
     if not target:
         return None
     added = tuple(node_id for node_id in target if node_id not in entry.replicas)
+    if any(node_id in nodes and replica_of(nodes[node_id]) in entry.out_of_sync for node_id in added):
+        return None  # a node removes its earlier copy first: it would keep that, damaged or not
     if added:
-        # What they may have left of an earlier time as replicas has never been in sync as what they are now.
+        # What others may have left of an earlier time as replicas has never been in sync as what they are now.
         old = tuple(copy for copy in entry.out_of_sync if copy.node_id not in added)
         return entry._replace(replicas=(*entry.replicas, *added), out_of_sync=old)
     isr = {replica.node_id: replica for replica in entry.isr}

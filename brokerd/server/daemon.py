@@ -164,6 +164,11 @@ class Daemon:
         audit.end()
         logger.info("stopped")
 
+    @property
+    def has_opened_nothing(self) -> bool:
+        """True while a start waits for the coordination store: the process may be ended at once."""
+        return self._cluster is not None and self._cluster.is_waiting
+
     async def _stop(self) -> None:
         assert self._broker is not None
         assert self._service is not None

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Awaitable
 
 from brokerd.errors import BrokerdError
 
 # After the grace period: the metrics endpoint and gRPC stop, threads finish their reads, logs are closed.
 REST_MS = 1_750
-_LOOK_S = 0.1
 _PARTITION_MS = 10  # index, snapshot and their syncs, many at a time; 5,000 fit into a minute
 
 
@@ -41,18 +39,3 @@ async def within(seconds: float, step: Awaitable[object]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.shield(step)
-
-
-async def end_if_asked() -> None:
-    """Ends this process, as if it did not handle signals, once it is asked to stop: for a start that waits, and has nothing to
-    lose.
-
-    brokerd/cli/start.py only notes the first signal, and gives both back to the system, so that a second one ends the process at
-    once: that is how the first one is seen here. A process that handles signals in another way goes on.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    if handler is signal.SIG_DFL:
-        return
-    while signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # noqa: ASYNC110 - there is no event for it
-        await asyncio.sleep(_LOOK_S)
-    signal.raise_signal(signal.SIGTERM)

@@ -23,6 +23,7 @@ from brokerd.coordination.watch import Changes, watch
 from brokerd.errors import CoordinationError
 from brokerd.testing.memory_etcd import OPERATIONS_MAX, MemoryEtcd
 from tests.support.certificates import Authority
+from tests.support.clock import ManualClock
 from tests.support.loop import all_wait, one_turn
 from tests.support.ports import held_port
 from tests.support.real_etcd import ETCD, MISSING, RealEtcd
@@ -538,6 +539,23 @@ def test_a_value_of_hostile_size_is_refused(tmp_path: Path) -> None:
         assert "refused the request (" in (await refused(client.read("/"))).message
 
     run("memory", tmp_path, scenario)
+
+
+def test_a_last_attempt_with_little_time_does_not_hide_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        clock, causes = ManualClock(), ["it has no leader", "no response in time"]
+        client = CoordinationClient(["127.0.0.1:1"], clock, timeout_ms=600)
+
+        async def call(*_asked: object) -> None:
+            clock.advance(450)
+            raise CoordinationError(causes.pop(0), is_fate_unknown=True)
+
+        monkeypatch.setattr(client, "_call", call)
+        assert (await refused(client.check())).message == "it has no leader"
+        assert not causes
+        await client.close()
+
+    asyncio.run(scenario())
 
 
 def test_large_values_are_read_in_smaller_pages(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def every_node_holds_every_partition(put: Put) -> None:
 @MUTANTS.add
 def what_was_only_heard_of_stays(put: Put) -> None:
     original = assignments.to_remove
-    put(assignments, "to_remove", lambda image, directory_id, _held: original(image, directory_id, {}))
+    put(assignments, "to_remove", lambda image, directory_id, node_id, _held: original(image, directory_id, node_id, {}))
 
 
 def test_an_emptied_store_removes_nothing() -> None:

@@ -45,7 +45,7 @@ class Directory:
 
     def follow(self, image: ClusterImage) -> list[bytes]:
         """Agrees with the image. Returns the topics of whose tombstones it may be taken off."""
-        removed = assignments.to_remove(image, self.life.directory_id, self.held)
+        removed = assignments.to_remove(image, self.life.directory_id, self.life.node_id, self.held)
         for topic_id in removed:
             self.held.pop(topic_id, None)
             self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp.topic_id != topic_id}
@@ -152,7 +152,7 @@ class Simulation:
         """A directory agrees with what its node has seen, and is taken off the tombstones."""
         for topic_id in self.directories[node].follow(self.images[node]):
             if topic_id in self.images[node].tombstones:
-                transaction = changes.data_removed(self.images[node], topic_id, DIRECTORIES[node])
+                transaction = changes.data_removed(self.images[node], topic_id, DIRECTORIES[node], node)
                 self.facts["data removed"] += self.store.transact(transaction)
 
     def settle(self) -> None:

@@ -12,11 +12,11 @@ import contextlib
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from brokerd.cluster.changes import OPERATIONS_MAX, sweep
-from brokerd.cluster.election import elect, replica_of
-from brokerd.cluster.image import ClusterImage, Node, PartitionAt
+from brokerd.cluster.election import elect
+from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_store import COORDINATOR_LOG
@@ -80,9 +80,7 @@ class Controller:
 
     def _changed(self, tp: TopicIdPartition, entry: PartitionEntry, image: ClusterImage) -> PartitionEntry | None:
         """The entry that is due in place of a partition's; None if none is."""
-        changed = elect(entry, image.nodes)
-        if changed is None and not _removes_copy(entry, image.nodes):
-            changed = advanced(entry, image.nodes)
+        changed = elect(entry, image.nodes) or advanced(entry, image.nodes)
         if changed is None and tp == COORDINATOR_LOG:
             changed = grown(entry, self._default_factor, image.nodes, Counter())
         return changed
@@ -100,7 +98,8 @@ class Controller:
         left = [name for name, _, after in leaders if after == NO_LEADER]
         elected = [f"{name} on node {after}" for name, _, after in leaders if after != NO_LEADER]
         if left:
-            logger.warning("%s no leader, until a node that has all of their records is back: %s", _have(len(left)), some_of(left))
+            text = "no leader for %s, until a node that has all records is back: %s"
+            logger.warning(text, counted(len(left), "partition"), some_of(left))
         if elected:
             logger.info("elected leaders of %s: %s", counted(len(elected), "partition"), some_of(elected))
         moved = [image.partition_name(tp) for tp, at, entry in due if entry.leader == at.entry.leader]
@@ -113,13 +112,3 @@ class Controller:
         for (topic_id, _), since_ms in self._orphans.items():
             if now_ms - since_ms >= _ORPHANED_MS and await run(self._client, sweep(image, topic_id)) is not None:
                 logger.info("swept the partitions of topic id %s, which has no topic", topic_id.hex())
-
-
-def _removes_copy(entry: PartitionEntry, nodes: Mapping[int, Node]) -> bool:
-    """True while a node that gets a copy has yet to remove an earlier one: it would keep that, damaged or not."""
-    added = (nodes[node_id] for node_id in entry.target if node_id in nodes and node_id not in entry.replicas)
-    return any(replica_of(node) in entry.out_of_sync for node in added)
-
-
-def _have(count: int) -> str:
-    return f"{counted(count, 'partition')} {'has' if count == 1 else 'have'}"

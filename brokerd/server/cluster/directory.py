@@ -115,7 +115,7 @@ class ClusterDirectory:
         return {topic.id: HeldTopic(entry_of(topic), topic.partitions_here) for topic in self._topics.all()}
 
     def _to_remove(self) -> list[bytes]:
-        found = to_remove(self._membership.image, self._membership.directory_id, self._held(), self._node_id)
+        found = to_remove(self._membership.image, self._membership.directory_id, self._node_id, self._held())
         return [topic_id for topic_id in found if topic_id != COORDINATOR.id]  # which nobody deletes
 
     async def _remove(self, topic_id: bytes) -> None:

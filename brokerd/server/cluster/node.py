@@ -42,7 +42,6 @@ from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading, ReplicationFigures
-from brokerd.server.stopping import end_if_asked
 from brokerd.storage.files import Files
 
 logger = logging.getLogger(__name__)
@@ -75,6 +74,7 @@ class ClusterNode:
         read."""
         self._config = config
         self._waits = waits
+        self.is_waiting = False  # for the store, having opened nothing yet
         self._keys = Keys(config.cluster_name)
         self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
@@ -99,20 +99,18 @@ class ClusterNode:
 
     async def _reach_store(self) -> None:
         """Waits for a store that is away: after a power cut it may come later than this node. Raises CoordinationError."""
-        ending = asyncio.create_task(end_if_asked())
-        try:
-            while True:
-                try:
-                    await self._client.check()
-                    return
-                except CoordinationError as error:
-                    if not (self._waits and error.is_away):
-                        raise
-                    servers = self._config.coordination_servers
-                    logger.warning("%s: waiting for it, as long as it takes (coordination.servers is %s)", error, servers)
-                    await asyncio.sleep(_STORE_AWAY_S)
-        finally:
-            ending.cancel()
+        self.is_waiting = True
+        while True:
+            try:
+                await self._client.check()
+                break
+            except CoordinationError as error:
+                if not (self._waits and error.is_away):
+                    raise
+                servers = self._config.coordination_servers
+                logger.warning("%s: waiting for it, as long as it takes (coordination.servers is %s)", error, servers)
+                await asyncio.sleep(_STORE_AWAY_S)
+        self.is_waiting = False
 
     async def join(
         self,
@@ -257,12 +255,11 @@ class ClusterNode:
 
     def figures(self) -> ClusterFigures:
         """The cluster in numbers."""
-        is_registered = self._membership.life is not None
         return ClusterFigures(
             len(self.image.nodes),
             sum(at.entry.leader == NO_LEADER for _, at in self.image.partitions()),
-            is_registered and self.controller_id == self.node_id,  # without its lease it holds no election
-            is_registered,
+            self.is_registered and self.controller_id == self.node_id,  # without its lease it holds no election
+            self.is_registered,
             self._client.calls,
             self._client.failed_calls,
             self._client.call_ns / 1e9,

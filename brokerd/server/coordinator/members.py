@@ -269,6 +269,7 @@ class Members:
         """Forgets a partition whose topic is deleted."""
         for producer_id in list(self._partitions.get(tp, ())):
             self._end(producer_id, tp)
+        self._named.pop(tp, None)
         self.deleted([tp.topic_id])
 
     def deleted(self, topic_ids: Iterable[bytes]) -> None:
@@ -533,6 +534,7 @@ class Members:
                 if has_any:
                     asked[partition] = epoch
                 elif partition.leads_in(epoch):
+                    self._named.pop(partition.tp, None)
                     partition.wake(partition.release(UNSETTLED))
             try:
                 for at in range(0, len(asked), SETTLED_MAX):

@@ -15,12 +15,12 @@ from brokerd.cluster.image import Node
 from brokerd.cluster.keys import encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.errors import CoordinationError, Fate, NotLeaderError, some_of
+from brokerd.errors import CoordinationError, Fate, NotLeaderError, counted, some_of
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.purgatory import Purgatory, TimingWheel
-from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, has_enough_in_sync, resigned
+from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, resigned
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.paging import Pauses
 from brokerd.storage.refusals import Refusals
@@ -145,7 +145,7 @@ class Leading:
         for led in list(self._led.values()):
             entry = led.entry
             under_replicated += len(entry.isr) < len(entry.replicas)
-            under_min_isr += not has_enough_in_sync(entry, led.partition.config.min_insync_replicas)
+            under_min_isr += not led.partition.has_enough_in_sync
             reassigning += bool(entry.target)
             lag = Lag(*map(max, lag, led.lag(now_ms)))
             await pauses.after()
@@ -183,11 +183,7 @@ class Leading:
 
     def _tell_of_too_few(self) -> None:
         """Says which partitions have begun, or ceased, to refuse acks=all."""
-        too_few = {
-            tp
-            for tp, led in self._led.items()
-            if not led.is_over and not has_enough_in_sync(led.entry, led.partition.config.min_insync_replicas)
-        }
+        too_few = {tp for tp, led in self._led.items() if not led.is_over and not led.partition.has_enough_in_sync}
         fallen, risen = too_few - self._too_few, self._too_few & self._led.keys() - too_few
         self._too_few = too_few
         for tps, level, text in (
@@ -195,8 +191,7 @@ class Leading:
             (risen, logging.INFO, "enough replicas in sync again"),
         ):
             if tps:
-                have = "partition has" if len(tps) == 1 else "partitions have"
-                logger.log(level, "%d %s %s: %s", len(tps), have, text, some_of(sorted(map(self._name, tps))))
+                logger.log(level, "%s, for %s: %s", text, counted(len(tps), "partition"), some_of(sorted(map(self._name, tps))))
 
     async def hand_over(self) -> None:
         """Before a stop: lets others lead what this node leads, where one is in sync and alive."""
@@ -261,5 +256,4 @@ class Leading:
         return partition is not None and partition.is_stopped
 
     def _name(self, tp: TopicIdPartition) -> str:
-        partition = self._partitions.replica(tp)
-        return partition.name if partition is not None else str(tp)
+        return self._membership.image.partition_name(tp)

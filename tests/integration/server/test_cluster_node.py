@@ -408,12 +408,12 @@ def test_the_log_says_what_happens_to_the_cluster(caplog: pytest.LogCaptureFixtu
                 await becomes(lambda: [one.is_leader for one in two.broker.partitions.of_clients()].count(True) > 0, True)
                 caplog.clear()
             await until_said(logging.WARNING, "node 2 at * is gone")
-            few = "7 partitions have fewer replicas in sync than min.insync.replicas, and acks=all waits: "
+            few = "fewer replicas in sync than min.insync.replicas, and acks=all waits, for 7 partitions: "
             await until_said(logging.WARNING, few + "copies-0, copies-1, copies-2, copies-3, copies-4 and 2 more")
             assert sum("in sync are now: " in text for text in said(logging.INFO)) < 7, (
                 "a line for each change, not for each partition"
             )
-            leaderless = [text for text in said(logging.WARNING) if "has no leader, until" in text]
+            leaderless = [text for text in said(logging.WARNING) if "no leader for 1 partition, until" in text]
             assert [text.rpartition(": ")[2] in ("alone-0", "alone-1") for text in leaderless] == [True]
             async with machines.node(2):
                 again = few.replace(

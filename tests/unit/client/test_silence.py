@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -15,7 +14,7 @@ from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, list_offsets
-from brokerd.client.silence import Awaited, patience_ms
+from brokerd.client.silence import NOTHING, Asked, Awaited, Silence, patience_ms
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ConsumerConfig
 from brokerd.producer.producer import Producer
@@ -81,11 +80,12 @@ def test_a_call_waits_at_a_leader_that_is_listed_until_another_one_leads(cluster
     partition = cluster.create("t")[1]
     client.list_offsets({partition.tp: OffsetSpec.LATEST})
     cluster.nodes[1].is_silent = True
-    before = asked_about(cluster)
+    before, connections = asked_about(cluster), dict(client.broker_client._connections)
     call = client.loop_thread.submit(list_offsets(client.broker_client, {partition.tp: OffsetSpec.LATEST}))
     wait_until(lambda: asked_about(cluster) > before + 2)
     assert not call.has_ended
     assert cluster.nodes[1].calls["ListOffsets"] == 2, "it is not repeated"
+    assert connections.items() <= client.broker_client._connections.items(), "no connection is given up"
     partition.leader, partition.leader_epoch = 2, 2
     wait_until(lambda: call.has_ended)
     assert isinstance(call.outcome()[partition.tp], OffsetAndTimestamp)
@@ -174,17 +174,36 @@ def test_a_node_alone_is_waited_for(broker: FakeBroker, monkeypatch: pytest.Monk
         assert broker.calls["Metadata"] == 2
 
 
-def test_the_next_bootstrap_server_is_asked_soon_when_the_first_hangs(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brokerd.client.broker_client._FIRST_ATTEMPT_MS", 30)
+async def test_a_request_that_is_parked_is_expected_later() -> None:
+    looked: list[str] = []
+    has_looked = asyncio.Event()
 
-    async def version(servers: str) -> str:
-        client = BrokerClient(config(servers), SystemClock())
+    async def look_into(address: str, _waiting: Sequence[Awaited]) -> None:
+        looked.append(address)
+        if looked.count("silent") > 2:
+            has_looked.set()
+
+    silence = Silence(3, look_into)
+    silence.begin("parked", Asked({}, LONG_MS))
+    silence.begin("silent", NOTHING)
+    await has_looked.wait()
+    silence.close()
+    assert "parked" not in looked
+
+
+def test_the_next_bootstrap_server_is_asked_soon_when_the_first_hangs(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brokerd.client.broker_client._FIRST_ATTEMPT_MS", 30)
+    cluster.nodes[0].is_silent = True
+
+    async def version() -> str:
+        client = BrokerClient(config(cluster.servers), SystemClock())
         try:
             async with asyncio.timeout(DEADLINE_S):  # the share of an address is longer
                 return (await client.server_info()).software_version
         finally:
             await client.close()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.closing(LoopThread()) as loop:
-        silent = f"127.0.0.1:{listener.getsockname()[1]}"
-        assert loop.run(version(f"{silent},127.0.0.1:{broker.port}")) == "9.9"
+    with contextlib.closing(LoopThread()) as loop:
+        assert loop.run(version()) == "9.9"

@@ -28,9 +28,13 @@ def test_copies_that_are_being_made_do_not_count_towards_min_insync_replicas() -
 
 
 def test_a_copy_that_is_made_anew_before_the_last_one_was_removed_does_not_count_either() -> None:
-    """A move was stopped and asked for again, and node 2 stands still: it is listed, so that it removes what it has."""
+    """A move was stopped and asked for again: node 2 is listed, so that it removes what it has, and is added once it has, or if
+    that is a disk that it has no more."""
     nodes = {number: Node(number, number, Registration("h", 1, f"d{number}")) for number in (1, 2)}
-    added = advanced(PartitionEntry((1,), (copy(1),), leader=1, out_of_sync=(copy(2),), target=(2,)), nodes)
+    entry = PartitionEntry((1,), (copy(1),), leader=1, out_of_sync=(copy(2),), target=(2,))
+    assert advanced(entry, nodes) is None
+    assert has_enough_in_sync(entry, 2), "it takes records meanwhile"
+    added = advanced(entry._replace(out_of_sync=(InSyncReplica(2, "former"),)), nodes)
     assert added is not None
     assert added.replicas == (1, 2)
     assert in_sync_of(added) == ([], 1, 1)

@@ -22,6 +22,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import (
     FreezeMembersRequest,
     FreezeMembersResponse,
+    HangingPartitionsRequest,
     PreparedHold,
     PreparedHoldsRequest,
     PreparedHoldsResponse,
@@ -57,6 +58,15 @@ async def commit(running: InnerCluster, member: MemberOpened, version: int = 0, 
     count = records or len(running.tps)
     asked = end_request(NAME, Execution(version, f"e{version}", "r"), [(member, count)], running.tps, rows=count)
     await running.nodes[0].broker.transactions.commit(PRINCIPAL, asked)
+
+
+async def half_marked(running: InnerCluster) -> MemberOpened:
+    """A member whose commit is prepared, with markers everywhere but at node 2, which is not reached for them."""
+    member = await begin(running)
+    running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
+    with pytest.raises(NotReadyError):
+        await commit(running, member)
+    return member
 
 
 def shown(running: InnerCluster) -> list[int]:
@@ -180,10 +190,7 @@ async def test_nothing_is_visible_before_all_markers_are_durable() -> None:
 
 async def test_a_leader_that_starts_holds_back_what_is_prepared() -> None:
     async with cluster(ManualClock(), nodes=3) as running:
-        member = await begin(running)
-        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
-        with pytest.raises(NotReadyError):
-            await commit(running, member)
+        member = await half_marked(running)
         await running.stop(1)
         running.loses = lambda node_id, name: name == "PreparedHolds" or (name == "WriteMarkers" and node_id == 2)
         await running.start(1)
@@ -204,10 +211,7 @@ async def test_a_leader_that_starts_holds_back_what_is_prepared() -> None:
 
 async def test_a_leader_whose_release_went_to_the_one_before_asks_again() -> None:
     async with cluster(ManualClock(), nodes=3) as running:
-        member = await begin(running)
-        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
-        with pytest.raises(NotReadyError):
-            await commit(running, member)
+        member = await half_marked(running)
         await running.stop(1)
         await running.start(1)
         members = running.nodes[1].broker.members
@@ -221,6 +225,20 @@ async def test_a_leader_whose_release_went_to_the_one_before_asks_again() -> Non
         assert shown(running) == [1, 1, 1, 1]
 
 
+async def test_what_the_coordinator_named_is_forgotten_with_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords has passed it, so nothing of it is held back."""
+    async with cluster(ManualClock(), nodes=3) as running:
+        await half_marked(running)
+        await running.stop(1)
+        await running.start(1)
+        members, log = running.nodes[1].broker.members, running.nodes[1].log(running.tps[1])
+        assert not await members.settle()
+        monkeypatch.setattr(log.look_ups, "has_transactions", lambda _from_offset: False)
+        assert await members.settle()
+        found = await members.hanging_partitions(HangingPartitionsRequest(coordinator_epoch=epoch(running)))
+        assert not found.partitions
+
+
 async def former(_asked: ReleaseRequest) -> ReleaseResponse:
     """Of a node that led before."""
     return ReleaseResponse()
@@ -228,10 +246,7 @@ async def former(_asked: ReleaseRequest) -> ReleaseResponse:
 
 async def test_what_is_released_while_a_leader_asks_takes_effect_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster(ManualClock(), nodes=3) as running:
-        member = await begin(running)
-        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
-        with pytest.raises(NotReadyError):
-            await commit(running, member)
+        member = await half_marked(running)
         await running.stop(1)
         running.loses = lambda node_id, name: name == "PreparedHolds" or (name == "WriteMarkers" and node_id == 2)
         await running.start(1)

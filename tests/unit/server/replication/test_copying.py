@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.cluster.keys import encode
+from brokerd.cluster.keys import decode_partition, encode
 from brokerd.errors import Fate, NotLeaderError, NotReadyError
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.derived_files import write_snapshot
@@ -93,6 +93,19 @@ async def test_a_follower_that_is_registered_anew_reports_again() -> None:
         for node in all_of_them:
             node.registers(2, 30)
         await until(lambda: led.proposal(one.image.nodes, 0, LAG_MS) is not None, "it may join")
+
+
+async def test_a_node_that_stops_hands_over_what_it_leads_and_stays_in_sync() -> None:
+    async with copies(3) as all_of_them:
+        one, two, _ = all_of_them
+        entry = all_of_them.entry(1, 1)
+        await one.hears(entry, 2)
+        await one.hears(all_of_them.entry(2, 1), 2, 1)
+        await one.leading.hand_over()
+        (asked,) = one.store.asked[:1]
+        assert [decode_partition(value) for value in asked.values()] == [
+            entry._replace(leader=two.id, leader_node_epoch=12, leader_epoch=2)
+        ]
 
 
 async def test_a_watch_that_is_silent_does_not_hold_up_further_changes(monkeypatch: pytest.MonkeyPatch) -> None:
