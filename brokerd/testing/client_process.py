@@ -7,6 +7,7 @@ Each command is a method; a reply holds a result or an error, and for `rows` an 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from brokerd.client.bounds import ranges_of
 from brokerd.client.columns import FetchedBatch
 from brokerd.client.fetching import PartitionFetcher
 from brokerd.client.offsets import OffsetSpec
+from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import BrokerdError
@@ -24,6 +26,8 @@ from brokerd.ids import TopicIdPartition
 from brokerd.producer.producer import Producer
 from brokerd.testing.channel import Channel, Message, error_head
 
+_NODES_WITHIN_MS = 30_000
+_LOOK_S = 0.01
 Reply = tuple[dict[str, Any], pa.Buffer | bytes]
 
 
@@ -46,11 +50,24 @@ class _Client:
         self._client = BlockingClient(from_mapping(ClientConfig, settings))
         self._producer: Producer | None = None
         self.commands: dict[str, Callable[[Message], Reply]] = {
+            "wait_for_nodes": self._wait_for_nodes,
             "create_topic": self._create_topic,
             "look_up": self._look_up,
             "append": self._append,
             "rows": self._rows,
         }
+
+    def _wait_for_nodes(self, message: Message) -> Reply:
+        """Returns once each node knows all of them: until then, one may create a topic without regard to the others."""
+        addresses, clock = message.head["nodes"], SystemClock()
+        for address in addresses:
+            with BlockingClient(from_mapping(ClientConfig, {**self._settings, "bootstrap.servers": address})) as client:
+                end_ms = clock.monotonic_ms() + _NODES_WITHIN_MS
+                while len(client.describe_cluster([]).nodes) < len(addresses):
+                    if clock.monotonic_ms() > end_ms:
+                        raise BrokerdError(f"the node at {address} does not know all others after {_NODES_WITHIN_MS} ms")
+                    time.sleep(_LOOK_S)
+        return {}, b""
 
     def _create_topic(self, message: Message) -> Reply:
         head = message.head

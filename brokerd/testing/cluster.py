@@ -77,8 +77,8 @@ class Cluster:
             self._stack.__exit__(kind, error, trace)
 
     def start(self) -> None:
-        """Starts the coordination store and the nodes; returns once all of them serve. Raises BrokerFailedError with the node's log
-        if one fails to start."""
+        """Starts the coordination store and the nodes; returns once all of them serve and know each other. Raises BrokerFailedError
+        with the node's log if one fails to start."""
         self._refuse_fork()
         if self._coordination is not None or self._ports:
             raise BrokerdError("this Cluster was started before: make another")
@@ -97,6 +97,7 @@ class Cluster:
                 self._nodes[node_id] = node
             self._clients = Clients(self._new_client)
             stack.callback(self._clients.close)
+            self._ask_client({"do": "wait_for_nodes", "nodes": [node.bootstrap_servers for node in self._nodes.values()]})
             self._stack = stack.pop_all()
 
     def close(self) -> None:
