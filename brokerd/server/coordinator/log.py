@@ -152,8 +152,8 @@ class CoordinatorLog:
             offset = found.next_offset
 
     def append(self, records: Sequence[CoordinatorRecord]) -> None:
-        """Appends records, all or none; a later `durable` makes them durable. Raises StorageError and others: the records must then
-        not be applied.
+        """Appends records, all or none; a later `durable` makes them durable. Raises StorageError, NotEnoughReplicasError and
+        others: the records must then not be applied.
         """
         self._append([*self._late, *records])
         self._late = []
@@ -174,6 +174,7 @@ class CoordinatorLog:
         partition = self._partition
         assert partition is not None, "made before"
         self._check_leads()
+        partition.check_enough_in_sync()
         batch = _batch(records, partition.crc_seed, self._clock.wall_ms())
         now_ms, ahead_ms = self._time.stamp_ms()
         info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=CALLER.get())

@@ -16,8 +16,9 @@ import pytest
 from brokerd.coordinator.records import decode
 from brokerd.coordinator.snapshot import StateWriter
 from brokerd.datadir.topic_store import COORDINATOR
-from brokerd.errors import StorageError, WireError
+from brokerd.errors import NotEnoughReplicasError, StorageError, WireError
 from brokerd.offline.doctor import accept_damaged
+from brokerd.partition.core import InSync
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import values_of, walk_batches
 from brokerd.server.coordinator import log as coordinator_log
@@ -36,6 +37,7 @@ from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.inner_broker import PRINCIPAL, TransactionBroker, end_request, running
 from tests.support.transaction_bench import Execution, commit_of, known_of, totals
+from tests.support.wait import DEADLINE_S
 
 IDS = 6
 PIECES = IDS + 1  # of a state of two records each; the last is its end
@@ -157,6 +159,21 @@ async def test_entries_wait_for_the_next_batch_up_to_a_number(monkeypatch: pytes
         for number, recorded in enumerate((0, 2, 2)):
             broker.transactions._record_completed(f"id-{number}", PRINCIPAL, CommitPrepared(txn_version=0))
             assert len(events_in(broker)) == before + recorded
+
+
+async def test_nothing_is_decided_while_too_few_copies_are_in_sync() -> None:
+    written = Execution(0, "e", "r")
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        member = await broker.init("id", written, b"m" * 16)
+        request = end_request("id", written, [(member, 0)])
+        before = events_in(broker)
+        log_of(broker).set_in_sync(InSync(members=1, replicas=3))
+        with pytest.raises(NotEnoughReplicasError, match="1 of 3 replicas are in sync"):
+            async with asyncio.timeout(DEADLINE_S):
+                await broker.transactions.commit(PRINCIPAL, request)
+        assert events_in(broker) == before
+        log_of(broker).set_in_sync(InSync(members=3, replicas=3))
+        await broker.transactions.commit(PRINCIPAL, request)
 
 
 def events_in(broker: TransactionBroker) -> list[str]:
