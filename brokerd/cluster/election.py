@@ -2,8 +2,8 @@
 election.
 
 Each node gets its share of replicas, and of leaders. A partition's replicas go to the nodes with the fewest, each to a rack that
-has none of them yet while there is one: a rack that fails takes one copy. The one of them that leads the fewest partitions is
-preferred as leader, and comes first.
+has none of them yet while there is one: a rack that fails takes one copy. A node whose disk refuses appends comes last. The one of
+them that leads the fewest partitions is preferred as leader, and comes first.
 
 A partition needs a leader if its leader's registration is gone, or is another one, or if the leader is no longer in sync. The new
 one is the first replica, in order of preference, that is in sync and alive *with the directory that was in sync*: a node that
@@ -59,7 +59,16 @@ def spread(
     left = [nodes[node_id] for node_id in sorted(nodes) if node_id not in without]
     while left and len(chosen) < count:
         racks = Counter(node.registration.rack for node in (*beside, *chosen) if node.registration.rack)
-        best = min(left, key=lambda node: (racks[node.registration.rack], replicas[node.id], leaders.get(node.id, 0), node.id))
+        best = min(
+            left,
+            key=lambda node: (
+                node.registration.refuses,
+                racks[node.registration.rack],
+                replicas[node.id],
+                leaders.get(node.id, 0),
+                node.id,
+            ),
+        )
         left.remove(best)
         chosen.append(best)
         replicas[best.id] += 1
@@ -68,7 +77,7 @@ def spread(
 
 def _place_one(nodes: Mapping[int, Node], replication_factor: int, replicas: Counter[int], leaders: Counter[int]) -> PartitionEntry:
     chosen = [nodes[node_id] for node_id in spread(nodes, replication_factor, replicas, leaders=leaders)]
-    chosen.sort(key=lambda node: (leaders[node.id], node.id))
+    chosen.sort(key=lambda node: (node.registration.refuses, leaders[node.id], node.id))
     leaders[chosen[0].id] += 1
     return PartitionEntry(
         replicas=tuple(node.id for node in chosen),

@@ -68,6 +68,13 @@ def test_too_few_racks_do_not_matter() -> None:
         assert sorted(entry.replicas) == [1, 2, 3]
 
 
+def test_a_node_whose_disk_refuses_appends_gets_new_replicas_last() -> None:
+    image = cluster("a", "b", "b")
+    image.put(KEYS.node(1), encode(Registration("host", 9092, "d1", "a", refuses=True)), create_revision=10, mod_revision=40)
+    assert all(sorted(entry.replicas) == [2, 3] for entry in place(image, 4, 2)), "whatever its rack"
+    assert all(entry.replicas[0] != 1 and len(entry.replicas) == 3 for entry in place(image, 4, 3))
+
+
 def test_a_new_partition_needs_no_election() -> None:
     image = cluster("", "", "")
     for entry in place(image, 5, 2):
