@@ -13,7 +13,7 @@ from brokerd.cli.topic_lookup import with_nearest_name
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
-from brokerd.errors import ClientError, UnknownTopicOrPartitionError, counted
+from brokerd.errors import ClientError, UnknownTopicOrPartitionError, counted, some_of
 from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, address_of
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
 from brokerd.wire.v1.topics_pb2 import DrainNodeResponse, NamedPartition
@@ -33,11 +33,7 @@ def print_nodes(args: argparse.Namespace) -> None:
 def print_status(args: argparse.Namespace) -> None:
     """Prints nodes and partitions. Raises BrokerdError, UsageError."""
     with connect(args) as client:
-        cluster, coordinator_id = client.describe_cluster(args.topics or None, internal=True), client.find_coordinator()
-        for topic in cluster.topics if args.topics else ():
-            error = error_in(topic)
-            if error is not None:
-                raise with_nearest_name(client, topic.name, error)
+        cluster, coordinator_id = _described(args, client), client.find_coordinator()
     document = {
         "cluster_name": cluster.cluster_name or None,
         "cluster_id": cluster.cluster_id,
@@ -47,6 +43,16 @@ def print_status(args: argparse.Namespace) -> None:
         "partitions": [_partition_document(name, partition) for name, partition in _shown(args, cluster)],
     }
     show(args, document, _status_lines(cluster, coordinator_id, _shown(args, cluster)))
+
+
+def _described(args: argparse.Namespace, client: BlockingClient) -> MetadataResponse:
+    """The cluster with the topics that were asked for, or all. Raises BrokerdError."""
+    cluster = client.describe_cluster(args.topics or None, internal=True)
+    for topic in cluster.topics if args.topics else ():
+        error = error_in(topic)
+        if error is not None:
+            raise with_nearest_name(client, topic.name, error)
+    return cluster
 
 
 def _status_lines(cluster: MetadataResponse, coordinator_id: int, partitions: Sequence[_Named]) -> Iterator[str]:
@@ -162,6 +168,41 @@ def move_leader(args: argparse.Namespace) -> None:
                 "'brokerd cluster reassign'"
             )
         _move(args, client, (args.node, *(node_id for node_id in held if node_id != args.node)), is_leader_enough=True)
+
+
+def elect_leaders(args: argparse.Namespace) -> None:
+    """Lets the preferred leaders lead, the first replica of each partition. Raises BrokerdError, UsageError."""
+    _check_timeout(args)
+    with connect_to_change(args) as client:
+
+        def led_by_others() -> list[_Named]:
+            return [(name, one) for name, one in _partitions(_described(args, client)) if one.leader != one.replicas[0]]
+
+        def left() -> str:
+            waiting = [f"{name}-{one.partition}" for name, one in led_by_others() if (name, one.partition) in begun]
+            return f"{counted(len(waiting), 'partition')} left: {some_of(waiting)}" if waiting else ""
+
+        found = led_by_others()
+        due = [(name, one) for name, one in found if one.replicas[0] in one.isr and not one.target]
+        begun = {(name, one.partition) for name, one in due}
+        for name, one in due:
+            client.reassign_partition(name, one.partition, one.replicas)
+        if args.wait:
+            _wait(args, left, "TOPIC PARTITION")
+    staying = [(name, one) for name, one in found if (name, one.partition) not in begun]
+    document = {
+        "moving": [{"topic": name, "partition": one.partition, "leader": one.replicas[0]} for name, one in due],
+        "staying": [{"topic": name, "partition": one.partition, "leader": known(one.leader)} for name, one in staying],
+        "is_done": args.wait,
+    }
+    verb = "is" if args.wait else "will be"
+    lines = [f"{name}-{one.partition} {verb} led by node {one.replicas[0]}" for name, one in due]
+    for name, one in staying:
+        why = f"it moves to {listed(one.target)}" if one.target else f"node {one.replicas[0]} is not in sync"
+        lines.append(
+            f"{name}-{one.partition} stays {f'with node {one.leader}' if one.leader != NO_LEADER else 'without a leader'}: {why}"
+        )
+    show(args, document, lines or ["every partition is led by its preferred leader"])
 
 
 def _node_ids(args: argparse.Namespace) -> tuple[int, ...]:

@@ -550,6 +550,7 @@ examples:
   brokerd cluster status --under-replicated
   brokerd cluster reassign events 0 --replicas 2,3,4 --wait
   brokerd cluster drain 3 --wait
+  brokerd cluster elect-leaders --wait
   brokerd cluster status --json | jq '.partitions[] | select(.leader == null)'
   brokerd cluster nodes
 """,
@@ -605,6 +606,15 @@ examples:
             run="cluster.move_leader",
             arguments=(*_PARTITION, option("node", "NODE", "the node", type=int), *_WAIT, *_PRINTED),
             epilog="The node stays the preferred leader. It leads as soon as it is in sync.\n",
+        ),
+        Command(
+            name="elect-leaders",
+            summary="let the preferred leaders lead, as before a node was away",
+            run="cluster.elect_leaders",
+            arguments=(option("topics", "TOPIC", "only these topics (default: all)", nargs="*"), *_WAIT, *_PRINTED),
+            epilog="""\
+The preferred leader is the first of a partition's REPLICAS. Where it is not in sync, or the partition moves, nothing changes.
+""",
         ),
         Command(
             name="drain",

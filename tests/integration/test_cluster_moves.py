@@ -176,6 +176,19 @@ def test_a_leader_moves_and_a_move_stops(cluster: Cluster, terminal: Terminal) -
     assert [row.value for row in topic.rows()] == [b"row"]
 
 
+def test_preferred_leaders_lead_again(cluster: Cluster, terminal: Terminal) -> None:
+    cluster.create_topic("balanced", 4, replication_factor=2)
+    before = [one.leader for one in partitions(cluster, "balanced")]
+    cluster.restart(before[0])  # it hands over what it leads
+    wait_until(lambda: all(len(one.isr) == 2 for one in partitions(cluster, "balanced")))
+    moved = [f"balanced-{n} is led by node {before[0]}" for n in range(4) if before[n] == before[0]]
+    code, out, _ = terminal.run("cluster", "elect-leaders", "balanced", "--wait")
+    assert (code, out.splitlines()) == (0, moved)
+    assert [one.leader for one in partitions(cluster, "balanced")] == before
+    code, out, _ = terminal.run("cluster", "elect-leaders", "balanced")
+    assert (code, out) == (0, "every partition is led by its preferred leader\n")
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -159,6 +159,51 @@ def test_a_move_that_is_waited_for_says_what_is_left(
         run(broker, "cluster", "move-leader", "t", "0", "1")
 
 
+def test_preferred_leaders_that_cannot_lead_are_named(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    of = pb.PartitionMetadata
+    found = [
+        of(partition=0, leader=1, replicas=[1, 2], isr=[1, 2]),
+        of(partition=1, leader=2, replicas=[1, 2], isr=[1, 2]),
+        of(partition=2, leader=2, replicas=[1, 2], isr=[2]),
+        of(partition=3, leader=-1, replicas=[1, 2], isr=[2]),
+        of(partition=4, leader=2, replicas=[1, 2], isr=[1, 2], target=[3, 2]),
+    ]
+    nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
+    topic = pb.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=found)
+    asked: list[tuple[int, list[int]]] = []
+
+    def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
+        (one,) = request.partitions
+        asked.append((one.partition, list(one.replicas)))
+        return topics_pb2.AlterPartitionReassignmentsResponse(
+            results=[topics_pb2.PartitionReassignmentResult(name="t", partition=one.partition)]
+        )
+
+    response = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic])
+    for name, answers in (("_Metadata", lambda _: response), ("_AlterPartitionReassignments", reassign)):
+        setattr(broker, name, answers)
+    run(broker, "cluster", "elect-leaders")
+    assert asked == [(1, [1, 2])]
+    assert capsys.readouterr().out.splitlines() == [
+        "t-1 will be led by node 1",
+        "t-2 stays with node 2: node 1 is not in sync",
+        "t-3 stays without a leader: node 1 is not in sync",
+        "t-4 stays with node 2: it moves to 3,2",
+    ]
+    with pytest.raises(ClientError, match="not done within 0 ms, and going on: 1 partition left: t-1"):
+        run(broker, "cluster", "elect-leaders", "t", "--wait", "--timeout-ms", "0")
+    run(broker, "cluster", "elect-leaders", "--json")
+    assert json.loads(capsys.readouterr().out) == {
+        "moving": [{"topic": "t", "partition": 1, "leader": 1}],
+        "staying": [
+            {"topic": "t", "partition": 2, "leader": 2},
+            {"topic": "t", "partition": 3, "leader": None},
+            {"topic": "t", "partition": 4, "leader": 2},
+        ],
+        "is_done": False,
+    }
+
+
 def test_what_stays_on_a_drained_node_is_an_error(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
     named, why = topics_pb2.NamedPartition, "every other node that is alive has it already"
     response = topics_pb2.DrainNodeResponse(moving=4, staying=[named(name="t", partition=7, reason=why)])
