@@ -42,7 +42,7 @@ async def the_coordinators_word_counts_although_a_freeze_has_overtaken_it(verify
         self._take_back = take_back
 
 
-@bug(Transactions, "_decide", first=480)
+@bug(Transactions, "_decide", first=2400)
 async def members_are_open_while_they_are_decided(decide: Any, self: Any, *asked: Any) -> Any:
     class Nobody(set[int]):
         def __contains__(self, _: object) -> bool:

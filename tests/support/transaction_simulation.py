@@ -31,6 +31,7 @@ from tests.support.transaction_promises import Promises
 _STEPS = (80, 240)
 _ROUNDS_MAX = 20
 _TURNS_MAX = 2_000
+_PATIENT_TURNS = 500
 _VERSIONS = range(2)
 _STATE_TURNS = 100
 
@@ -476,11 +477,15 @@ class Simulation:
         self.promises.check_quiet()
 
     def _round(self) -> None:
-        """All that can happen without time."""
+        """All that can happen without time. Nodes that ask again and again what a commit holds back need some: it may wait for the
+        sweep that tries again to finish it."""
         for actor in self._waiting():
             if actor.call is not None and actor.call not in self.network:
                 self.send(actor.call)
-        for _ in range(_TURNS_MAX):
+        for turn in range(1, _TURNS_MAX):
+            if turn % _PATIENT_TURNS == 0 and self.broker.coordinator.prepared():
+                self.clock.advance(MAX_MS)
+                self._sweep()
             for _ in range(len(self.network)):
                 self._deliver()
             has_gone_on = self._go_on()

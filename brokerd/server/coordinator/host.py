@@ -43,7 +43,7 @@ class CoordinatorHost:
         self._hosted: Hosted | None = None
         self._former: list[Transactions] = []  # whose decisions are still under way
         self._following = asyncio.Lock()
-        self._sweeping = asyncio.Lock()
+        self._swept: Transactions | None = None  # whose sweep is under way
         self._is_stopping = False
         self._tasks: dict[str, asyncio.Task[None]] = {}  # background work, one of each kind
 
@@ -98,7 +98,7 @@ class CoordinatorHost:
             logger.error("%s", error)
         if self._hosted is not None:
             self._hosted.transactions.retry_soon()
-            self._in_background("sweep", self.sweep)
+            self._in_background(f"sweep in epoch {self._hosted.transactions.epoch}", self.sweep)
         self._in_background("settle", self._settle)
 
     async def _follow(self) -> None:
@@ -145,8 +145,8 @@ class CoordinatorHost:
             is_settled = await self._members.settle()
 
     def _in_background(self, kind: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
-        task = self._tasks.get(kind)
-        if not self._is_stopping and (task is None or task.done()):
+        self._tasks = {other: task for other, task in self._tasks.items() if not task.done()}
+        if not self._is_stopping and kind not in self._tasks:
             self._tasks[kind] = task = asyncio.create_task(work())
             look_at_end(task, kind)
 
@@ -175,9 +175,13 @@ class CoordinatorHost:
                 await self._follow()
             self._in_background("settle", self._settle)
         local = self.local
-        if local is not None and not self._sweeping.locked():
-            async with self._sweeping:
+        if local is not None and local is not self._swept:  # a sweep of an earlier epoch may be waiting for its markers still
+            self._swept = local
+            try:
                 await local.sweep()
+            finally:
+                if self._swept is local:
+                    self._swept = None
 
     async def sweep_groups(self) -> None:
         """See Groups.sweep."""

@@ -1,0 +1,62 @@
+"""Goal: a coordinator that is loaded in a new leader epoch finishes what is prepared at once, whatever the former one waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from brokerd.server.coordinator.host import CoordinatorHost, Hosted
+
+
+class Transactions:
+    """Those of one epoch; `sweep` ends when `may_end` is set."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.log = SimpleNamespace(durable=self._done, is_led=True)
+        self.producer_ids = SimpleNamespace(limit=0)
+        self.is_at_work = False
+        self.sweeps = 0
+        self.may_end = asyncio.Event()
+        self.load = self._done
+
+    async def _done(self) -> None:
+        pass
+
+    def retry_soon(self) -> None:
+        pass
+
+    async def sweep(self) -> None:
+        self.sweeps += 1
+        await self.may_end.wait()
+
+
+async def test_a_sweep_of_a_former_coordinator_holds_up_no_other() -> None:
+    log = SimpleNamespace(leader_epoch=1, is_leader=True)
+    partitions: Any = SimpleNamespace(coordinator_log=log, elects_itself=False, bound_producer_numbers=lambda _limit: None)
+    loaded: list[Transactions] = []
+
+    async def settle() -> bool:
+        return True
+
+    def new() -> Hosted:
+        loaded.append(Transactions(log.leader_epoch))
+        transactions: Any = loaded[-1]
+        return Hosted(transactions, SimpleNamespace())  # type: ignore[arg-type]
+
+    members: Any = SimpleNamespace(settle=settle)
+    host = CoordinatorHost(partitions, members, new)
+    for epoch in (1, 2):
+        log.leader_epoch = epoch
+        await host.follow()
+        await host.follow()  # as when a node hears of others
+        await asyncio.sleep(0)
+        assert [(one.epoch, one.sweeps) for one in loaded] == [(number, 1) for number in range(1, epoch + 1)]
+    await host.sweep()  # the periodic one: the sweep of this epoch is under way
+    assert loaded[-1].sweeps == 1
+    for one in loaded:
+        one.may_end.set()
+    await asyncio.gather(*host._tasks.values())
+    await host.sweep()
+    assert [one.sweeps for one in loaded] == [1, 2]
