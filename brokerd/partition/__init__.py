@@ -10,7 +10,7 @@ core.py               state machine without I/O: events in, decisions out. It im
   log_state.py          stored values: snapshots, entries in the checkpoint and the clean-shutdown mark
 markers.py            reads control batches
 unmarked.py           transactions whose markers may be lost to damage
-following.py          followers: appends, cuts, reports to the leader (not called yet)
+following.py          replicated partitions: appends of followers, cuts, reports to the leader
 reader.py             reads whole batches from an offset
 look_up.py            look-ups in headers: backlog, reach, newest records (timestamps.py: look-ups by time)
 recovery.py           recovers the log at startup (log_walk.py: scans the segments)

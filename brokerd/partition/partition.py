@@ -83,7 +83,7 @@ class LogResources:
     flush_soon: Callable[[Partition, Caller], object] = _ignore
     # Adds to the number of unsynced bytes of all partitions.
     count_unsynced: Callable[[int], object] = _ignore
-    # Whether the disk refuses appends.
+    # Whether the disk refuses appends, or does not read.
     refusals: Refusals = field(default_factory=lambda: Refusals("", SystemClock()))
 
 
@@ -182,7 +182,7 @@ class Partition:
         self.deletion_target, self.retained_from = core.deletion_target, core.retained_from
         self.checkpoint_entry = core.checkpoint_entry
         self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)  # the operations that wait for an end to move
-        self._reader = PartitionReader(self.core, self.crc_seed, resources.open_files)
+        self._reader = PartitionReader(self.core, self.crc_seed, resources.open_files, resources.refusals)
         self.look_ups = LookUps(self._reader)
         self._directory = tp.directory_name
         self._resources = resources

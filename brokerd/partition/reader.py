@@ -22,6 +22,7 @@ from brokerd.storage.files import Buffer, File, WouldBlock
 from brokerd.storage.holes import Hole, is_covered
 from brokerd.storage.index import SparseIndex
 from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.refusals import Refusals
 from brokerd.storage.resync import find_after_damage
 from brokerd.storage.segment import Segment
 
@@ -59,9 +60,10 @@ class FetchDataInfo(NamedTuple):
 class PartitionReader:
     """Reads the segments of one partition."""
 
-    def __init__(self, core: PartitionCore, seed: int, open_files: OpenFiles) -> None:
+    def __init__(self, core: PartitionCore, seed: int, open_files: OpenFiles, refusals: Refusals) -> None:
         self.core = core
         self.open_files = open_files
+        self.refusals = refusals
         self.seed = seed
         self._reporting = threading.Lock()  # damage that threads find at the same time
         self._hints: dict[int, tuple[int, int]] = {}  # next offset of an earlier read -> (segment base, position)
@@ -196,6 +198,8 @@ class _Read:
         except FileNotFoundError:
             raise  # probably removed meanwhile; Partition.read checks
         except OSError as error:
+            if error.errno == errno.EIO:
+                self._reader.refusals.refused(error)
             wait = " (too many open files)" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
             text = f"{self._reader.core.name}: reading at offset {self.next_offset} failed: {error.strerror}{wait}"
             raise StorageError(text, retry_after_ms=100) from error

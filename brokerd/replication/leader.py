@@ -12,7 +12,7 @@ A follower joins when it has everything below the high watermark, and everything
 the leader before may have acknowledged that. It has the log start, too: what is deleted stays deleted. It leaves when it has not
 reached the end of the log for replica.lag.time.max.ms, when its node has ended or has another directory, or when it has less than
 it had reported: its disk has lost something (Kafka's Partition.maybeShrinkIsr and maybeExpandIsr, and KIP-841 for nodes that have
-ended). A leader whose disk refuses appends hands over to one whose disk does not.
+ended). A leader whose disk fails hands over to one whose disk does not.
 """
 
 from __future__ import annotations

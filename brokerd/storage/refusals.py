@@ -1,5 +1,5 @@
-"""Whether the disk of a data directory refuses what is appended, since it is full or cannot be written: said once when that begins,
-and once when it is over.
+"""Whether the disk of a data directory refuses what is appended, since it is full or cannot be written, or fails to read: said once
+when that begins, and once when it is over.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Refusals:
 
     @property
     def is_lasting(self) -> bool:
-        """True if appends have been refused for some seconds: whoever can do without this disk does."""
+        """True if the disk has refused for some seconds: whoever can do without it does."""
         return self.since_ms is not None and self._clock.monotonic_ms() - self.since_ms >= _LASTING_MS
 
     def refused(self, error: OSError) -> None:
-        """The disk has refused an append."""
+        """The disk has refused an append, or a read. In any thread."""
         self._last_ms = self._clock.monotonic_ms()
         if self.since_ms is None:
             self.since_ms = self._last_ms
-            text = "data.dir %s: appends are refused (%s): make room, or repair the disk"
+            text = "data.dir %s: the disk refuses (%s): make room, or repair it"
             logger.error(text, self._directory, error.strerror)
 
     def worked(self) -> None:
         """The disk has taken something. In any thread."""
         if self.since_ms is not None and self._clock.monotonic_ms() - self._last_ms >= _QUIET_MS:
             self.since_ms = None
-            logger.info("data.dir %s: appends are taken again", self._directory)
+            logger.info("data.dir %s: the disk takes appends again", self._directory)

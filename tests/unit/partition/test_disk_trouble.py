@@ -13,6 +13,7 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
+from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 
 
@@ -108,6 +109,22 @@ def test_a_read_error_is_that_ranges_alone(files: MemoryFiles, log: Partition) -
     assert log.read(0, below=LogEnd.LOG_END, max_bytes=100_000, cached_only=False).next_offset == log.segments[1].base_offset
     assert log.read(log.segments[2].base_offset, below=LogEnd.LOG_END, max_bytes=100, cached_only=False).chunks
     assert append(log, b"goes on") == 41
+
+
+def test_a_disk_that_fails_to_read_is_left_by_whoever_can(files: MemoryFiles) -> None:
+    clock = ManualClock()
+    manager, _ = open_manager(files, clock=clock, log_segment_bytes=4_096)
+    log = first_log(manager)
+    append(log, b"durable")
+    log.flush()
+    for code, is_lasting in ((errno.EMFILE, False), (errno.EIO, True)):
+        files.hook = _failing("pread", log.segments[0].path, code)
+        for _ in range(7):
+            with pytest.raises(StorageError, match="reading at offset 0 failed"):
+                log.read(0, below=LogEnd.LOG_END, max_bytes=100, cached_only=False)
+            append(log, b"taken")
+            clock.advance(1_000)
+        assert manager.refusals.is_lasting is is_lasting, "although appends are taken"
 
 
 def test_too_many_open_files_is_a_refused_request(files: MemoryFiles, log: Partition) -> None:

@@ -31,8 +31,8 @@ def test_each_end_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert refusals.since_ms is None
     assert not refusals.is_lasting
     assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("ERROR", "data.dir /data: appends are refused (No space left on device): make room, or repair the disk"),
-        ("INFO", "data.dir /data: appends are taken again"),
+        ("ERROR", "data.dir /data: the disk refuses (No space left on device): make room, or repair it"),
+        ("INFO", "data.dir /data: the disk takes appends again"),
     ]
     refusals.refused(FULL)
     assert len(caplog.records) == 3

@@ -32,11 +32,13 @@ from brokerd.storage import scan
 from brokerd.storage.files import RealFiles
 from brokerd.storage.names import LOG_SUFFIX, offset_file
 from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.refusals import Refusals
 from brokerd.storage.scan import Scan
 from brokerd.storage.segment import Segment
 from brokerd.storage.segment_walk import whole_batches
 from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch
+from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 
 TP = TopicIdPartition(bytes(range(16)), 3)
@@ -173,7 +175,7 @@ def by_reader(stored: Stored, max_bytes: int) -> int:
     segment.size_bytes, segment.next_offset = len(stored.data), FAR
     state = LogState([segment], ProducerStates("t-3", limit=1), LeaderEpochs(), stored.base, FAR, stored.base)
     core = PartitionCore("t-3", SEED, TopicConfig(index_interval_bytes=1_000), state)
-    log_reader = PartitionReader(core, SEED, open_files)
+    log_reader = PartitionReader(core, SEED, open_files, Refusals("", ManualClock()))
     at, taken = stored.base, 0
     while True:
         try:
