@@ -1,5 +1,17 @@
 """The coordinator's side of transactions: what it asks of the leaders of partitions, of this node's own by a plain call
-(members.py), of others over Peers. And the outcome of members whose markers are lost to damage.
+(members.py), of others over Peers. And the outcome of members whose markers are lost to damage:
+
+- Void, if nothing is lost behind the member's records, if the batch that was taken out is whole, or if another partition has its
+  records without a marker and lost nothing there: a commit is complete only with all its markers.
+- The marker is written again, if the coordinator's log knows the outcome: always for the last commit of each id (up to 100,000
+  members in all), for others until compaction.
+- A marker in another partition tells: the doctor decides when it accepts the damage, and the next start writes the marker.
+- Nothing tells: readers of committed records wait before the records, until `brokerd doctor --decide` settles it, which is kept in
+  `decided-members`.
+- Void, if the records are below the log start: no reader reaches them.
+- Only the damaged range is lost, if a snapshot behind it knows that the member ended.
+- A marker that was in a torn tail, or behind the rebuilt end of a log, is written again for a last commit; else the member is void
+  (docs/guarantees.md, "What is undecidable").
 """
 
 from __future__ import annotations
