@@ -21,7 +21,7 @@ from brokerd.errors import (
     UnknownProducerIdError,
     WireError,
 )
-from brokerd.ids import NO_LEADER, NO_PRODUCER, ProducerIdAndEpoch
+from brokerd.ids import NO_LEADER, NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.record.header import BatchHeader
 from tests.support.build import raw_batch
 from tests.support.replication_nodes import TP, Process, Produced
@@ -36,18 +36,19 @@ _RETRY_BACKOFF_MS = 100
 _TIMEOUT_MS = 900
 
 
-class _Client:
+class Client:
     """A client and its metadata."""
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Simulation, tp: TopicIdPartition = TP) -> None:
         self.sim = sim
+        self.tp = tp
         self.node_id, self.epoch = NO_LEADER, 0
         self.is_ending = False  # it sends nothing new
 
     def refresh(self) -> None:
         """Asks any node who leads."""
         process = self.sim.any_process()
-        at = process.membership.image.partition(TP) if process is not None else None
+        at = process.membership.image.partition(self.tp) if process is not None else None
         if at is not None and at.entry.leader != NO_LEADER and at.entry.leader_epoch >= self.epoch:
             self.node_id, self.epoch = at.entry.leader, at.entry.leader_epoch
 
@@ -64,7 +65,7 @@ class _Batch:
         self.is_done = False
 
 
-class HonestProducer(_Client):
+class HonestProducer(Client):
     """See the module."""
 
     def __init__(self, sim: Simulation) -> None:
@@ -96,7 +97,7 @@ class HonestProducer(_Client):
 
     def _answered(self, connection: int, one: _Batch, header: BatchHeader, base_offset: int, error: WireError | None) -> None:
         if error is None:
-            self.sim.promises.promise(base_offset, identity(header))
+            self.sim.promises[self.tp].promise(base_offset, identity(header))
             known = self.acknowledged.setdefault(one.sequence, base_offset)
             assert known == base_offset, f"sequence {one.sequence} is acknowledged at {known} and at {base_offset}"
             self.sim.count("acknowledged")
@@ -122,7 +123,7 @@ class HonestProducer(_Client):
         self._connection += 1
 
 
-class PlainProducer(_Client):
+class PlainProducer(Client):
     """Sends batches without numbers, with acks=all or acks=1."""
 
     def step(self) -> None:
@@ -139,7 +140,7 @@ class PlainProducer(_Client):
 
     def _answered(self, header: BatchHeader, base_offset: int, error: WireError | None) -> None:
         if error is None:
-            self.sim.promises.promise(base_offset, identity(header))
+            self.sim.promises[self.tp].promise(base_offset, identity(header))
             self.sim.count("acknowledged, without numbers")
             return
         if isinstance(error, NotEnoughReplicasError):
@@ -148,7 +149,7 @@ class PlainProducer(_Client):
         self.refresh()
 
 
-class Reader(_Client):
+class Reader(Client):
     """Reads on."""
 
     def __init__(self, sim: Simulation) -> None:
@@ -172,7 +173,7 @@ class Reader(_Client):
             self.refresh()
             return
         for header in found:
-            sim.promises.promise(header.base_offset, identity(header))
+            sim.promises[self.tp].promise(header.base_offset, identity(header))
             self._position = header.next_offset
             sim.count("read")
 

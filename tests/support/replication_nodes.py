@@ -14,7 +14,7 @@ import dataclasses
 import errno
 import random
 from asyncio import events
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
@@ -35,6 +35,7 @@ from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.errors import BrokerdError, CoordinationError, NotReadyError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import UNSETTLED, LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.purgatory import Purgatory, TimingWheel
@@ -135,14 +136,23 @@ def _settle(future: asyncio.Future[Any], result: object, error: BaseException | 
             future.set_exception(error)
 
 
+class Copy(NamedTuple):
+    """A copy of a partition, as the last life knew it."""
+
+    durable_end: int = 0
+    epochs: Sequence[EpochEntry] = ()
+
+
+NO_COPY = Copy()
+
+
 class Disk:
     """A data directory. It may be taken out of its machine, and put back."""
 
     def __init__(self) -> None:
         self.files = MemoryFiles()
         self.directory_id = ""  # drawn by the first life
-        self.durable_end = 0  # of the partition, as the last life knew it
-        self.epochs: list[Any] = []  # of the partition, as the last life knew them
+        self.copies: dict[TopicIdPartition, Copy] = {}
 
 
 class Machine:
@@ -343,7 +353,7 @@ class Process:
         self.machine, self.disk = machine, machine.disk
         self.node_id = machine.node_id
         self.is_dead = self.is_paused = self.fails_next_sync = False
-        self.seen_state: tuple[int, ...] = ()  # of the partition, as it was last checked
+        self.seen_states: dict[TopicIdPartition, tuple[int, ...]] = {}  # of its partitions, as they were last checked
         self._inbox: list[Callable[[], object]] = []
         self._is_going = False
         self.token = f"life-{sim.next_number()}"
@@ -359,38 +369,46 @@ class Process:
 
     def _open(self) -> None:
         sim, config = self.sim, dataclasses.replace(self.sim.config, node_id=self.node_id)
-        self.logs = LogManager(config, self.disk.files, sim.clock, cluster=CLUSTER)
-        report = self.logs.open()
+        self.logs = logs = LogManager(config, self.disk.files, sim.clock, cluster=CLUSTER)
+        report = logs.open()
         assert not report.damaged, f"damage: {report.damaged}"
         assert not report.read_only_reason, report.read_only_reason
-        self.disk.directory_id = self.logs.directory_id
-        partition = self.partition
-        assert (partition.ends.log_end_offset if partition else 0) >= self.disk.durable_end, "what was durable is lost"
-        self.logs.partitions.on_role = self._on_role
+        self.disk.directory_id = logs.directory_id
+        for tp, copy in self.disk.copies.items():
+            partition = self.replica(tp)
+            assert (partition.ends.log_end_offset if partition else 0) >= copy.durable_end, f"what was durable of {tp} is lost"
         self.flusher = _flusher()
         self._flushes: Any = self.flusher._begun
-        self.logs.resources.flush_soon = self.flusher.mark_dirty
-        self.admin = Admin()
-        self.produce_purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
-        readers = SimpleNamespace(run=lambda _caller, work: self.loop.run_in_executor(None, work))
-        self.broker: Any = SimpleNamespace(partitions=self.logs.partitions, readers=readers)
-        registration = Registration(f"node{self.node_id}", 9092, self.logs.directory_id, token=self.token)
+        registration = Registration(f"node{self.node_id}", 9092, logs.directory_id, token=self.token)
         self.membership = _Membership(self, registration)
+        self.broker: Any = self._new_broker(config)
+        self.admin: Admin = self.broker.admin
+        logs.resources.flush_soon = self.flusher.mark_dirty
         client, membership, calls = (
             cast("Any", self.client),
             self.membership,
             cast("Any", SimpleNamespace(replicate=self._replicate)),
         )
-        self.leading = Leading(client, membership, self.logs.partitions, LAG_MAX_MS, self.logs.refusals)
-        unable = self.leading.unable
-        logs = self.logs
+        self.leading = Leading(client, membership, logs.partitions, LAG_MAX_MS, logs.refusals)
+        unable, on_deleted = self.leading.unable, self.broker.forget_topic
         self.directory = ClusterDirectory(
-            client, membership, logs.topics, logs.partitions, logs.changes, logs.replicas, self.admin, lambda _topic: None, unable
+            client, membership, logs.topics, logs.partitions, logs.changes, logs.replicas, self.admin, on_deleted, unable
         )
         means = Means(logs.partitions, logs.replicas, membership, calls, self.flusher, self.admin, sim.clock, unable)
         self.copying = Copying(means)
-        self.controller = Controller(client, membership)
+        self.controller = Controller(client, membership, sim.factor_wanted)
         self._works: list[asyncio.Task[None]] = []
+
+    def _new_broker(self, _config: BrokerConfig) -> Any:
+        """What of BrokerParts is used."""
+        partitions = self.logs.partitions
+        partitions.on_role = self._on_role
+        self.produce_purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
+        return SimpleNamespace(partitions=partitions, readers=self.readers(), admin=Admin(), forget_topic=lambda _topic: None)
+
+    def readers(self) -> Any:
+        """Threads that the schedule runs."""
+        return SimpleNamespace(run=lambda _caller, work: self.loop.run_in_executor(None, work))
 
     async def _run(self) -> None:
         """As ClusterNode.join does."""
@@ -403,8 +421,12 @@ class Process:
                 self.leading.follow_image()
                 self.copying.follow_image()
 
-        works = (self.directory.run, self.controller.run, follow, self.leading.run, self._write_checkpoints)
+        works = (self.directory.run, self.controller.run, follow, self.leading.run, self._write_checkpoints, *self._more_works())
         self._works = [asyncio.create_task(for_ever(each)) for each in works]
+
+    def _more_works(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """Further work in the background."""
+        return ()
 
     async def _write_checkpoints(self) -> None:
         while True:
@@ -470,9 +492,11 @@ class Process:
 
     def end(self) -> None:
         """The process is killed."""
-        partition = self.partition
-        self.disk.durable_end = partition.ends.durable_end if partition is not None else 0
-        self.disk.epochs = list(partition.epochs.entries) if partition is not None else []
+        self.disk.copies = {
+            tp: Copy(partition.ends.durable_end, list(partition.epochs.entries))
+            for tp in self.sim.tps
+            if (partition := self.replica(tp)) is not None
+        }
         self.is_dead = True
         with self.loop.running():
             for task in sorted(asyncio.all_tasks(self.loop), key=lambda task: int(task.get_name().rpartition("-")[2])):
@@ -520,10 +544,18 @@ class Process:
 
     # The partition
 
+    def replica(self, tp: TopicIdPartition) -> ReplicatedPartition | None:
+        """Its copy of a partition, if it has one at present."""
+        return self.logs.partitions.replica(tp)
+
     @property
     def partition(self) -> ReplicatedPartition | None:
-        """Its copy, if it has one at present."""
-        return self.logs.partitions.replica(TP)
+        """Its copy of the only partition."""
+        return self.replica(TP)
+
+    def has_failed(self) -> bool:
+        """True if one of its logs has stopped for good in this life."""
+        return any(partition.health.failure is not None for partition in self.logs.partitions)
 
     def _on_role(self, partition: Partition) -> None:
         if partition.is_leader:
@@ -580,12 +612,16 @@ class Process:
 
 
 def headers(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int = 1 << 20) -> Iterator[BatchHeader]:
+    """The headers of `batches`."""
+    return (batch.header for batch in batches(partition, offset, below=below, max_bytes=max_bytes))
+
+
+def batches(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int = 1 << 20) -> Iterator[RecordBatch]:
     """The batches of one read, or with LOG_END all there are, from `offset` on."""
     while offset < partition.ends.of(below):
         found = partition.read(offset, below=below, max_bytes=max_bytes, cached_only=False)
         for chunk in found.chunks:
-            for batch in walk_batches(pa.py_buffer(chunk), partition.crc_seed):
-                yield batch.header
+            yield from walk_batches(pa.py_buffer(chunk), partition.crc_seed)
         if below is not LogEnd.LOG_END:
             return
         offset = found.next_offset

@@ -1,4 +1,5 @@
 """One partition on several nodes, seeded: `Simulation(seed).run()` raises AssertionError if a promise of replication is broken.
+More partitions, and what runs on them, come with subclasses (replicated_transactions.py).
 
 Goal: what replication_promises.py checks, at every step; and once everything works again, that somebody leads, that all replicas
 are in sync and equal byte for byte, and that an honest producer's records are there once and in order.
@@ -25,18 +26,29 @@ from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import PartitionEntry, TopicEntry, decode_partition, encode
 from brokerd.coordination.client import KeyValue
 from brokerd.errors import CoordinationError
-from brokerd.ids import NO_LEADER
+from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
 from tests.support.clock import ManualClock
 from tests.support.coordination_store import Store, see
 from tests.support.files import Killed
 from tests.support.replication_clients import HonestProducer, PlainProducer, Reader
-from tests.support.replication_nodes import CLUSTER, KEYS, TP, Disk, Machine, Process, Produced, Stream, base_config, headers
+from tests.support.replication_nodes import (
+    CLUSTER,
+    KEYS,
+    TP,
+    Disk,
+    Machine,
+    Process,
+    Produced,
+    Stream,
+    base_config,
+    headers,
+)
 from tests.support.replication_promises import Promises
 
 LEASE_MS = 900
 _TIMEOUT_MS = 600  # of a call to the store
-_HEALED_WITHIN_MS = 60_000
 _LOOK_MS = 200
 _LOST_MS = 10**9  # when that arrives which never does
 _TOPIC = "t"
@@ -55,6 +67,10 @@ class _Connection:
 class Simulation:
     """See the module."""
 
+    tps: tuple[TopicIdPartition, ...] = (TP,)
+    factor_wanted = 1  # copies of the coordinator's log
+    healed_within_ms = 60_000
+
     def __init__(self, seed: int, *, trace: list[str] | None = None) -> None:
         self.rng = rng = random.Random(seed)
         self.now_ms = 0
@@ -72,13 +88,21 @@ class Simulation:
         self._streams: list[Stream] = []
         self._cut: set[Link] = set()  # from node to node
         self._cut_off: set[int] = set()  # nodes that do not reach the store
-        self._is_store_down = self._is_healing = False
+        self.is_store_down = self.is_healing = False
         self._slow: set[int] = set()  # nodes whose disk is slow
         self._connections: dict[object, _Connection] = {}  # the newest of each client
-        self.entry = PartitionEntry((), ())  # the store's
-        self.promises = Promises(self)
+        self.entries = dict.fromkeys(self.tps, PartitionEntry((), ()))  # the store's
+        self.promises = {tp: self.new_promises(tp) for tp in self.tps}
         node_count = rng.choice((2, 3, 3, 3, 3, 4, 4))
         self.machines = {node_id: Machine(node_id) for node_id in range(1, node_count + 1)}
+        self.new_clients()
+
+    def new_promises(self, tp: TopicIdPartition) -> Promises:
+        """What is checked of a partition."""
+        return Promises(self, tp)
+
+    def new_clients(self) -> None:
+        """Those who use the partitions."""
         self.honest, self.plain = HonestProducer(self), PlainProducer(self)
         self.readers = [Reader(self), Reader(self)]
 
@@ -88,7 +112,7 @@ class Simulation:
         """Something happens then."""
         heapq.heappush(self._queue, (time_ms, next(self._numbers), event))
 
-    def _after(self, delay_ms: int, event: Callable[[], object]) -> None:
+    def after(self, delay_ms: int, event: Callable[[], object]) -> None:
         self.at(self.now_ms + delay_ms, event)
 
     @property
@@ -112,13 +136,13 @@ class Simulation:
     def latency(self) -> int:
         """Of a message: mostly short."""
         kind = self.rng.random()
-        if kind < 0.85 or self._is_healing:
+        if kind < 0.85 or self.is_healing:
             return self.rng.randint(0, 8)
         return self.rng.randint(10, 100) if kind < 0.97 else self.rng.randint(100, 1_500)
 
     def disk_time(self, process: Process) -> int:
         """Of a job in a thread."""
-        if self._is_healing:
+        if self.is_healing:
             return self.rng.randint(0, 3)
         if process.node_id in self._slow:
             return self.rng.randint(20, 600)
@@ -139,16 +163,19 @@ class Simulation:
             self.trace.append(f"{self.now_ms}: {fact} {self._state()}")
 
     def _state(self) -> str:
+        return "\n    ".join(map(self._state_of, self.tps))
+
+    def _state_of(self, tp: TopicIdPartition) -> str:
         found = []
         for node_id, machine in self.machines.items():
-            log = machine.process.partition if machine.process is not None else None
+            log = machine.process.replica(tp) if machine.process is not None else None
             if log is None:
                 found.append(f"{node_id}:{'down' if machine.process is None else '-'}")
                 continue
             ends = log.ends
             offsets = (ends.log_start_offset, ends.high_watermark, ends.durable_end, ends.log_end_offset)
             found.append(f"{node_id}:{log.role.value[0]}{log.leader_epoch}{list(offsets)}")
-        entry = self.entry
+        entry = self.entries[tp]
         in_sync = [replica.node_id for replica in entry.isr]
         return f"{' '.join(found)} | e{entry.leader_epoch} leader {entry.leader} isr {in_sync} of {entry.replicas}"
 
@@ -169,100 +196,105 @@ class Simulation:
 
     def life_of(self, directory_id: str) -> Process | None:
         """The life that a directory is in, if it is in one."""
-        lives = self._lives()
+        lives = self.lives()
         return next((process for process in lives if process.disk.directory_id == directory_id), None)
 
-    def _lives(self) -> list[Process]:
+    def lives(self) -> list[Process]:
         return [machine.process for machine in self.machines.values() if machine.process is not None]
 
     def any_process(self) -> Process | None:
         """Some life that answers."""
-        lives = [process for process in self._lives() if not process.is_paused]
+        lives = [process for process in self.lives() if not process.is_paused]
         return self.rng.choice(lives) if lives else None
 
-    def leader(self) -> Process | None:
-        """The leader that the store names, if it knows that it leads."""
-        machine = self.machines.get(self.entry.leader)
+    def leader(self, tp: TopicIdPartition = TP) -> Process | None:
+        """The leader of a partition that the store names, if it knows that it leads."""
+        entry = self.entries[tp]
+        machine = self.machines.get(entry.leader)
         process = machine.process if machine is not None else None
-        if process is None or process.partition is None or not process.partition.leads_in(self.entry.leader_epoch):
-            return None
-        return process
+        partition = process.replica(tp) if process is not None else None
+        return process if partition is not None and partition.leads_in(entry.leader_epoch) else None
 
     def touched(self, process: Process) -> None:
         """Something has happened in it."""
-        self.promises.check(process)
+        for promises in self.promises.values():
+            promises.check(process)
 
     def led(self, process: Process, partition: Any) -> None:
         """It begins to lead."""
         self.count("led")
         try:
-            self.promises.led(process, partition)
+            self.promises[partition.tp].led(process, partition)
         except AssertionError as error:  # the node would try again
             self.fail(error)
+
+    def some_tp(self) -> TopicIdPartition:
+        """Any of the partitions."""
+        return self.tps[0] if len(self.tps) == 1 else self.rng.choice(self.tps)
 
     # --- the store
 
     def _reaches_store(self, process: Process) -> bool:
-        return not self._is_store_down and process.node_id not in self._cut_off
+        return not self.is_store_down and process.node_id not in self._cut_off
 
     def ask_store(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer) -> None:
         """A transaction, whose answer may be lost, and which may be made after it is."""
         lost = CoordinationError("no answer", is_fate_unknown=True)
-        kind = self.rng.random() if not self._is_healing else 1.0
+        kind = self.rng.random() if not self.is_healing else 1.0
         reaches = self._reaches_store(process)
         if kind < 0.12 and reaches:  # what loses an answer loses more
             self._cut_off_for(process.node_id, self.rng.randint(100, 2_500))
         if not reaches:
             if kind < 0.5:
-                self._after(self.rng.randint(50, _TIMEOUT_MS), lambda: answer(None, CoordinationError("not connected")))
+                self.after(self.rng.randint(50, _TIMEOUT_MS), lambda: answer(None, CoordinationError("not connected")))
                 return
-            self._after(_TIMEOUT_MS, lambda: answer(None, lost))
+            self.after(_TIMEOUT_MS, lambda: answer(None, lost))
             if kind < 0.75:
-                self._after(self.rng.randint(10, 4_000), partial(self._transact, transaction, lease_id))
+                self.after(self.rng.randint(10, 4_000), partial(self.transact, transaction, lease_id))
                 self.count("made perhaps, later")
         elif kind < 0.1:
-            self._after(self.latency(), partial(self._transact, transaction, lease_id))
-            self._after(_TIMEOUT_MS, lambda: answer(None, lost))
+            self.after(self.latency(), partial(self.transact, transaction, lease_id))
+            self.after(_TIMEOUT_MS, lambda: answer(None, lost))
             self.count("answer lost")
         elif kind < 0.2:
-            self._after(_TIMEOUT_MS, lambda: answer(None, lost))
-            self._after(_TIMEOUT_MS + self.rng.randint(1, 3_000), partial(self._transact, transaction, lease_id))
+            self.after(_TIMEOUT_MS, lambda: answer(None, lost))
+            self.after(_TIMEOUT_MS + self.rng.randint(1, 3_000), partial(self.transact, transaction, lease_id))
             self.count("made late")
         elif kind < 0.23:
-            self._after(_TIMEOUT_MS, lambda: answer(None, lost))
+            self.after(_TIMEOUT_MS, lambda: answer(None, lost))
             self.count("never made")
         elif kind < 0.3:
-            self._after(self.latency(), lambda: answer(None, CoordinationError("not connected")))
+            self.after(self.latency(), lambda: answer(None, CoordinationError("not connected")))
             self.count("not asked")
         else:
-            self._after(self.latency(), partial(self._ask, process, transaction, lease_id, answer))
+            self.after(self.latency(), partial(self._ask, process, transaction, lease_id, answer))
 
     def _ask(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer) -> None:
         if not self._reaches_store(process):
-            self._after(_TIMEOUT_MS, lambda: answer(None, CoordinationError("no answer", is_fate_unknown=True)))
+            self.after(_TIMEOUT_MS, lambda: answer(None, CoordinationError("no answer", is_fate_unknown=True)))
             return
         if lease_id and lease_id not in self._leases:
-            self._after(self.latency(), lambda: answer(None, CoordinationError("the lease has ended")))
+            self.after(self.latency(), lambda: answer(None, CoordinationError("the lease has ended")))
             return
-        revision = self._transact(transaction, lease_id)
-        self._after(self.latency(), lambda: answer(revision, None))
+        revision = self.transact(transaction, lease_id)
+        self.after(self.latency(), lambda: answer(revision, None))
 
     def ask_key(self, process: Process, key: str, answer: Answer) -> None:
         """A read of one key."""
         if not self._reaches_store(process):
-            self._after(_TIMEOUT_MS, lambda: answer(None, CoordinationError("no answer")))
+            self.after(_TIMEOUT_MS, lambda: answer(None, CoordinationError("no answer")))
             return
 
         def read() -> None:
             found = self.store.present.get(key)
             value = KeyValue(key, found.value or b"", found.create_revision, found.mod_revision) if found is not None else None
-            self._after(self.latency(), lambda: answer(value, None))
+            self.after(self.latency(), lambda: answer(value, None))
 
-        self._after(self.latency(), read)
+        self.after(self.latency(), read)
 
-    def _transact(self, transaction: Transaction, lease_id: int = 0) -> int | None:
+    def transact(self, transaction: Transaction, lease_id: int = 0) -> int | None:
         """Carries out a transaction; None if it is not made."""
-        if self._is_store_down:
+        if self.is_store_down:
             return None  # it was lost on its way
         if (lease_id and lease_id not in self._leases) or not self.store.transact(transaction):
             return None
@@ -270,16 +302,17 @@ class Simulation:
             self._leased.pop(key, None)
         if lease_id:
             self._leased.update(dict.fromkeys(transaction.puts, lease_id))
-        key = KEYS.partition(TP)
-        if key in transaction.puts:
-            self._named(decode_partition(transaction.puts[key]))
+        for tp in self.tps:
+            key = KEYS.partition(tp)
+            if key in transaction.puts:
+                self._named(tp, decode_partition(transaction.puts[key]))
         for process in self._watches:
-            delay_ms = self.latency() if self._is_healing or self.rng.random() < 0.8 else self.rng.randint(20, 1_000)
-            self._after(delay_ms, partial(self._tell, process, len(self.store.events)))
+            delay_ms = self.latency() if self.is_healing or self.rng.random() < 0.8 else self.rng.randint(20, 1_000)
+            self.after(delay_ms, partial(self._tell, process, len(self.store.events)))
         return self.store.revision
 
-    def _named(self, entry: PartitionEntry) -> None:
-        before, self.entry = self.entry, entry
+    def _named(self, tp: TopicIdPartition, entry: PartitionEntry) -> None:
+        before, self.entries[tp] = self.entries[tp], entry
         if entry.leader_epoch > before.leader_epoch:
             self.count("elected" if entry.leader != NO_LEADER else "without a leader")
         elif before.isr and entry.replicas != before.replicas:
@@ -288,7 +321,7 @@ class Simulation:
             self.count("joined")
         elif len(entry.isr) < len(before.isr):
             self.count("left")
-        self.promises.named(before if before.isr else None, entry)
+        self.promises[tp].named(before if before.isr else None, entry)
 
     def new_lease(self, process: Process) -> int:
         """A lease, which a live node keeps alive while it reaches the store."""
@@ -301,49 +334,49 @@ class Simulation:
         process = self._leases.pop(lease_id, None)
         keys = tuple(key for key, lease in self._leased.items() if lease == lease_id)
         if keys:
-            was_down, self._is_store_down = self._is_store_down, False
-            self._transact(Transaction({}, {}, keys))
-            self._is_store_down = was_down
+            was_down, self.is_store_down = self.is_store_down, False
+            self.transact(Transaction({}, {}, keys))
+            self.is_store_down = was_down
             self.count("lease ended")
         if process is not None and self.rng.random() < 0.5:
             lease = process.membership._lease
             if lease is not None and lease.id == lease_id:
-                self._after(self.rng.randint(0, 1_000), lambda: process.enter(lease.lost.set))
+                self.after(self.rng.randint(0, 1_000), lambda: process.enter(lease.lost.set))
 
     def _end_leases(self, process: Process, since_ms: int) -> None:
         """Those of a node that does not keep them alive from now on, unless it does again."""
         for lease_id, owner in list(self._leases.items()):
             if owner is process:
-                self._after(since_ms, partial(self._end_if_silent, lease_id, process))
+                self.after(since_ms, partial(self._end_if_silent, lease_id, process))
 
     def _end_if_silent(self, lease_id: int, process: Process) -> None:
         is_silent = process.is_dead or process.is_paused or process.node_id in self._cut_off
-        if lease_id in self._leases and not self._is_store_down and is_silent:
+        if lease_id in self._leases and not self.is_store_down and is_silent:
             self.end_lease(lease_id)
 
     def watch(self, process: Process) -> None:
         """Begins to tell a node of all changes: first of all that there is, later."""
         if not self._reaches_store(process):
-            self._after(_LOOK_MS, partial(self.watch, process))
+            self.after(_LOOK_MS, partial(self.watch, process))
             return
         if not process.is_dead:
             self._watches[process] = len(self.store.events)
             present, revision = list(self.store.present.values()), self.store.revision
-            self._after(self.latency(), lambda: self._hear(process, revision, present, is_snapshot=True))
+            self.after(self.latency(), lambda: self._hear(process, revision, present, is_snapshot=True))
 
     def _tell(self, process: Process, until: int) -> None:
         if process.is_dead or process not in self._watches:
             self._watches.pop(process, None)
             return
         if not self._reaches_store(process):
-            self._after(_LOOK_MS, partial(self._tell, process, until))
+            self.after(_LOOK_MS, partial(self._tell, process, until))
             return
         changes = self.store.events[self._watches[process] : until]
         if changes and process.membership.revision:
             self._watches[process] = until
             self._hear(process, changes[-1].mod_revision, changes)
         elif changes:
-            self._after(1, partial(self._tell, process, until))
+            self.after(1, partial(self._tell, process, until))
 
     def _hear(self, process: Process, revision: int, changes: list[Any], *, is_snapshot: bool = False) -> None:
         process.enter(lambda: process.membership.heard.put_nowait((revision, changes, is_snapshot)))
@@ -356,7 +389,7 @@ class Simulation:
 
         def deliver() -> None:
             if (source.node_id, target.node_id) in self._cut:
-                self._after(_LOOK_MS, deliver)
+                self.after(_LOOK_MS, deliver)
             else:
                 arrive()
 
@@ -379,7 +412,7 @@ class Simulation:
 
         def reply(base_offset: int, error: BaseException | None) -> None:
             if error is None:
-                self.promises.check_copies(base_offset + asked.batch.header.record_count)
+                self.promises[TP].check_copies(base_offset + asked.batch.header.record_count)
             found.reply_ms = self._due_after(found.reply_ms)
             self.at(found.reply_ms, lambda: answer(asked.batch.header, base_offset, error))
 
@@ -387,24 +420,26 @@ class Simulation:
 
     def _due_after(self, before_ms: int) -> int:
         """When a client's message arrives, after those before it. If one is lost, so are all that follow on its connection."""
-        if self.rng.random() < 0.005 and not self._is_healing:
+        if self.rng.random() < 0.005 and not self.is_healing:
             return _LOST_MS
         return max(self.now_ms + self.latency(), before_ms)
 
     # --- clients
 
     def _clients(self) -> None:
-        self._every(self.honest.step, (5, 70))
-        self._every(self.plain.step, (30, 250))
+        self.every(self.honest.step, (5, 70))
+        self.every(self.plain.step, (30, 250))
         for reader in self.readers:
-            self._every(reader.step, (40, 250))
+            self.every(reader.step, (40, 250))
 
-    def _every(self, step: Callable[[], None], between_ms: tuple[int, int]) -> None:
+    def every(self, step: Callable[[], None], between_ms: tuple[int, int]) -> None:
+        """Lets a client take a step now and then."""
+
         def again() -> None:
             step()
-            self._after(self.rng.randint(*between_ms) * (4 if self._is_healing else 1), again)
+            self.after(self.rng.randint(*between_ms) * (4 if self.is_healing else 1), again)
 
-        self._after(self.rng.randint(*between_ms), again)
+        self.after(self.rng.randint(*between_ms), again)
 
     # --- what goes wrong
 
@@ -428,14 +463,14 @@ class Simulation:
         }
 
     def _fault(self) -> None:
-        if not self._is_healing:
+        if not self.is_healing:
             faults = self._faults()
             self.rng.choices(list(faults), list(faults.values()))[0]()
-            self._after(self.rng.randint(5, 220), self._fault)
+            self.after(self.rng.randint(5, 220), self._fault)
 
     def mishap(self, process: Process) -> Callable[[str, str], None] | None:
         """What happens to the files in a job: mostly nothing, now and then the process is killed in the middle."""
-        if self._is_healing or self.rng.random() > 0.004:
+        if self.is_healing or self.rng.random() > 0.004:
             return None
         left = self.rng.choice((0, 1, 2, 4, 8))
 
@@ -462,16 +497,20 @@ class Simulation:
         self._end_leases(process, self.rng.randint(0, LEASE_MS))
         for stream in self._streams:
             if stream.server is process:
-                self._after(self.rng.randint(0, 800), stream.break_off)
+                self.after(self.rng.randint(0, 800), stream.break_off)
 
     def start(self, machine: Machine) -> None:
         """Starts a node on the disk that is in it."""
-        machine.process = Process(self, machine)
+        machine.process = self.new_process(machine)
         self.count("started")
+
+    def new_process(self, machine: Machine) -> Process:
+        """A life of a node."""
+        return Process(self, machine)
 
     def _kill_one(self) -> None:
         up = [machine for machine in self.machines.values() if machine.process is not None]
-        leader = self.machines.get(self.entry.leader)
+        leader = self.machines.get(self.entries[self.some_tp()].leader)
         if leader in up and self.rng.random() < 0.4:
             up = [leader]
         if up:
@@ -485,19 +524,28 @@ class Simulation:
 
     def _restart_one(self) -> None:
         self._kill_one()
-        self._after(self.rng.randint(10, 400), self._start_one)
+        self.after(self.rng.randint(10, 400), self._start_one)
 
     def _start_one(self) -> None:
-        if self._is_healing:
+        if self.is_healing:
             return
         down = [machine for machine in self.machines.values() if machine.process is None]
-        stopped = [p for p in self._lives() if p.partition is not None and p.partition.health.failure is not None]
+        stopped = [process for process in self.lives() if process.has_failed()]
         if stopped and self.rng.random() < 0.3:
             self.crash(stopped[0].machine)
         if not down:
             return
         machine = self.rng.choice(down)
         kind = self.rng.random()
+        if self.may_take_out(machine):
+            self._change_disk(machine, kind)
+        self.start(machine)
+
+    def may_take_out(self, machine: Machine) -> bool:
+        """True if the disk of a machine may be replaced."""
+        return True
+
+    def _change_disk(self, machine: Machine, kind: float) -> None:
         if len(machine.disks) > 1 and kind < 0.5:
             machine.disk = self.rng.choice(machine.disks)
             self.count("an old disk")
@@ -505,7 +553,6 @@ class Simulation:
             machine.disk = Disk()
             machine.disks.append(machine.disk)
             self.count("emptied")
-        self.start(machine)
 
     def _pause_one(self) -> None:
         process = self.any_process()
@@ -513,18 +560,18 @@ class Simulation:
             process.pause()
             self.count("paused")
             self._end_leases(process, LEASE_MS)
-            self._after(self.rng.choice((50, 400, 1_000, 2_500)), process.resume)
+            self.after(self.rng.choice((50, 400, 1_000, 2_500)), process.resume)
 
     def _cut_link(self) -> None:
         source, target = self.rng.sample(sorted(self.machines), 2)
         links = {(source, target)} if self.rng.random() < 0.5 else {(source, target), (target, source)}
         self._cut |= links
         self.count("link cut")
-        self._after(self.rng.choice((50, 300, 1_000, 3_000)), lambda: self._cut.difference_update(links))
+        self.after(self.rng.choice((50, 300, 1_000, 3_000)), lambda: self._cut.difference_update(links))
         for stream in self._streams:
             ends = (stream.client.node_id, stream.server.node_id)
             if links & {ends, ends[::-1]} and self.rng.random() < 0.5:
-                self._after(self.rng.randint(50, 1_500), stream.break_off)
+                self.after(self.rng.randint(50, 1_500), stream.break_off)
 
     def _cut_off_one(self) -> None:
         self._cut_off_for(self.rng.choice(sorted(self.machines)), self.rng.choice((100, 700, 2_000, 4_000)))
@@ -535,24 +582,24 @@ class Simulation:
         process = self.machines[node_id].process
         if process is not None:
             self._end_leases(process, LEASE_MS)
-        self._after(time_ms, lambda: self._cut_off.discard(node_id))
+        self.after(time_ms, lambda: self._cut_off.discard(node_id))
 
     def _store_goes_down(self) -> None:
-        self._is_store_down = True
+        self.is_store_down = True
         self.count("store down")
-        self._after(self.rng.choice((100, 700, 2_500)), self._store_comes_back)
+        self.after(self.rng.choice((100, 700, 2_500)), self._store_comes_back)
         for machine in self.machines.values():
             if machine.process is not None and self.rng.random() < 0.3:  # it takes its lease for lost
-                self._after(self.rng.randint(0, 2_500), partial(self._loses_life, machine.process))
+                self.after(self.rng.randint(0, 2_500), partial(self._loses_life, machine.process))
 
     def _loses_life(self, process: Process) -> None:
         lease = process.membership._lease
-        if lease is not None and self._is_store_down:
+        if lease is not None and self.is_store_down:
             process.enter(lease.lost.set)
             self.count("lease taken for lost")
 
     def _store_comes_back(self) -> None:
-        self._is_store_down = False
+        self.is_store_down = False
         for process in {owner for owner in self._leases.values() if owner is not None}:
             self._end_leases(process, LEASE_MS)
 
@@ -564,7 +611,7 @@ class Simulation:
     def _slow_one(self) -> None:
         node_id = self.rng.choice(sorted(self.machines))
         self._slow.add(node_id)
-        self._after(self.rng.choice((300, 1_500)), lambda: self._slow.discard(node_id))
+        self.after(self.rng.choice((300, 1_500)), lambda: self._slow.discard(node_id))
 
     def _lose_lease(self) -> None:
         if self._leases:
@@ -578,16 +625,17 @@ class Simulation:
 
     def _fail_a_sync(self) -> None:
         process = self.any_process()
-        if process is not None and process.partition is not None:
+        if process is not None and len(process.logs.partitions):
             process.fails_next_sync = True
 
     def _move(self) -> None:
         """An operator names other replicas, or the same ones with another one in front."""
-        entry, key = self.entry, KEYS.partition(TP)
+        tp = self.some_tp()
+        entry, key = self.entries[tp], KEYS.partition(tp)
         target = tuple(self.rng.sample(sorted(self.machines), len(entry.replicas)))
-        if not self._is_store_down and not entry.target and target != entry.replicas:
+        if not self.is_store_down and not entry.target and target != entry.replicas:
             known = self.store.present[key].mod_revision
-            self._transact(Transaction({key: known}, {key: encode(entry._replace(target=target))}))
+            self.transact(Transaction({key: known}, {key: encode(entry._replace(target=target))}))
             self.count("shall move")
 
     def _stop_one(self) -> None:
@@ -601,55 +649,62 @@ class Simulation:
         if not process.is_dead:
             self.crash(process.machine)
             self.count("stopped")
-            if self._is_healing:
+            if self.is_healing:
                 self.start(process.machine)
 
     # --- the schedule
 
     def _begin(self) -> None:
-        self._is_healing = True  # until it has begun
-        self._transact(Transaction({}, {KEYS.cluster_id: CLUSTER.id.encode()}))
+        self.is_healing = True  # until it has begun
+        self.transact(Transaction({}, {KEYS.cluster_id: CLUSTER.id.encode()}))
         for machine in self.machines.values():
             self.start(machine)
         self._run_until(100)
+        self.make_topics()
+        self.is_healing = False
+
+    def image(self) -> ClusterImage:
+        """The cluster as the store has it."""
         image = ClusterImage(KEYS)
         for event in self.store.present.values():
             see(image, event)
+        return image
+
+    def make_topics(self) -> None:
+        """The cluster gets its topics."""
         factor = min(self.rng.choice((2, 3, 3, 3)), len(self.machines))
-        (entry,) = place(image, 1, factor)
-        self._transact(Transaction({}, {KEYS.partition(TP): encode(entry)}))
+        (entry,) = place(self.image(), 1, factor)
+        self.transact(Transaction({}, {KEYS.partition(TP): encode(entry)}))
         topic = TopicEntry(_TOPIC, 1, {})
-        self._transact(Transaction({}, {KEYS.topic(TP.topic_id): encode(topic), KEYS.name(_TOPIC): TP.topic_id.hex().encode()}))
-        self._is_healing = False
+        self.transact(Transaction({}, {KEYS.topic(TP.topic_id): encode(topic), KEYS.name(_TOPIC): TP.topic_id.hex().encode()}))
 
     def run(self) -> dict[str, int]:
         """To its end; returns how often what happened."""
         try:
             self._begin()
             self._clients()
-            self._after(self.rng.randint(50, 600), self._fault)
+            self.after(self.rng.randint(50, 600), self._fault)
             self._run_until(self.now_ms + self.rng.randint(1_000, 4_500))
             self._heal()
         finally:
-            for process in self._lives():
+            for process in self.lives():
                 process.end()
         return self.facts
 
     def _heal(self) -> None:
         """Everything works again."""
-        self._is_healing, self._is_store_down = True, False
-        self.honest.is_ending = self.plain.is_ending = (
-            self.rng.random() < 0.4
-        )  # else something follows that may hide what is missing
+        self.is_healing, self.is_store_down = True, False
+        self.calm_down()
         self._cut.clear()
         self._cut_off.clear()
         self._slow.clear()
-        for process in self._lives():
+        for process in self.lives():
             process.fails_next_sync = False
             process.resume()
-        named = {replica.directory_id for replica in self.entry.isr}
-        if not any(machine.disk.directory_id in named for machine in self.machines.values()):
-            self._put_back(named)
+        for tp in self.tps:
+            named = {replica.directory_id for replica in self.entries[tp].isr}
+            if not any(machine.disk.directory_id in named for machine in self.machines.values()):
+                self._put_back(named)
         if any(machine.process is None for machine in self.machines.values()) and self.rng.random() < 0.3:
             self._check_dead()
         for machine in self.machines.values():
@@ -657,17 +712,27 @@ class Simulation:
                 self.start(machine)
         self._run_until(self.now_ms + 2_500)
         self._check_stopped()
-        for process in self._lives():
-            if process.partition is not None and process.partition.is_stopped:
+        for process in self.lives():
+            if any(partition.is_stopped for partition in process.logs.partitions):
                 self.crash(process.machine)
                 self.start(process.machine)
         self._run_until(self.now_ms + 500)
-        self.honest.is_ending = self.plain.is_ending = True
-        end_ms = self.now_ms + _HEALED_WITHIN_MS
+        self.end_clients()
+        end_ms = self.now_ms + self.healed_within_ms
         while problem := self._problem():
             assert self.now_ms < end_ms, f"it is not healed: {problem}; {self._state()}"
             self._run_until(self.now_ms + _LOOK_MS)
-        self._check_end()
+        self.check_end()
+
+    def calm_down(self) -> None:
+        """Everything works again: clients may end what they do, or go on for a while."""
+        self.honest.is_ending = self.plain.is_ending = (
+            self.rng.random() < 0.4
+        )  # else something follows that may hide what is missing
+
+    def end_clients(self) -> None:
+        """Clients begin nothing new."""
+        self.honest.is_ending = self.plain.is_ending = True
 
     def _put_back(self, directory_ids: set[str]) -> None:
         """The disk of somebody who is in sync goes back into its machine."""
@@ -682,54 +747,83 @@ class Simulation:
     def _check_dead(self) -> None:
         """Those that are in sync and alive go on without those that are not."""
         self._run_until(self.now_ms + 4_000)
-        entry = self.entry
-        able = {one.node_id: self.life_of(one.directory_id) for one in entry.isr}
-        if any(process is not None for process in able.values()):
-            leader = self.machines[entry.leader].process if entry.leader != NO_LEADER else None
-            assert leader is not None, f"some that are in sync are alive, and nobody leads that is: {self._state()}"
-            self.count("goes on without some")
+        for tp in self.tps:
+            entry = self.entries[tp]
+            able = {one.node_id: self.life_of(one.directory_id) for one in entry.isr}
+            if any(process is not None for process in able.values()):
+                leader = self.machines[entry.leader].process if entry.leader != NO_LEADER else None
+                assert leader is not None, f"some that are in sync are alive, and nobody leads that is: {self._state()}"
+                self.count("goes on without some")
 
     def _check_stopped(self) -> None:
         """A leader whose log has stopped gives its place to one that is in sync."""
-        leader = self.leader()
-        others = [self.life_of(replica.directory_id) for replica in self.entry.isr if replica.node_id != self.entry.leader]
-        able = [one for one in others if one is not None and one.partition is not None and not one.partition.is_stopped]
-        if leader is not None and leader.partition is not None and leader.partition.is_stopped:
-            self.count("leader stopped")
-            assert not able, f"a leader whose log has stopped keeps its place: {self._state()}"
+        for tp in self.tps:
+            leader, entry = self.leader(tp), self.entries[tp]
+            led = leader.replica(tp) if leader is not None else None
+            others = [self.life_of(replica.directory_id) for replica in entry.isr if replica.node_id != entry.leader]
+            copies = [one.replica(tp) for one in others if one is not None]
+            able = [one for one in copies if one is not None and not one.is_stopped]
+            if led is not None and led.is_stopped:
+                self.count("leader stopped")
+                assert not able, f"a leader whose log has stopped keeps its place: {self._state()}"
 
     def _problem(self) -> str:
         """What is not as it should be in the end."""
-        leader, entry = self.leader(), self.entry
-        if leader is None or leader.partition is None:
-            return "nobody leads"
-        end = leader.partition.ends.log_end_offset
+        found = (problem for tp in self.tps if (problem := self._problem_of(tp)))
+        return next(found, "") or self.problem_of_clients()
+
+    def problem_of_clients(self) -> str:
+        """What clients have not brought to its end."""
+        return "the honest producer has not got all acknowledgements" if self.honest.window else ""
+
+    def _problem_of(self, tp: TopicIdPartition) -> str:
+        leader, entry = self.leader(tp), self.entries[tp]
+        led = leader.replica(tp) if leader is not None else None
+        if led is None:
+            return f"nobody leads {tp}"
+        end = led.ends.log_end_offset
         if entry.target:
-            return "it has not moved"
-        if self.honest.window:
-            return "the honest producer has not got all acknowledgements"
+            return f"{tp} has not moved"
         if len(entry.isr) < len(entry.replicas):
-            return "not all are in sync"
+            return f"not all are in sync in {tp}"
         for node_id in entry.replicas:
             process = self.machines[node_id].process
-            log = process.partition if process is not None else None
+            log = process.replica(tp) if process is not None else None
             if log is None or (log.ends.log_end_offset, log.ends.high_watermark) != (end, end):
-                return f"node {node_id} does not have all"
-            if log.ends.log_start_offset < leader.partition.ends.log_start_offset:
-                return f"node {node_id} keeps what its leader has removed"
+                return f"node {node_id} does not have all of {tp}"
+            if log.ends.log_start_offset < led.ends.log_start_offset:
+                return f"node {node_id} keeps what the leader of {tp} has removed"
         return ""
 
-    def _check_end(self) -> None:
-        self.promises.check_lost()
-        logs = [process.partition for node_id in self.entry.replicas if (process := self.machines[node_id].process) is not None]
-        start = max(log.ends.log_start_offset for log in logs if log is not None)
-        found = [list(headers(log, start, below=LogEnd.LOG_END)) for log in logs if log is not None]
+    def check_end(self) -> None:
+        """All copies are equal, and have what was promised."""
+        for tp in self.tps:
+            self.promises[tp].check_lost()
+            self._check_copies(tp)
+        self.check_clients()
+        self.count("healed")
+
+    def _check_copies(self, tp: TopicIdPartition) -> None:
+        logs = self._copies(tp)
+        start = max(log.ends.log_start_offset for log in logs)
+        found = [list(headers(log, start, below=LogEnd.LOG_END)) for log in logs]
         for other in found[1:]:
-            assert other == found[0], "the logs of two replicas differ"
-        known = [{pid: entry.last_sequence for pid, entry in log.producers.entries.items()} for log in logs if log is not None]
+            assert other == found[0], f"the logs of two replicas of {tp} differ"
+        known = [{pid: entry.last_sequence for pid, entry in log.producers.entries.items()} for log in logs]
         for producers in known[1:]:
-            assert producers == known[0], f"two replicas know other producers: {known}"
-        sent = [(header.base_sequence, header) for header in found[0] if header.producer_id >= 0]
+            assert producers == known[0], f"two replicas of {tp} know other producers: {known}"
+
+    def _copies(self, tp: TopicIdPartition) -> list[ReplicatedPartition]:
+        lives = [self.machines[node_id].process for node_id in self.entries[tp].replicas]
+        found = [process.replica(tp) for process in lives if process is not None]
+        return [log for log in found if log is not None]
+
+    def check_clients(self) -> None:
+        """The honest producer's records are there once and in order."""
+        logs = self._copies(TP)
+        start = max(log.ends.log_start_offset for log in logs)
+        there = headers(logs[0], start, below=LogEnd.LOG_END)
+        sent = [(header.base_sequence, header) for header in there if header.producer_id >= 0]
         expected = sent[0][0] if sent else 0
         for sequence, header in sent:
             assert sequence == expected, f"sequence {sequence} follows, not {expected}"
@@ -737,7 +831,6 @@ class Simulation:
             at = self.honest.acknowledged.get(sequence)
             assert at in (None, header.base_offset), f"sequence {sequence} is at {header.base_offset}, not at {at}"
         assert not sent or expected == self.honest.next_sequence, f"the log ends with sequence {expected}"
-        self.count("healed")
 
 
 def run_seed(seed: int) -> dict[str, int]:
