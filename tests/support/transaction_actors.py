@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import uuid
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TypeGuard
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, TypeGuard
 
 from brokerd.errors import (
     AlreadyCommittedError,
@@ -40,9 +41,6 @@ from brokerd.wire.v1.transaction_pb2 import (
 from tests.support.simulated_transactions import Batch, Done, Request
 from tests.support.transaction_bench import Execution
 
-if TYPE_CHECKING:
-    from tests.support.transaction_simulation import Simulation
-
 TIMEOUT_MS = 1_000
 _BATCH_ROWS = 3
 
@@ -54,6 +52,37 @@ def totals_of(rows: tuple[int, ...]) -> TransactionTotals:
 
 
 _ASK_AGAIN = (StorageError, NotReadyError, NotCoordinatorError, CoordinatorLoadInProgressError, CoordinatorNotAvailableError)
+
+
+class World(Protocol):
+    """The simulation that the actors live in."""
+
+    rng: random.Random
+    has_rash: bool  # tasks that report what was not acknowledged
+    rash_ids: set[int]  # their members
+
+    @property
+    def is_calm(self) -> bool:
+        """True if nothing fails any more."""
+
+    @property
+    def told_committed(self) -> Callable[[Driver], None]:
+        """Is called when a driver is told that its version is committed."""
+
+    def send(self, call: Call) -> None:
+        """Puts a request on its way."""
+
+    def writable(self) -> list[TopicIdPartition]:
+        """Partitions that there are."""
+
+    def rows(self, name: str, variant: int, version: int) -> tuple[int, ...]:
+        """The rows of a version."""
+
+    def new_name(self, prefix: str) -> str:
+        """A name that was never used."""
+
+    def between_writes(self) -> None:
+        """Of one run."""
 
 
 class Call:
@@ -68,7 +97,7 @@ class Call:
 class Actor(ABC):
     """Somebody who asks one thing at a time."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
         self.call: Call | None = None
 
@@ -95,7 +124,7 @@ class Actor(ABC):
 class Attempt(Actor):
     """One attempt at a task: a member, whose rows go to partitions in batches."""
 
-    def __init__(self, world: Simulation, driver: Driver, execution: Execution, split: int, rows: tuple[int, ...]) -> None:
+    def __init__(self, world: World, driver: Driver, execution: Execution, split: int, rows: tuple[int, ...]) -> None:
         super().__init__(world)
         self.driver = driver
         self.execution = execution
@@ -182,7 +211,7 @@ class Driver(Actor):
     """Runs the versions of one query, each in as many executions as it takes; with several writes, one after another, the same
     rows each time."""
 
-    def __init__(self, world: Simulation, name: str, variant: int, run_id: str, versions: range, writes: int = 1) -> None:
+    def __init__(self, world: World, name: str, variant: int, run_id: str, versions: range, writes: int = 1) -> None:
         super().__init__(world)
         self.writes = writes
         self.written = 0  # of the version at hand, in this run
@@ -271,7 +300,7 @@ class Driver(Actor):
     def on_answer(self, request: Request, answer: object) -> None:
         if isinstance(answer, Done):
             self.has_committed = True
-            self.world.promises.told_committed(self)
+            self.world.told_committed(self)
             self.written += 1
             if self.written < self.writes:
                 self.world.between_writes()
@@ -295,6 +324,41 @@ class Driver(Actor):
             return
         self.is_over = True
         self.outcome = type(error)
+
+
+class Versions(NamedTuple):
+    """The versions of each transactional id, and how many rows each has."""
+
+    numbers: range
+    counts: Mapping[tuple[str, int], int]
+
+    def rows(self, name: str, variant: int, version: int) -> tuple[int, ...]:
+        """The rows of a version. Variant 1 of an input lacks the last row, variant 2 has another one in its place."""
+        base = (int(name) * 10 + version) * 100
+        rows = [base + number for number in range(self.counts[name, version])]
+        if variant and rows:
+            rows.pop()
+            rows += [base + 50] if variant == 2 else []
+        return tuple(rows)
+
+
+def drivers_of(world: World, name: str, versions: range) -> tuple[str, list[Driver]]:
+    """The drivers of an id: one query, or two on one checkpoint, on a copy or a newer one, or two writes of one run, at once or one
+    after another. And which of these it is."""
+    rng = world.rng
+    kind = rng.choice(("one", "two", "two", "copy", "writes", "second", "ahead"))
+    drivers = [Driver(world, name, 0, world.new_name("r"), versions, 2 if kind == "second" else 1)]
+    if kind == "two":
+        drivers.append(Driver(world, name, 0, world.new_name("r"), versions))
+    elif kind == "second" and rng.random() < 0.5:
+        drivers.append(Driver(world, name, 0, world.new_name("r"), versions, 2))
+    elif kind == "copy":
+        drivers.append(Driver(world, name, random_variant(rng), world.new_name("r"), versions))
+    elif kind == "ahead":
+        drivers.append(Driver(world, name, 0, world.new_name("r"), versions[1:]))
+    elif kind == "writes":
+        drivers.append(Driver(world, name, rng.choice((0, 2)), drivers[-1].run_id, versions))
+    return kind, drivers
 
 
 def is_sign(request: Request, answer: object) -> bool:

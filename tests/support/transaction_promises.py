@@ -1,5 +1,7 @@
 """The promises of transactions, checked against all that was recorded, told to anybody, and stands in the logs.
 
+What is told agrees with what is recorded, whatever the partitions are (Answers). Over partitions that are lists (Promises):
+
 Atomic: of a committed version all winners' rows are visible or none, and nothing else is. What a reader has seen stays. No version
 is committed twice, and versions only rise. Of all writes of a run, one is told that its rows are committed. Nobody is told anything
 that a crash could undo. Members end for a reason: their execution's abort or expiry, or a commit of their version or a newer one.
@@ -9,7 +11,7 @@ When all is quiet, nothing holds back a reader.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from brokerd.coordinator.records import Event
 from brokerd.coordinator.transactional_id import Execution as NamesExecution
@@ -43,11 +45,22 @@ class Recorded(NamedTuple):
     event: Event
 
 
-class Promises:
-    """See the module."""
+class World(Protocol):
+    """The simulation that the promises are of."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
+    node_count: int
+    rash_ids: set[int]
+
+    @property
+    def now_ms(self) -> int:
+        """Its clock."""
+
+
+class Answers:
+    """What is recorded and what is told, compared with each other and with what was before."""
+
+    def __init__(self, world: World) -> None:
+        self._world: World = world
         self.commits: dict[tuple[str, int], Recorded] = {}  # by id and version
         self.repeats: list[tuple[int, str, Execution]] = []  # where in the log, whose
         self.told_runs: dict[tuple[str, int, str], str] = {}  # which execution of a run was told that its rows are committed
@@ -67,7 +80,7 @@ class Promises:
 
     def recorded(self, name: str, event: Event) -> None:
         """An event stands in the log."""
-        index = len(self._world.disk.log) - 1
+        index = self._newest()
         if isinstance(event, MemberOpened):
             assert event.producer_id not in self.opened, f"producer id {event.producer_id} is given twice"
             self.opened[event.producer_id] = (index, name, event)
@@ -108,23 +121,21 @@ class Promises:
             self._winners[producer_id] = (name, version)
         self.commits[name, version] = Recorded(index, event)
 
-    def marked(self, record: control_pb2.ControlRecord) -> None:
-        """A marker is written: what it says is durable. Members that nobody ever opened durably have no data."""
-        for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
-            assert self._has_ended(producer_id), f"a marker for member {producer_id}, whose end is not durable"
+    def _has_ended(self, producer_id: int) -> bool:
+        """For good."""
+        return producer_id in self.ended and self._is_durable(self.ended[producer_id])
 
-    def crashed(self) -> None:
-        """Forgets events that are no longer in the log."""
-        end = len(self._world.disk.log)
-        for commit in [key for key, recorded in self.commits.items() if recorded.at >= end]:
-            del self.commits[commit]
-            assert commit not in self._visible, "what is visible is lost"
-        self.repeats = [repeat for repeat in self.repeats if repeat[0] < end]
-        self._taken_back |= {pid for pid, index in self.ended.items() if index >= end}
-        self.ended = {pid: index for pid, index in self.ended.items() if index < end}
-        self._winners = {pid: commit for pid, commit in self._winners.items() if commit in self.commits}
-        self.opened = {pid: known for pid, known in self.opened.items() if known[0] < end}
-        self.started_ms = self._world.now_ms
+    def _newest(self) -> int:
+        """Where the event stands that is recorded now."""
+        raise NotImplementedError
+
+    def _is_durable(self, index: int) -> bool:
+        """True if no crash takes back what stands there."""
+        raise NotImplementedError
+
+    def _check_markers(self, committed: CommitPrepared) -> None:
+        """A commit is answered: its markers are durable."""
+        raise NotImplementedError
 
     # --- told
 
@@ -217,11 +228,55 @@ class Promises:
             expected = TxnConflictError if is_second else AlreadyCommittedError
         assert isinstance(answer, expected), f"{execution} is answered with {answer!r} after {committed}"
 
+    def _sign(self, request: Request, asked_ms: int) -> None:
+        if isinstance(request, Batch) and self._world.node_count > 1:
+            return  # a leader does not tell the coordinator: heartbeats do
+        if isinstance(request, Batch):
+            known = self.opened.get(request.producer_id)
+            key = _key(known[1], known[2]) if known is not None else None
+        else:
+            assert isinstance(request, InitProducerIdRequest | HeartbeatRequest)
+            key = _key(request.transactional_id, request)
+        if key is not None:
+            self.signs[key] = max(self.signs.get(key, 0), asked_ms)
+
+
+class Promises(Answers):
+    """See the module. Of a broker whose logs are lists."""
+
+    def __init__(self, world: Simulation) -> None:
+        super().__init__(world)
+        self._lists = world
+
+    def _newest(self) -> int:
+        return len(self._lists.disk.log) - 1
+
+    def _is_durable(self, index: int) -> bool:
+        return index < self._lists.disk.durable
+
+    def marked(self, record: control_pb2.ControlRecord) -> None:
+        """A marker is written: what it says is durable. Members that nobody ever opened durably have no data."""
+        for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
+            assert self._has_ended(producer_id), f"a marker for member {producer_id}, whose end is not durable"
+
+    def crashed(self) -> None:
+        """Forgets events that are no longer in the log."""
+        end = len(self._lists.disk.log)
+        for commit in [key for key, recorded in self.commits.items() if recorded.at >= end]:
+            del self.commits[commit]
+            assert commit not in self._visible, "what is visible is lost"
+        self.repeats = [repeat for repeat in self.repeats if repeat[0] < end]
+        self._taken_back |= {pid for pid, index in self.ended.items() if index >= end}
+        self.ended = {pid: index for pid, index in self.ended.items() if index < end}
+        self._winners = {pid: commit for pid, commit in self._winners.items() if commit in self.commits}
+        self.opened = {pid: known for pid, known in self.opened.items() if known[0] < end}
+        self.started_ms = self._world.now_ms
+
     def _check_markers(self, committed: CommitPrepared) -> None:
         """A commit is answered when all of its markers are durable."""
         ended = {*committed.committed_producer_ids, *committed.aborted_producer_ids}
         counted = {(one.topic_id, one.partition) for one in committed.held_back}
-        for partition in self._world.disk.partitions.values():
+        for partition in self._lists.disk.partitions.values():
             if self._world.node_count > 1 and partition.tp not in counted:
                 continue  # void, if it is of them: it came late
             markers = [stored for stored in partition.log if stored.marker is not None and ended & set(stored.marker.producer_ids)]
@@ -238,30 +293,11 @@ class Promises:
             assert event.totals == totals_of(driver.rows)
             self._check_rows(commit, driver.rows)
 
-    def _sign(self, request: Request, asked_ms: int) -> None:
-        if isinstance(request, Batch) and self._world.node_count > 1:
-            return  # a leader does not tell the coordinator: heartbeats do
-        if isinstance(request, Batch):
-            known = self.opened.get(request.producer_id)
-            key = _key(known[1], known[2]) if known is not None else None
-        else:
-            assert isinstance(request, InitProducerIdRequest | HeartbeatRequest)
-            key = _key(request.transactional_id, request)
-        if key is not None:
-            self.signs[key] = max(self.signs.get(key, 0), asked_ms)
-
-    def _has_ended(self, producer_id: int) -> bool:
-        """For good."""
-        return producer_id in self.ended and self._is_durable(self.ended[producer_id])
-
-    def _is_durable(self, index: int) -> bool:
-        return index < self._world.disk.durable
-
     # --- seen
 
     def check_readers(self) -> None:
         """Looks at the rows that readers see now, beyond those that they saw."""
-        for partition in self._world.disk.partitions.values():
+        for partition in self._lists.disk.partitions.values():
             self._check_ends(partition)
             for row in partition.read():
                 commit = self._winners.get(row.producer_id)
@@ -284,16 +320,16 @@ class Promises:
         event = self.commits[commit].event
         assert isinstance(event, CommitPrepared)
         ended = {*event.committed_producer_ids, *event.aborted_producer_ids}
-        others = [name for name, prepared in self._world.broker.coordinator.prepared() if (name, prepared.txn_version) != commit]
+        others = [name for name, prepared in self._lists.broker.coordinator.prepared() if (name, prepared.txn_version) != commit]
         counted = {(one.topic_id, one.partition) for one in event.held_back}
-        for partition in self._world.disk.partitions.values():
+        for partition in self._lists.disk.partitions.values():
             # What a leader has that was not asked is void: it came late.
             is_late = partition.tp not in counted and self._world.node_count > 1
             assert is_late or not ended & partition.open.keys(), f"{partition.tp} has no marker for some members of {commit}"
             core = partition.core
             if self._world.node_count > 1 and core.ends.held_back:
                 continue  # released leader by leader
-            if partition.open or core.ends.high_watermark < core.ends.log_end_offset or others or len(self._world.names) > 1:
+            if partition.open or core.ends.high_watermark < core.ends.log_end_offset or others or len(self._lists.names) > 1:
                 continue
             assert core.ends.last_stable_offset == core.ends.log_end_offset, f"{partition.tp} is behind when {commit} is visible"
         wanted = event.totals
@@ -311,7 +347,7 @@ class Promises:
         assert not missing - lost, f"{commit} is said to be committed, but {missing - lost} are missing"
         ended = {*event.committed_producer_ids, *event.aborted_producer_ids}
         counted = {(one.topic_id, one.partition) for one in event.held_back}
-        for partition in self._world.disk.partitions.values():
+        for partition in self._lists.disk.partitions.values():
             held = ended & partition.core.producers.open_transactions.keys()
             assert not held or (partition.tp not in counted and self._world.node_count > 1), (
                 f"{partition.tp} holds data of {held} after the commit of {commit}"
@@ -319,14 +355,14 @@ class Promises:
 
     def _decided_rows(self) -> list[tuple[int, int]]:
         return [
-            (row.number, row.producer_id) for partition in self._world.disk.partitions.values() for row in partition.decided()[0]
+            (row.number, row.producer_id) for partition in self._lists.disk.partitions.values() for row in partition.decided()[0]
         ]
 
     def _lost_rows(self, producer_ids: set[int]) -> Counter[int]:
         """Rows of these members in partitions that are deleted."""
         return Counter(
             row
-            for partition in self._world.deleted
+            for partition in self._lists.deleted
             for stored in partition.log
             if stored.header.producer_id in producer_ids
             for row in stored.rows
@@ -336,7 +372,7 @@ class Promises:
 
     def check_quiet(self) -> None:
         """Nothing is under way any more: nobody is open, nothing holds back a reader, and all that is committed is visible."""
-        world = self._world
+        world = self._lists
         assert not world.broker.coordinator.open_members, "members are open for ever"
         assert not world.broker.coordinator.prepared(), "a commit is never finished"
         for partition in world.disk.partitions.values():

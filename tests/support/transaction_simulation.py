@@ -23,7 +23,7 @@ from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MembersAborted, 
 from tests.support.clock import ManualClock
 from tests.support.simulated_loop import SimulatedLoop
 from tests.support.simulated_transactions import Batch, Disk, SimulatedBroker, Witness, simulated
-from tests.support.transaction_actors import TIMEOUT_MS, Actor, Call, Driver, is_abort, random_variant
+from tests.support.transaction_actors import TIMEOUT_MS, Actor, Call, Driver, Versions, drivers_of, is_abort
 from tests.support.transaction_bench import partition as partition_name
 from tests.support.transaction_partition import SimulatedPartition, check_is_readable
 from tests.support.transaction_promises import Promises
@@ -70,7 +70,8 @@ class Simulation:
         for number in range(rng.choice((1, 2, 3, 3))):
             self._create(partition_name(number, "t"))
         self._topics = 1
-        self.counts = {(name, version): rng.choice((0, 2, 3, 4, 5)) for name in "12" for version in _VERSIONS}
+        counts = {(name, version): rng.choice((0, 2, 3, 4, 5)) for name in "12" for version in _VERSIONS}
+        self.versions = Versions(_VERSIONS, counts)
         self.names = ["1"] if rng.random() < 0.7 else ["1", "2"]
         self.drivers: list[Driver] = []
         self.has_rash = (
@@ -83,22 +84,15 @@ class Simulation:
         """The monotonic clock."""
         return self.clock.monotonic_ms()
 
+    @property
+    def told_committed(self) -> Callable[[Driver], None]:
+        """See Promises."""
+        return self.promises.told_committed
+
     def _add_drivers(self, name: str) -> None:
-        """One query, or two on one checkpoint, on a copy or a newer one, or two writes of one run, at once or one after another."""
-        rng = self.rng
-        kind = rng.choice(("one", "two", "two", "copy", "writes", "second", "ahead"))
+        kind, drivers = drivers_of(self, name, _VERSIONS)
         self._count(f"scenario: {kind}")
-        self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS, 2 if kind == "second" else 1))
-        if kind == "two":
-            self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS))
-        elif kind == "second" and rng.random() < 0.5:
-            self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS, 2))
-        elif kind == "copy":
-            self.drivers.append(Driver(self, name, random_variant(rng), self.new_name("r"), _VERSIONS))
-        elif kind == "ahead":
-            self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS[1:]))
-        elif kind == "writes":
-            self.drivers.append(Driver(self, name, rng.choice((0, 2)), self.drivers[-1].run_id, _VERSIONS))
+        self.drivers += drivers
 
     def run(self) -> dict[str, int]:
         """To its end; returns how often what happened."""
@@ -237,13 +231,8 @@ class Simulation:
             call.actor.answered(call, answer)
 
     def rows(self, name: str, variant: int, version: int) -> tuple[int, ...]:
-        """The rows of a version. Variant 1 of an input lacks the last row, variant 2 has another one in its place."""
-        base = (int(name) * 10 + version) * 100
-        rows = [base + number for number in range(self.counts[name, version])]
-        if variant and rows:
-            rows.pop()
-            rows += [base + 50] if variant == 2 else []
-        return tuple(rows)
+        """See Versions."""
+        return self.versions.rows(name, variant, version)
 
     def _ask_again(self) -> None:
         waiting = self._waiting()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from brokerd.client.columns import BatchSlice
 from brokerd.client.fetching import FetchRange, PartitionResult, RangePosition
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.log_ends import LogEnd, Moved
@@ -63,16 +64,19 @@ def _commit(offset: int) -> str:
 
 def read_committed(log: Partition, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> list[int]:
     """The offsets of the records that a reader of committed records sees in a range, as the broker answers it now."""
+    slices = committed_slices(log, start_offset, until_offset, max_bytes=max_bytes)
+    return [offset for piece in slices for offset in range(piece.from_offset, piece.until_offset)]
+
+
+def committed_slices(log: Partition, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> Iterator[BatchSlice]:
+    """The same, batch by batch."""
     wanted = FetchRange(log.tp, start_offset, until_offset)
     position = RangePosition(wanted, is_read_committed=True, check_headers=True)
-    offsets: list[int] = []
     empty_answers = 0
     while not position.is_done and empty_answers < _EMPTY_ANSWERS_MAX:
         asked = position.next_offset
-        for piece in position.accept(*_answer(log, asked, max_bytes)):
-            offsets.extend(range(piece.from_offset, piece.until_offset))
+        yield from position.accept(*_answer(log, asked, max_bytes))
         empty_answers = empty_answers + 1 if position.next_offset == asked else 0
-    return offsets
 
 
 def _answer(log: Partition, offset: int, max_bytes: int) -> PartitionResult:
