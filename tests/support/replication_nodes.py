@@ -119,7 +119,7 @@ class NodeLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         """See AbstractEventLoop."""
         future = self.create_future()
-        self._process.begin_job(lambda: func(*args), partial(_settle, future))
+        self._process.begin_job(lambda: func(*args), partial(settle, future))
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -128,7 +128,8 @@ class NodeLoop(asyncio.BaseEventLoop):
             self._sim.fail(context.get("exception") or AssertionError(context["message"]))
 
 
-def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+def settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    """Gives a future its outcome, unless it has one."""
     if not future.done():
         if error is None:
             future.set_result(result)
@@ -172,6 +173,11 @@ class _Lease:
         self.id = lease_id
         self.lost = asyncio.Event()
         self._sim = sim
+
+    @property
+    def is_over(self) -> bool:
+        """True if the store has ended it, which it does only when the node's own clock says that it may have."""
+        return self.lost.is_set() or not self._sim.has_lease(self.id)
 
     async def revoke(self) -> None:
         """Ends it now, or in a while."""
@@ -250,7 +256,7 @@ class _Client:
         process = self._process
         future: asyncio.Future[int | None] = process.loop.create_future()
         transaction = Transaction(dict(compares), dict(puts), tuple(deletes))
-        process.sim.ask_store(process, transaction, lease_id, lambda *answer: process.enter(lambda: _settle(future, *answer)))
+        process.sim.ask_store(process, transaction, lease_id, lambda *answer: process.enter(lambda: settle(future, *answer)))
         revision = await future
         self.answered_ms = process.sim.now_ms
         return revision
@@ -259,7 +265,7 @@ class _Client:
         """See CoordinationClient."""
         process = self._process
         future: asyncio.Future[KeyValue | None] = process.loop.create_future()
-        process.sim.ask_key(process, key, lambda *answer: process.enter(lambda: _settle(future, *answer)))
+        process.sim.ask_key(process, key, lambda *answer: process.enter(lambda: settle(future, *answer)))
         return await future
 
 
@@ -302,7 +308,7 @@ class Stream:
             self.client.enter(lambda: self.to_client.put_nowait(NotReadyError("the stream has ended")))
 
     def _send_to_server(self, data: bytes | None) -> None:
-        self._server_at_ms = self._sim.send(self.client, self.server, self._server_at_ms, lambda: self._arrive(data))
+        self._server_at_ms = self._sim.carry(self.client, self.server, self._server_at_ms, lambda: self._arrive(data))
 
     def _arrive(self, data: bytes | None) -> None:
         if self.server.is_dead:
@@ -321,7 +327,7 @@ class Stream:
             if not self.is_cancelled:
                 self.client.enter(lambda: self.to_client.put_nowait(data))
 
-        self._client_at_ms = self._sim.send(self.server, self.client, self._client_at_ms, arrive)
+        self._client_at_ms = self._sim.carry(self.server, self.client, self._client_at_ms, arrive)
 
     async def _serve(self) -> None:
         context = SimpleNamespace(read=self.to_server.get, write=self._answer)

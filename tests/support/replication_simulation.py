@@ -329,6 +329,10 @@ class Simulation:
         self._leases[lease_id] = process
         return lease_id
 
+    def has_lease(self, lease_id: int) -> bool:
+        """True while a lease is alive."""
+        return lease_id in self._leases
+
     def end_lease(self, lease_id: int) -> None:
         """A lease ends, and its keys go. The node hears of it sooner or later."""
         process = self._leases.pop(lease_id, None)
@@ -383,7 +387,7 @@ class Simulation:
 
     # --- the network
 
-    def send(self, source: Process, target: Process, not_before_ms: int, arrive: Callable[[], object]) -> int:
+    def carry(self, source: Process, target: Process, not_before_ms: int, arrive: Callable[[], object]) -> int:
         """A message from node to node, after those before it. When it is due; a link that is cut holds it back."""
         due_ms = max(self.now_ms + self.latency(), not_before_ms)
 
@@ -426,7 +430,8 @@ class Simulation:
 
     # --- clients
 
-    def _clients(self) -> None:
+    def start_clients(self) -> None:
+        """They take their steps from now on."""
         self.every(self.honest.step, (5, 70))
         self.every(self.plain.step, (30, 250))
         for reader in self.readers:
@@ -443,7 +448,7 @@ class Simulation:
 
     # --- what goes wrong
 
-    def _faults(self) -> Mapping[Callable[[], None], int]:
+    def faults(self) -> Mapping[Callable[[], None], int]:
         return {
             self._kill_one: 6,
             self._start_one: 12,
@@ -456,7 +461,7 @@ class Simulation:
             self._break_stream: 4,
             self._slow_one: 4,
             self._lose_lease: 3,
-            self._trim: 7,
+            self.trim: 7,
             self._fail_a_sync: 1,
             self._move: 3,
             self._stop_one: 3,
@@ -464,7 +469,7 @@ class Simulation:
 
     def _fault(self) -> None:
         if not self.is_healing:
-            faults = self._faults()
+            faults = self.faults()
             self.rng.choices(list(faults), list(faults.values()))[0]()
             self.after(self.rng.randint(5, 220), self._fault)
 
@@ -498,6 +503,11 @@ class Simulation:
         for stream in self._streams:
             if stream.server is process:
                 self.after(self.rng.randint(0, 800), stream.break_off)
+
+        self.crashed(process)
+
+    def crashed(self, process: Process) -> None:
+        """A life has ended."""
 
     def start(self, machine: Machine) -> None:
         """Starts a node on the disk that is in it."""
@@ -568,10 +578,14 @@ class Simulation:
         self._cut |= links
         self.count("link cut")
         self.after(self.rng.choice((50, 300, 1_000, 3_000)), lambda: self._cut.difference_update(links))
+        self.links_cut(links)
         for stream in self._streams:
             ends = (stream.client.node_id, stream.server.node_id)
             if links & {ends, ends[::-1]} and self.rng.random() < 0.5:
                 self.after(self.rng.randint(50, 1_500), stream.break_off)
+
+    def links_cut(self, links: set[Link]) -> None:
+        """Nothing comes through these links for a while."""
 
     def _cut_off_one(self) -> None:
         self._cut_off_for(self.rng.choice(sorted(self.machines)), self.rng.choice((100, 700, 2_000, 4_000)))
@@ -617,7 +631,8 @@ class Simulation:
         if self._leases:
             self.end_lease(self.rng.choice(sorted(self._leases)))
 
-    def _trim(self) -> None:
+    def trim(self) -> None:
+        """Somebody deletes records."""
         process = self.leader()
         if process is not None:
             process.enter(lambda: process.trim(self.rng))
@@ -632,6 +647,8 @@ class Simulation:
         """An operator names other replicas, or the same ones with another one in front."""
         tp = self.some_tp()
         entry, key = self.entries[tp], KEYS.partition(tp)
+        if not entry.isr:
+            return  # it is not made yet
         target = tuple(self.rng.sample(sorted(self.machines), len(entry.replicas)))
         if not self.is_store_down and not entry.target and target != entry.replicas:
             known = self.store.present[key].mod_revision
@@ -682,7 +699,7 @@ class Simulation:
         """To its end; returns how often what happened."""
         try:
             self._begin()
-            self._clients()
+            self.start_clients()
             self.after(self.rng.randint(50, 600), self._fault)
             self._run_until(self.now_ms + self.rng.randint(1_000, 4_500))
             self._heal()

@@ -78,14 +78,14 @@ class Answers:
 
     # --- recorded
 
-    def recorded(self, name: str, event: Event) -> None:
-        """An event stands in the log."""
-        index = self._newest()
+    def recorded(self, name: str, event: Event, at_ms: int | None = None) -> None:
+        """An event stands in the log, since `at_ms` or now."""
+        index, since_ms = self._newest(), self._world.now_ms if at_ms is None else at_ms
         if isinstance(event, MemberOpened):
             assert event.producer_id not in self.opened, f"producer id {event.producer_id} is given twice"
             self.opened[event.producer_id] = (index, name, event)
-            self.signs[_key(name, event)] = self._world.now_ms
-            self.begun.setdefault(_key(name, event), self._world.now_ms)
+            self.signs[key_of(name, event)] = max(since_ms, self.signs.get(key_of(name, event), since_ms))
+            self.begun.setdefault(key_of(name, event), since_ms)
         elif isinstance(event, MembersAborted):
             for producer_id in event.producer_ids:
                 self._check_may_end(name, producer_id)
@@ -98,8 +98,8 @@ class Answers:
     def _check_may_end(self, name: str, producer_id: int) -> None:
         _, owner, member = self.opened[producer_id]
         assert owner == name
-        silent_ms = self._world.now_ms - max(self.signs[_key(name, member)], self.started_ms)
-        age_ms = self._world.now_ms - max(self.begun[_key(name, member)], self.started_ms)
+        silent_ms = self._world.now_ms - max(self.signs[key_of(name, member)], self.started_ms)
+        age_ms = self._world.now_ms - max(self.begun[key_of(name, member)], self.started_ms)
         is_expired = silent_ms >= TIMEOUT_MS or age_ms >= AGE_MAX_MS
         assert producer_id in self.asked_to_abort or is_expired, f"member {producer_id} ends without a reason"
         assert producer_id not in self.ended, f"member {producer_id} ends twice"
@@ -148,9 +148,7 @@ class Answers:
             begun = [pid for pid, (_, _, member) in self.opened.items() if member.member_id == request.member_id]
             assert any(self._has_ended(pid) for pid in begun), "told of an end that is not durable"
         elif isinstance(request, Batch) and isinstance(answer, InvalidTxnStateError):
-            # Between nodes the answer travels while its node may be killed, which takes back an end that is not durable.
-            ended = self.ended if self._world.node_count == 1 else self._taken_back | self.ended.keys()
-            assert request.producer_id in ended, f"data of member {request.producer_id} is refused, but it is open"
+            self._check_refused(request.producer_id)
         elif is_abort(request) and isinstance(answer, Done):
             for member in request.members:
                 assert self._has_ended(member.producer_id), "an abort is answered that is not durable"
@@ -162,6 +160,12 @@ class Answers:
             assert gone, f"{_execution(request)} cannot commit, but its members are open"
         if is_sign(request, answer):
             self._sign(request, asked_ms)
+
+    def _check_refused(self, producer_id: int) -> None:
+        """Data of a member is refused: it has ended. Between nodes the answer travels while its node may be killed, which takes
+        back an end that is not durable."""
+        ended = self.ended if self._world.node_count == 1 else self._taken_back | self.ended.keys()
+        assert producer_id in ended, f"data of member {producer_id} is refused, but it is open"
 
     def _told_member(self, request: InitProducerIdRequest, answer: object) -> None:
         key = (request.transactional_id, request.member_id)
@@ -233,10 +237,10 @@ class Answers:
             return  # a leader does not tell the coordinator: heartbeats do
         if isinstance(request, Batch):
             known = self.opened.get(request.producer_id)
-            key = _key(known[1], known[2]) if known is not None else None
+            key = key_of(known[1], known[2]) if known is not None else None
         else:
             assert isinstance(request, InitProducerIdRequest | HeartbeatRequest)
-            key = _key(request.transactional_id, request)
+            key = key_of(request.transactional_id, request)
         if key is not None:
             self.signs[key] = max(self.signs.get(key, 0), asked_ms)
 
@@ -403,7 +407,8 @@ def _check_order(partition: SimulatedPartition) -> None:
     assert all(numbers == sorted(numbers) for numbers in by_member.values()), f"{partition.tp}: out of order: {by_member}"
 
 
-def _key(name: str, execution: NamesExecution) -> tuple[str, int, str]:
+def key_of(name: str, execution: NamesExecution) -> tuple[str, int, str]:
+    """An execution of a transactional id."""
     return name, execution.txn_version, execution.execution_id
 
 

@@ -1,0 +1,212 @@
+"""The clients of a replicated cluster with transactions: drivers and their tasks (transaction_actors.py), and the way of what they
+ask. Each driver finds leaders and coordinator through whatever node answers, asks again after a retriable error or if there is no
+answer, and leaves its tasks to themselves when it dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from brokerd.datadir.topic_store import COORDINATOR_LOG
+from brokerd.errors import WireError
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.record.batch import RecordBatch
+from brokerd.record.header import Attributes, crc_seed
+from tests.support.build import arrow_batch
+from tests.support.clock import START_WALL_MS
+from tests.support.replicated_nodes import Sent, TransactionalProcess
+from tests.support.replication_clients import Client
+from tests.support.replication_nodes import Process
+from tests.support.replication_promises import identity
+from tests.support.simulated_transactions import Batch
+from tests.support.transaction_actors import Actor, Attempt, Call, Driver, Versions, drivers_of, is_abort
+
+if TYPE_CHECKING:
+    from tests.support.replicated_transactions import Simulation
+
+_VERSIONS = range(4)
+_TIMEOUT_MS = 900
+_BEAT_MS = (100, 500)
+
+
+class _Asked:
+    """A client's request on its way: who is asked, and how often it was."""
+
+    def __init__(self, call: Call, metadata: Client) -> None:
+        self.call, self.metadata = call, metadata
+        self.tries = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """True while somebody waits for the answer."""
+        return not self.call.is_answered and self.call.actor.call is self.call
+
+
+class Clients:
+    """All of them, as the world of actors (transaction_actors.py) and of their answers (transaction_promises.py)."""
+
+    has_rash = False
+    node_count = 3  # several
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim, self.rng = sim, sim.rng
+        self.sent: dict[tuple[TopicIdPartition, int, int], tuple[int, ...]] = {}  # rows, by producer id and sequence
+        self.rash_ids: set[int] = set()
+        self.drivers: list[Driver] = []
+        self._batches: dict[Batch, RecordBatch] = {}
+        self._metadata: dict[tuple[Actor, TopicIdPartition], Client] = {}
+        self._names = 0
+        counts = {(name, version): self.rng.choice((0, 2, 3, 4, 5)) for name in "12" for version in _VERSIONS}
+        self._versions = Versions(_VERSIONS, counts)
+
+    def start(self) -> None:
+        """They begin."""
+        for name in ["1"] if self.rng.random() < 0.6 else ["1", "2"]:
+            kind, drivers = drivers_of(self, name, _VERSIONS)
+            self.sim.count(f"scenario: {kind}")
+            self.drivers += drivers
+        self.sim.every(self._beat, _BEAT_MS)
+
+    def running(self) -> list[Driver]:
+        """The drivers that have not come to an end."""
+        return [driver for driver in self.drivers if not driver.is_over]
+
+    # --- as a world of actors
+
+    @property
+    def now_ms(self) -> int:
+        """The schedule's time."""
+        return self.sim.now_ms
+
+    @property
+    def is_calm(self) -> bool:
+        """True if nothing fails any more."""
+        return self.sim.is_healing
+
+    @property
+    def told_committed(self) -> Callable[[Driver], None]:
+        """See Decisions."""
+        return self.sim.decided.told_committed
+
+    def new_name(self, prefix: str) -> str:
+        """A name that was never used."""
+        self._names += 1
+        return f"{prefix}{self._names}"
+
+    def rows(self, name: str, variant: int, version: int) -> tuple[int, ...]:
+        """See Versions."""
+        return self._versions.rows(name, variant, version)
+
+    def writable(self) -> list[TopicIdPartition]:
+        """Partitions that there are."""
+        return self.sim.writable()
+
+    def between_writes(self) -> None:
+        """Of one run: nothing that does not happen anyway."""
+
+    def send(self, call: Call) -> None:
+        """Puts a client's request on its way, until it is answered or nobody waits for it."""
+        owner = call.actor.driver if isinstance(call.actor, Attempt) else call.actor
+        tp = call.request.tp if isinstance(call.request, Batch) else COORDINATOR_LOG
+        if (owner, tp) not in self._metadata:
+            self._metadata[owner, tp] = Client(self.sim, tp)
+        self._ask(_Asked(call, self._metadata[owner, tp]))
+
+    def _ask(self, asked: _Asked) -> None:
+        asked.tries += 1
+        metadata, tries = asked.metadata, asked.tries
+        process = metadata.process()
+        if process is None or self.rng.random() < 0.05:
+            metadata.refresh()
+            self._ask_again(asked, tries, self.rng.randint(20, 150))
+            return
+        assert isinstance(process, TransactionalProcess)
+        serve = partial(self._serve, process, asked, tries, metadata.epoch)
+        if self.is_calm or self.rng.random() > 0.01:
+            self.sim.after(self.sim.latency(), lambda: process.enter(lambda: process.begin(self.sim.guarded(serve()))))
+        self._ask_again(asked, tries, _TIMEOUT_MS)
+
+    def _ask_again(self, asked: _Asked, tries: int, delay_ms: int) -> None:
+        def again() -> None:
+            if asked.tries == tries and asked.is_wanted:
+                asked.metadata.refresh()
+                self._ask(asked)
+
+        self.sim.after(delay_ms, again)
+
+    async def _serve(self, process: TransactionalProcess, asked: _Asked, tries: int, epoch: int) -> None:
+        request, started_ms = asked.call.request, self.sim.now_ms
+        if is_abort(request):
+            self.sim.decided.asked_to_abort.update(member.producer_id for member in request.members)
+        answer = await process.answer(Sent(request, epoch))
+        self.sim.touched(process)
+        self.sim.count(f"{'Abort' if is_abort(request) else type(request).__name__}: {type(answer).__name__}")
+        self.sim.decided.told_by(process, request, answer, started_ms)
+        if self.is_calm or self.rng.random() > 0.01:
+            self.sim.after(self.sim.latency(), partial(self._answered, asked, tries, answer))
+
+    def _answered(self, asked: _Asked, tries: int, answer: object) -> None:
+        if isinstance(answer, WireError) and answer.retriable:
+            self._ask_again(asked, tries, self.rng.randint(10, 150))
+        else:
+            asked.call.actor.answered(asked.call, answer)
+
+    def encoded(self, batch: Batch) -> RecordBatch:
+        """A batch as its client sends it."""
+        found = self._batches.get(batch)
+        if found is None:
+            tp, producer_id, sequence, rows = batch
+            assert self.sent.setdefault((tp, producer_id, sequence), rows) == rows, f"producer id {producer_id} is given twice"
+            found = self._batches[batch] = arrow_batch(
+                [b"%d" % row for row in rows],
+                [START_WALL_MS] * len(rows),
+                producer=ProducerIdAndEpoch(producer_id, 0),
+                sequence=sequence,
+                attributes=int(Attributes.TRANSACTIONAL),
+                seed=crc_seed(tp),
+            )
+        return found
+
+    def acknowledges(self, process: Process, batch: Batch, base_offset: int) -> None:
+        """A leader is about to answer that a batch is committed."""
+        promises = self.sim.promises[batch.tp]
+        promises.check(process)
+        promises.check_copies(base_offset + len(batch.rows))
+        promises.promise(base_offset, identity(self.encoded(batch).header))
+
+    # --- what goes wrong
+
+    def _beat(self) -> None:
+        for driver in self.running():
+            for attempt in driver.attempts:
+                if attempt.producer_id >= 0 and self.rng.random() < 0.8:
+                    attempt.beat()
+
+    def twin(self) -> None:
+        """A task is run once more, beside the first."""
+        running = self.running()
+        if running:
+            driver = self.rng.choice(running)
+            driver.launch(self.rng.choice(driver.attempts).split)
+            self.sim.count("twin")
+
+    def give_up(self) -> None:
+        """A driver aborts what it knows of, and begins again."""
+        drivers = [driver for driver in self.running() if driver.reports]
+        if drivers:
+            self.sim.count("driver gave up")
+            self.rng.choice(drivers).give_up()
+
+    def kill_driver(self) -> None:
+        """A driver dies at any point. Mostly it is started again."""
+        running = self.running()
+        if not running:
+            return
+        driver = self.rng.choice(running)
+        driver.is_over = self.rng.random() < 0.15
+        driver.call = None
+        self.sim.count("driver gone" if driver.is_over else "driver killed")
+        if not driver.is_over:
+            driver.restart()

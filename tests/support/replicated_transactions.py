@@ -1,0 +1,243 @@
+"""Transactions on replicated partitions, seeded: `Simulation(seed).run()` raises AssertionError if a promise is broken.
+
+Goal: what replicated_promises.py checks of transactions at every step, and what replication_promises.py checks of each partition,
+the coordinator's log among them; and once everything works again, that all comes to rest.
+
+Method: each node holds copies of several partitions and serves what a daemon serves (replicated_nodes.py). Leaders and coordinator
+move by the elections of replication_simulation.py, whose faults go on: crashes, pauses, cut links, a store that is away, emptied
+disks. Drivers with their tasks and twins (replicated_clients.py) come and go. Calls between nodes take their time; some answers are
+lost, and some requests come late. A topic is made while all this goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from brokerd.cluster.changes import Transaction
+from brokerd.cluster.election import place
+from brokerd.cluster.image import Node
+from brokerd.cluster.keys import TopicEntry, encode
+from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG
+from brokerd.errors import NotReadyError, UnknownServerError
+from brokerd.ids import TopicIdPartition
+from brokerd.server import failures
+from brokerd.server.cluster import membership
+from brokerd.server.cluster.directory import entry_of
+from brokerd.server.coordinator import log, producer_ids, transactions
+from brokerd.server.handlers import produce
+from tests.support import replication_simulation
+from tests.support.replicated_clients import Clients
+from tests.support.replicated_nodes import FACTOR, TransactionalProcess
+from tests.support.replicated_promises import Decisions, LogPromises, RowPromises
+from tests.support.replication_nodes import KEYS, Machine, Process
+from tests.support.replication_promises import Promises
+from tests.support.replication_simulation import Answer, Link
+
+_FIRST, _LATER = b"replicated-topic", b"a-topic-made-now"
+
+
+class _NodeCall:
+    """A call from node to node. What it is answered first counts."""
+
+    def __init__(self, source: Process, target: Process, answer: Answer) -> None:
+        self.source, self.target = source, target
+        self._answer = answer
+        self.is_over = False
+
+    def end(self, data: bytes | None, error: BaseException | None = None) -> None:
+        """The answer arrives, or the connection is lost."""
+        if not self.is_over:
+            self.is_over = True
+            self._answer(data, error)
+
+    def break_off(self) -> None:
+        """The connection is lost. The request may arrive still."""
+        self.end(None, NotReadyError("the connection is lost"))
+
+
+class Simulation(replication_simulation.Simulation):
+    """See the module."""
+
+    factor_wanted = FACTOR
+    healed_within_ms = 120_000
+
+    def __init__(self, seed: int, *, trace: list[str] | None = None) -> None:
+        shape = random.Random(f"shape {seed}")
+        self._partition_count = shape.choice((1, 2, 2))
+        first = [TopicIdPartition(_FIRST, number) for number in range(self._partition_count)]
+        later = [TopicIdPartition(_LATER, 0)] if shape.random() < 0.5 else []
+        self.rows_tps = (*first, *later)
+        self.tps = (COORDINATOR_LOG, *self.rows_tps)
+        self._compaction_bytes = shape.choice((1_500, 4_000, log.COMPACTION_MIN_BYTES))
+        super().__init__(seed, trace=trace)
+
+    def new_promises(self, tp: TopicIdPartition) -> Promises:
+        return LogPromises(self, tp) if tp == COORDINATOR_LOG else RowPromises(self, tp)
+
+    def rows_in(self, tp: TopicIdPartition) -> RowPromises:
+        """What is checked of a clients' partition."""
+        found = self.promises[tp]
+        assert isinstance(found, RowPromises)
+        return found
+
+    def new_process(self, machine: Machine) -> Process:
+        return TransactionalProcess(self, machine)
+
+    def new_clients(self) -> None:
+        self._calls: list[_NodeCall] = []
+        self.clients = Clients(self)
+        self.decided = Decisions(self)
+
+    def start_clients(self) -> None:
+        self.clients.start()
+        if TopicIdPartition(_LATER, 0) in self.tps:
+            self.after(self.rng.randint(100, 2_500), self._make_later)
+
+    def writable(self) -> list[TopicIdPartition]:
+        """Clients' partitions that there are."""
+        return [tp for tp in self.rows_tps if self.entries[tp].isr]
+
+    def make_topics(self) -> None:
+        self._make(COORDINATOR.id, entry_of(COORDINATOR), FACTOR)
+        self._make(_FIRST, TopicEntry("t", self._partition_count, {}), self.rng.choice((2, 3)))
+
+    def _make(self, topic_id: bytes, entry: TopicEntry, factor: int) -> None:
+        image = self.image()
+        placed = place(image, entry.partition_count, min(factor, len(image.nodes)))
+        for number, one in enumerate(placed):
+            self.transact(Transaction({}, {KEYS.partition(TopicIdPartition(topic_id, number)): encode(one)}))
+        self.transact(Transaction({}, {KEYS.topic(topic_id): encode(entry), KEYS.name(entry.name): topic_id.hex().encode()}))
+
+    def _make_later(self) -> None:
+        """The topic that is made while all goes on; once there are nodes and a store."""
+        if self.is_store_down or not self.image().nodes:
+            self.after(50, self._make_later)
+        elif not self.entries[TopicIdPartition(_LATER, 0)].isr:
+            self._make(_LATER, TopicEntry("u", 1, {}), self.rng.choice((2, 3)))
+            self.count("made a topic")
+
+    def run(self) -> dict[str, int]:
+        """To its end; returns how often what happened."""
+        with self._constants():
+            return super().run()
+
+    @contextlib.contextmanager
+    def _constants(self) -> Iterator[None]:
+        """Limits that are met soon; and what the code takes for an error of its own fails the schedule."""
+
+        def internal(where: object, error: Exception) -> UnknownServerError:
+            self.fail(error)
+            return UnknownServerError(f"{where}: {error}")
+
+        with (
+            mock.patch.object(transactions, "FIRST_MS", 500),
+            mock.patch.object(transactions, "MAX_MS", 2_000),
+            mock.patch.object(producer_ids, "BLOCK", 3),
+            mock.patch.object(log, "COMPACTION_MIN_BYTES", self._compaction_bytes),
+            mock.patch.object(failures, "internal", internal),
+            mock.patch.object(produce, "internal", internal),
+            mock.patch.object(membership, "internal", internal),
+        ):
+            yield
+
+    # --- calls between nodes
+
+    def call(self, source: Process, node: Node, name: str, data: bytes, answer: Answer) -> None:
+        """A call to another node. It or its answer may be lost; it may come late, also after its caller has given up."""
+        target = self.machines[node.id].process
+        if target is None or target.token != node.registration.token:
+            self.after(self.latency(), partial(answer, None, NotReadyError("nobody is there")))
+            return
+        assert isinstance(target, TransactionalProcess)
+        call = _NodeCall(source, target, answer)
+        self._calls = [*(one for one in self._calls if not one.is_over), call]
+        self.count(f"call: {name}")
+
+        def reply(response: bytes) -> None:
+            self.carry(target, source, 0, partial(call.end, response))
+
+        def arrive() -> None:
+            if target.is_dead:
+                self.after(self.latency(), call.break_off)
+            else:
+                target.enter(lambda: target.begin(self.guarded(target.serve(name, data, reply))))
+
+        if not self.is_healing and self.rng.random() < 0.05:
+            self.count("call lost")
+            self.after(self.rng.randint(10, 1_000), call.break_off)
+            if self.rng.random() < 0.3:
+                return
+            self.after(self.rng.randint(10, 2_500), partial(self.carry, source, target, 0, arrive))
+        else:
+            self.carry(source, target, 0, arrive)
+
+    def links_cut(self, links: set[Link]) -> None:
+        for call in self._calls:
+            ends = (call.source.node_id, call.target.node_id)
+            if links & {ends, ends[::-1]} and self.rng.random() < 0.5:
+                self.after(self.rng.randint(50, 1_500), call.break_off)
+
+    def crashed(self, process: Process) -> None:
+        for call in self._calls:
+            if call.target is process:
+                self.after(self.rng.randint(0, 800), call.break_off)
+
+    async def guarded(self, work: Any) -> None:
+        """Work whose failure is the schedule's."""
+        try:
+            await work
+        except Exception as error:
+            self.fail(error)
+
+    # --- what goes wrong
+
+    def faults(self) -> Mapping[Callable[[], None], int]:
+        """Those of replication, but that nobody deletes records; and those of clients."""
+        found = {fault: weight for fault, weight in super().faults().items() if fault != self.trim}
+        return found | {self.clients.twin: 3, self.clients.give_up: 2, self.clients.kill_driver: 4}
+
+    def may_take_out(self, machine: Machine) -> bool:
+        """True if no partition would be without all directories that are in sync."""
+        others = {other.disk.directory_id for other in self.machines.values() if other is not machine}
+        return all(others & {replica.directory_id for replica in entry.isr} for entry in self.entries.values() if entry.isr)
+
+    # --- the end
+
+    def calm_down(self) -> None:
+        if TopicIdPartition(_LATER, 0) in self.tps:
+            self._make_later()
+
+    def end_clients(self) -> None:
+        """They end by themselves."""
+
+    def problem_of_clients(self) -> str:
+        if self.clients.running():
+            return "a driver has not come to an end"
+        process = self.leader(COORDINATOR_LOG)
+        assert isinstance(process, TransactionalProcess)
+        local = process.broker.coordinator.local
+        if local is None:
+            return "the coordinator is not loaded"
+        if local.coordinator.open_members or local.coordinator.prepared():
+            return f"open are {list(local.coordinator.open_members)}, and prepared {local.coordinator.prepared()}"
+        for tp in self.rows_tps:
+            leader = self.leader(tp)
+            partition = leader.replica(tp) if leader is not None else None
+            assert partition is not None
+            ends = partition.ends
+            if ends.last_stable_offset < ends.log_end_offset:
+                return f"{tp} hangs at {ends.last_stable_offset}, held back by {ends.held_back}"
+        return ""
+
+    def check_clients(self) -> None:
+        self.decided.check_quiet()
+
+
+def run_seed(seed: int) -> dict[str, int]:
+    """Runs one schedule."""
+    return Simulation(seed).run()
