@@ -26,8 +26,8 @@ from tests.support.transaction_actors import Actor, Attempt, Call, Driver, Versi
 if TYPE_CHECKING:
     from tests.support.replicated_transactions import Simulation
 
-_VERSIONS = range(4)
-_TIMEOUT_MS = 900
+_VERSIONS = range(8)
+_TIMEOUT_MS = 500
 _BEAT_MS = (100, 500)
 
 
@@ -68,6 +68,11 @@ class Clients:
             self.sim.count(f"scenario: {kind}")
             self.drivers += drivers
         self.sim.every(self._beat, _BEAT_MS)
+
+    def calm_down(self) -> None:
+        """They end with the versions at hand."""
+        for driver in self.drivers:
+            driver.versions = range(driver.versions[0], driver.version + 1)
 
     def running(self) -> list[Driver]:
         """The drivers that have not come to an end."""

@@ -68,7 +68,12 @@ class Simulation:
     """See the module."""
 
     tps: tuple[TopicIdPartition, ...] = (TP,)
+    node_counts = (2, 3, 3, 3, 3, 4, 4)
     factor_wanted = 1  # copies of the coordinator's log
+    lasts_ms = (1_000, 4_500)
+    between_faults_ms = (5, 220)
+    store_trouble = 1.0  # how often transactions of the store go wrong
+    mishaps = 0.004  # of jobs
     healed_within_ms = 60_000
 
     def __init__(self, seed: int, *, trace: list[str] | None = None) -> None:
@@ -93,7 +98,7 @@ class Simulation:
         self._connections: dict[object, _Connection] = {}  # the newest of each client
         self.entries = dict.fromkeys(self.tps, PartitionEntry((), ()))  # the store's
         self.promises = {tp: self.new_promises(tp) for tp in self.tps}
-        node_count = rng.choice((2, 3, 3, 3, 3, 4, 4))
+        node_count = rng.choice(self.node_counts)
         self.machines = {node_id: Machine(node_id) for node_id in range(1, node_count + 1)}
         self.new_clients()
 
@@ -144,9 +149,13 @@ class Simulation:
         """Of a job in a thread."""
         if self.is_healing:
             return self.rng.randint(0, 3)
-        if process.node_id in self._slow:
+        if self.is_slow(process):
             return self.rng.randint(20, 600)
         return self.rng.randint(0, 6) if self.rng.random() < 0.93 else self.rng.randint(10, 200)
+
+    def is_slow(self, process: Process) -> bool:
+        """True if the disk of a node is slow at present."""
+        return process.node_id in self._slow
 
     def next_number(self) -> int:
         """A number that nobody else has."""
@@ -240,7 +249,7 @@ class Simulation:
     def ask_store(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer) -> None:
         """A transaction, whose answer may be lost, and which may be made after it is."""
         lost = CoordinationError("no answer", is_fate_unknown=True)
-        kind = self.rng.random() if not self.is_healing else 1.0
+        kind = self.rng.random() / self.store_trouble if not self.is_healing else 1.0
         reaches = self._reaches_store(process)
         if kind < 0.12 and reaches:  # what loses an answer loses more
             self._cut_off_for(process.node_id, self.rng.randint(100, 2_500))
@@ -451,11 +460,11 @@ class Simulation:
     def faults(self) -> Mapping[Callable[[], None], int]:
         return {
             self._kill_one: 6,
-            self._start_one: 12,
+            self.start_one: 12,
             self._restart_one: 4,
             self._kill_all: 1,
             self._pause_one: 4,
-            self._cut_link: 8,
+            self.cut_link: 8,
             self._cut_off_one: 5,
             self._store_goes_down: 2,
             self._break_stream: 4,
@@ -463,19 +472,18 @@ class Simulation:
             self._lose_lease: 3,
             self.trim: 7,
             self._fail_a_sync: 1,
-            self._move: 3,
+            self.move: 3,
             self._stop_one: 3,
         }
 
     def _fault(self) -> None:
         if not self.is_healing:
-            faults = self.faults()
-            self.rng.choices(list(faults), list(faults.values()))[0]()
-            self.after(self.rng.randint(5, 220), self._fault)
+            self.rng.choices(list(self._faults), list(self._faults.values()))[0]()
+            self.after(self.rng.randint(*self.between_faults_ms), self._fault)
 
     def mishap(self, process: Process) -> Callable[[str, str], None] | None:
         """What happens to the files in a job: mostly nothing, now and then the process is killed in the middle."""
-        if self.is_healing or self.rng.random() > 0.004:
+        if self.is_healing or self.rng.random() > self.mishaps:
             return None
         left = self.rng.choice((0, 1, 2, 4, 8))
 
@@ -534,9 +542,10 @@ class Simulation:
 
     def _restart_one(self) -> None:
         self._kill_one()
-        self.after(self.rng.randint(10, 400), self._start_one)
+        self.after(self.rng.randint(10, 400), self.start_one)
 
-    def _start_one(self) -> None:
+    def start_one(self) -> None:
+        """A node that is down starts, with its disk or another one."""
         if self.is_healing:
             return
         down = [machine for machine in self.machines.values() if machine.process is None]
@@ -567,12 +576,17 @@ class Simulation:
     def _pause_one(self) -> None:
         process = self.any_process()
         if process is not None:
-            process.pause()
-            self.count("paused")
-            self._end_leases(process, LEASE_MS)
-            self.after(self.rng.choice((50, 400, 1_000, 2_500)), process.resume)
+            self.pause(process)
 
-    def _cut_link(self) -> None:
+    def pause(self, process: Process) -> None:
+        """A node stands still for a while."""
+        process.pause()
+        self.count("paused")
+        self._end_leases(process, LEASE_MS)
+        self.after(self.rng.choice((50, 400, 1_000, 2_500)), process.resume)
+
+    def cut_link(self) -> None:
+        """Nothing comes from one node to another, or back, for a while."""
         source, target = self.rng.sample(sorted(self.machines), 2)
         links = {(source, target)} if self.rng.random() < 0.5 else {(source, target), (target, source)}
         self._cut |= links
@@ -643,7 +657,7 @@ class Simulation:
         if process is not None and len(process.logs.partitions):
             process.fails_next_sync = True
 
-    def _move(self) -> None:
+    def move(self) -> None:
         """An operator names other replicas, or the same ones with another one in front."""
         tp = self.some_tp()
         entry, key = self.entries[tp], KEYS.partition(tp)
@@ -700,8 +714,9 @@ class Simulation:
         try:
             self._begin()
             self.start_clients()
+            self._faults = self.faults()
             self.after(self.rng.randint(50, 600), self._fault)
-            self._run_until(self.now_ms + self.rng.randint(1_000, 4_500))
+            self._run_until(self.now_ms + self.rng.randint(*self.lasts_ms))
             self._heal()
         finally:
             for process in self.lives():
