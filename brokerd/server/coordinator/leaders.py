@@ -97,7 +97,9 @@ class Leaders:
         nodes = {**dict.fromkeys(self._peers.leaders(), ()), **required}
         ids = list(producer_ids)
         found = await _each(
-            self._freeze(node_id, ids, tps) if node_id in required else self._shortly(node_id, self._freeze(node_id, ids, tps))
+            self._freeze(node_id, ids, tps)
+            if node_id in required
+            else self._shortly(node_id, partial(self._freeze, node_id, ids, tps))
             for node_id, tps in nodes.items()
         )
         sums: dict[int, HeldData] = {}
@@ -188,14 +190,15 @@ class Leaders:
         the first error of a leader, once all others have answered: what it holds is found by the sweep."""
         ids = [(producer_id, False) for producer_id in producer_ids]
         nodes = self._peers.leaders()
-        marked = (self._shortly(node_id, self._mark_at(node_id, transactional_id, NO_VERSION, ids, ())) for node_id in nodes)
-        _raise_first(await _each(marked))
+        marks = [(node_id, partial(self._mark_at, node_id, transactional_id, NO_VERSION, ids, ())) for node_id in nodes]
+        _raise_first(await _each(self._shortly(node_id, mark) for node_id, mark in marks))
 
-    async def _shortly(self, node_id: int, work: Awaitable[T]) -> T:
-        """What a node gives whose answer nothing depends on: one that hangs must not keep others waiting until its lease ends."""
+    async def _shortly(self, node_id: int, ask: Callable[[], Awaitable[T]]) -> T:
+        """What a node gives whose answer nothing depends on: one that hangs must not keep others waiting until its lease ends. It
+        is asked only once this runs: a coroutine made before would be left behind if this is cancelled first."""
         try:
             async with asyncio.timeout(None if node_id == self._peers.node_id else _PATIENCE_S):
-                return await work
+                return await ask()
         except TimeoutError:
             raise NotReadyError(f"node {node_id} does not answer: retry") from None
 

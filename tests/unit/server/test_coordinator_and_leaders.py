@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import warnings
 from typing import Any
 
 import pytest
@@ -593,6 +596,21 @@ async def test_a_node_that_ends_while_it_is_asked_is_left_out() -> None:
         found = await running.nodes[0].broker.transactions.leaders.open_data([member.producer_id])
         running.nodes[1] = other
         assert sorted(one.partition for one in found) == running.held_by(0)
+
+
+@pytest.mark.parametrize("step", ["freeze", "abort"])
+async def test_a_question_that_is_cancelled_before_it_is_asked_leaves_no_coroutine(step: str) -> None:
+    """As at a stop. A coroutine that was made and not begun is warned of when it is collected."""
+    async with cluster(ManualClock()) as running:
+        asked = running.nodes[0].broker.transactions.leaders
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            task = asyncio.create_task(asked.freeze([1], ()) if step == "freeze" else asked.abort(NAME, [1]))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            gc.collect()
+        assert not told
 
 
 async def test_offsets_of_partitions_elsewhere_are_taken() -> None:
