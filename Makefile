@@ -12,7 +12,7 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist loadgroup
 PIP    := -m pip install --quiet --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: environments source-runs source-runs-planted exactly-once transactions replication dist docs reference release-check sweep powercut chaos-planted chaos-cluster chaos-network test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
+.PHONY: environments source-runs source-runs-planted exactly-once transactions replication replicated-transactions dist docs reference release-check sweep powercut chaos-planted chaos-cluster chaos-network test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -110,6 +110,9 @@ transactions: setup  ## three hundred thousand random schedules of transactions 
 
 replication: setup  ## a hundred thousand random schedules of a replicated partition, each checked at every step; SCHEDULES=n
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.model.long_replication $(if $(SCHEDULES),--schedules $(SCHEDULES))
+
+replicated-transactions: setup  ## thirty thousand random schedules of transactions on replicated partitions, each checked at every step; SCHEDULES=n
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.model.long_replicated_transactions $(if $(SCHEDULES),--schedules $(SCHEDULES))
 
 fuzz: setup  ## a million hostile inputs at everything that a stranger can reach; INPUTS=n SEED=n
 	$(BIN)/python -m tests.fuzz.run $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))

@@ -47,7 +47,6 @@ class _Asked:
 class Clients:
     """All of them, as the world of actors (transaction_actors.py) and of their answers (transaction_promises.py)."""
 
-    has_rash = False
     node_count = 3  # several
 
     def __init__(self, sim: Simulation) -> None:
@@ -58,6 +57,7 @@ class Clients:
         self._batches: dict[Batch, RecordBatch] = {}
         self._metadata: dict[tuple[Actor, TopicIdPartition], Client] = {}
         self._names = 0
+        self.has_rash = self.rng.random() < 0.3
         counts = {(name, version): self.rng.choice((0, 2, 3, 4, 5)) for name in "12" for version in _VERSIONS}
         self._versions = Versions(_VERSIONS, counts)
 

@@ -146,7 +146,7 @@ class Decisions(Answers):
         super().recorded(name, event, at_ms)
         if isinstance(event, CommitPrepared):
             self._sim.count("prepared, with losers" if event.aborted_producer_ids else "prepared")
-            self._sim.strike_soon()
+            self._sim.strike_soon(0.4)
         elif isinstance(event, MembersAborted):
             self._sim.count("aborted")
         elif isinstance(event, VersionRepeated):

@@ -108,6 +108,7 @@ class Simulation(replication_simulation.Simulation):
 
     def new_clients(self) -> None:
         self._calls: list[_NodeCall] = []
+        self._deaf: set[Process] = set()  # nodes that hear late of what the store has
         self.clients = Clients(self)
         self.decided = Decisions(self)
 
@@ -175,6 +176,8 @@ class Simulation(replication_simulation.Simulation):
         call = _NodeCall(source, target, answer)
         self._calls = [*(one for one in self._calls if not one.is_over), call]
         self.count(f"call: {name}")
+        if name == "FreezeMembers":
+            self.strike_soon(0.05)
 
         def reply(response: bytes) -> None:
             self.carry(target, source, 0, partial(call.end, response))
@@ -218,29 +221,55 @@ class Simulation(replication_simulation.Simulation):
     def faults(self) -> Mapping[Callable[[], None], int]:
         """Those of replication, but that nobody deletes records; and those of clients. Some of them, and some of these often: what
         comes seldom among all others is met in the rest."""
-        clients = {self.clients.twin: 3, self.clients.give_up: 2, self.clients.kill_driver: 4}
+        clients = {self.clients.twin: 3, self.clients.give_up: 2, self.clients.kill_driver: 4, self._depose: 6}
         found = {fault: weight for fault, weight in {**super().faults(), **clients}.items() if fault != self.trim}
         return {fault: weight * self.rng.choice((0, 1, 1, 4)) for fault, weight in found.items()} | {self.start_one: 4}
 
-    def strike_soon(self) -> None:
-        """A commit is prepared, and its end is at hand: the time for something to happen to those who have a part in it."""
-        if not self.is_healing and self.rng.random() < 0.4:
+    def strike_soon(self, chance: float) -> None:
+        """A commit is at hand, or its end: the time for something to happen to those who have a part in it."""
+        if not self.is_healing and self.rng.random() < chance:
             self.after(self.rng.randint(0, 80), self._strike)
 
     def _strike(self) -> None:
-        process = self.leader(self.some_tp())
+        process = self.leader(self.rng.choice((COORDINATOR_LOG, self.some_tp())))
         if self.is_healing or process is None or process.is_dead:
             return
         kind = self.rng.random()
-        if kind < 0.35:
+        if kind < 0.3:
             self.crash(process.machine)
-        elif kind < 0.55:
+        elif kind < 0.45:
             self.pause(process)
-        elif kind < 0.8:
+        elif kind < 0.6:
             self.cut_link()
+        elif kind < 0.75:
+            self._lead_elsewhere(self.some_tp())
+        elif kind < 0.9:
+            self.end_leases_of(process)
         else:
-            self.move()
+            self._depose()
         self.count("struck in a commit")
+
+    def _lead_elsewhere(self, tp: TopicIdPartition) -> None:
+        entry = self.entries[tp]
+        others = [replica.node_id for replica in entry.isr if replica.node_id != entry.leader]
+        if others:
+            first = self.rng.choice(others)
+            self.move_to(tp, (first, *(node_id for node_id in entry.replicas if node_id != first)))
+
+    def _depose(self) -> None:
+        """Another node is to be the coordinator. The present one, and perhaps a leader, hear of nothing for a while, and go on."""
+        others = [self.some_tp()] if self.rng.random() < 0.5 else []
+        for process in dict.fromkeys(map(self.leader, (COORDINATOR_LOG, *others))):
+            if process is not None:
+                self._deaf.add(process)
+                self.after(self.rng.randint(200, 2_500), partial(self._deaf.discard, process))
+        self._lead_elsewhere(COORDINATOR_LOG)
+        self.count("deposed")
+        for _ in range(self.rng.choice((0, 1, 2))):
+            self.after(self.rng.randint(50, 1_000), self._strike)
+
+    def hears(self, process: Process) -> bool:
+        return process not in self._deaf and super().hears(process)
 
     def may_take_out(self, machine: Machine) -> bool:
         """True if no partition would be without all directories that are in sync."""
@@ -250,6 +279,7 @@ class Simulation(replication_simulation.Simulation):
     # --- the end
 
     def calm_down(self) -> None:
+        self._deaf.clear()
         self.clients.calm_down()
         if TopicIdPartition(_LATER, 0) in self.tps:
             self._make_later()

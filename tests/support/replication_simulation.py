@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,7 @@ class Simulation:
     """See the module."""
 
     tps: tuple[TopicIdPartition, ...] = (TP,)
-    node_counts = (2, 3, 3, 3, 3, 4, 4)
+    node_counts: Sequence[int] = (2, 3, 3, 3, 3, 4, 4)
     factor_wanted = 1  # copies of the coordinator's log
     lasts_ms = (1_000, 4_500)
     between_faults_ms = (5, 220)
@@ -246,6 +246,10 @@ class Simulation:
     def _reaches_store(self, process: Process) -> bool:
         return not self.is_store_down and process.node_id not in self._cut_off
 
+    def hears(self, process: Process) -> bool:
+        """True if a node is told of changes at present."""
+        return self._reaches_store(process)
+
     def ask_store(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer) -> None:
         """A transaction, whose answer may be lost, and which may be made after it is."""
         lost = CoordinationError("no answer", is_fate_unknown=True)
@@ -356,6 +360,12 @@ class Simulation:
             if lease is not None and lease.id == lease_id:
                 self.after(self.rng.randint(0, 1_000), lambda: process.enter(lease.lost.set))
 
+    def end_leases_of(self, process: Process) -> None:
+        """The leases of a node end, although it is alive."""
+        for lease_id, owner in list(self._leases.items()):
+            if owner is process:
+                self.end_lease(lease_id)
+
     def _end_leases(self, process: Process, since_ms: int) -> None:
         """Those of a node that does not keep them alive from now on, unless it does again."""
         for lease_id, owner in list(self._leases.items()):
@@ -381,7 +391,7 @@ class Simulation:
         if process.is_dead or process not in self._watches:
             self._watches.pop(process, None)
             return
-        if not self._reaches_store(process):
+        if not self.hears(process):
             self.after(_LOOK_MS, partial(self._tell, process, until))
             return
         changes = self.store.events[self._watches[process] : until]
@@ -660,11 +670,12 @@ class Simulation:
     def move(self) -> None:
         """An operator names other replicas, or the same ones with another one in front."""
         tp = self.some_tp()
+        self.move_to(tp, tuple(self.rng.sample(sorted(self.machines), len(self.entries[tp].replicas))))
+
+    def move_to(self, tp: TopicIdPartition, target: tuple[int, ...]) -> None:
+        """The replicas that a partition shall have, the leader first."""
         entry, key = self.entries[tp], KEYS.partition(tp)
-        if not entry.isr:
-            return  # it is not made yet
-        target = tuple(self.rng.sample(sorted(self.machines), len(entry.replicas)))
-        if not self.is_store_down and not entry.target and target != entry.replicas:
+        if target and not self.is_store_down and not entry.target and target != entry.replicas:
             known = self.store.present[key].mod_revision
             self.transact(Transaction({key: known}, {key: encode(entry._replace(target=target))}))
             self.count("shall move")

@@ -1,0 +1,13 @@
+"""The long run of the schedules of replicated transactions, for `make replicated-transactions`: in as many processes as there are
+cores.
+
+python -m tests.model.long_replicated_transactions [--schedules 30000]
+"""
+
+from __future__ import annotations
+
+from tests.support.replicated_transactions import run_seed
+from tests.support.seeds import long_run
+
+if __name__ == "__main__":
+    long_run(run_seed, "transactions on replicated partitions", 30_000, chunk=100)

@@ -1,0 +1,58 @@
+"""Transactions on replicated partitions under random schedules (tests/support/replicated_transactions.py), and the mistakes that
+they must find.
+
+`make replicated-transactions` runs thirty thousand; `BROKERD_TEST_SCALE=20` twenty times as many as `make test` does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.replicated_bugs import MUTANTS
+from tests.support.replicated_transactions import Simulation, run_seed, steady_hashes
+from tests.support.scale import TEST_SCALE
+from tests.support.seeds import assert_replays, run_part
+
+SCHEDULES = 160 * TEST_SCALE
+PARTS = 4
+SEARCHED = 1_000
+OFTEN = (
+    *("elected", "led", "joined", "left", "healed", "killed", "power cut", "paused", "link cut", "lease ended", "made a topic"),
+    *("prepared", "prepared, with losers", "repeated", "struck in a commit", "deposed", "call lost", "twin", "driver killed"),
+    *("call: VerifyMembers", "call: FreezeMembers", "call: WriteMarkers", "call: Release", "call: PreparedHolds"),
+    *("Batch: Done", "Batch: InvalidTxnStateError", "Batch: NotLeaderError", "Batch: CoordinatorNotAvailableError"),
+    *("EndTransactionRequest: Done", "EndTransactionRequest: NotCoordinatorError", "EndTransactionRequest: TxnAbortedError"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_schedules_keep_every_promise(part: int) -> None:
+    run_part(run_seed, part, SCHEDULES // PARTS, OFTEN, one_in=8)
+
+
+def test_a_seed_replays_exactly() -> None:
+    assert_replays(traced, range(4))
+
+
+def traced(seed: int) -> list[str]:
+    """The trace of one schedule."""
+    trace: list[str] = []
+    with steady_hashes():
+        Simulation(seed, trace=trace).run()
+    return trace
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS.assert_found(name, monkeypatch.setattr, run_seed, SEARCHED)

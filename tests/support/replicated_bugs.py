@@ -1,0 +1,160 @@
+"""Mistakes planted one by one in transactions on replicated partitions: what a coordinator that was replaced may do, what holds
+back readers while leaders change, what counts although it is not on the in-sync set. The schedules of replicated_transactions.py
+must find each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brokerd.errors import UnknownTopicIdError
+from brokerd.ids import TopicIdPartition
+from brokerd.internode.v1.internode_pb2 import ReleaseRequest
+from brokerd.server.coordinator import members
+from brokerd.server.coordinator.host import CoordinatorHost
+from brokerd.server.coordinator.leaders import Leaders, OpenMembers
+from brokerd.server.coordinator.log import CoordinatorLog
+from brokerd.server.coordinator.members import Members
+from brokerd.server.coordinator.producer_ids import ProducerIds
+from brokerd.server.coordinator.transactions import Transactions
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared
+from tests.support.mutants import Mutants
+from tests.support.planting import Put
+
+MUTANTS = Mutants()
+mutant, bug = MUTANTS.add, MUTANTS.method
+
+
+# --- a coordinator that was replaced
+
+
+MUTANTS.instead("it_records_its_decisions", CoordinatorLog, "_check_leads", lambda _self: None)
+MUTANTS.instead("leaders_do_as_it_says", Members, "_accept", lambda _self, _epoch: None)
+
+
+@bug(CoordinatorLog, "confirmed")
+async def it_answers_from_memory(_original: Any, self: CoordinatorLog, *, is_refusal: bool = False) -> None:
+    await self.durable()
+
+
+@bug(Leaders, "open_members")
+async def its_sweep_voids_members_without_an_entry_of_its_own(open_members: Any, self: Leaders) -> OpenMembers:
+    found: OpenMembers = await open_members(self)
+    return found._replace(others=False)
+
+
+@bug(Members, "_accept")
+def its_word_for_a_member_counts_under_the_next_one(accept: Any, self: Any, epoch: int) -> None:
+    verified, asking = self._verified.copy(), [set(one) for one in self._asking]
+    accept(self, epoch)
+    self._verified.update(verified)
+    for one, before in zip(self._asking, asking, strict=True):
+        one.update(before)
+
+
+@bug(CoordinatorHost, "_follow")
+async def the_next_one_loads_what_is_not_replicated(follow: Any, self: Any) -> None:
+    new = self._new
+
+    def new_unchecked() -> Any:
+        hosted = new()
+        durable = hosted.transactions.log.durable
+
+        async def at_once() -> None:
+            hosted.transactions.log.durable = durable
+
+        hosted.transactions.log.durable = at_once
+        return hosted
+
+    self._new = new_unchecked
+    try:
+        await follow(self)
+    finally:
+        self._new = new
+
+
+@bug(Leaders, "_exists")
+def the_next_one_takes_topics_for_deleted_that_its_directory_lacks(_original: Any, self: Any, tp: TopicIdPartition) -> bool:
+    try:
+        self._members.partitions.leader(tp)
+    except UnknownTopicIdError:
+        return False
+    except Exception:
+        return True
+    return True
+
+
+@bug(ProducerIds, "fill")
+async def the_next_one_gives_producer_ids_again(_original: Any, self: Any) -> None:
+    self.next_id = self._durable_limit = self.limit = max(self.limit - 2, 0)
+    self._ceiling = 1 << 30
+
+
+# --- what is on the in-sync set
+
+
+@mutant
+def a_marker_counts_that_is_not_replicated(put: Put) -> None:
+    async def at_once(_purgatory: Any, _waited: Any) -> dict[int, Any]:
+        return {}
+
+    put(members, "wait_durable", at_once)
+
+
+@bug(Transactions, "_finish")
+async def markers_are_written_for_a_decision_that_is_not_replicated(finish: Any, self: Any, name: str) -> Any:
+    durable = self.log.durable
+
+    async def at_once() -> None:
+        self.log.durable = durable
+
+    self.log.durable = at_once
+    try:
+        return await finish(self, name)
+    finally:
+        self.log.durable = durable
+
+
+@mutant
+def records_count_that_are_not_replicated(put: Put) -> None:
+    async def at_once(*_: Any) -> None:
+        pass
+
+    put(Members, "_until_durable", at_once)
+    put(Members, "_not_durable", lambda _self: set())
+
+
+# --- what members append, and what readers see
+
+
+MUTANTS.instead("a_late_batch_is_taken_after_the_freeze", Members, "_take_back", lambda _self, _producer_ids: None)
+
+
+@bug(Members, "settle")
+async def a_new_leader_shows_what_it_has(_settle: Any, self: Members) -> bool:
+    self.partitions.release([("", one) for one in self.partitions.of_clients()])
+    return True
+
+
+@bug(Transactions, "_holds_in")
+def a_new_leader_is_told_of_no_commit(holds_in: Any, self: Transactions, asked: Any) -> Any:
+    response = holds_in(self, asked)
+    del response.commits[:]
+    return response
+
+
+@bug(Leaders, "write_markers")
+async def each_leader_releases_when_its_own_markers_are_durable(_write: Any, self: Any, name: str, commit: CommitPrepared) -> None:
+    mark_at = self._mark_at
+
+    async def mark_and_release(node_id: int, *rest: Any) -> None:
+        await mark_at(node_id, *rest)
+        request = ReleaseRequest(coordinator_epoch=self._epoch(), transactional_id=name, txn_version=commit.txn_version)
+        if node_id == self._peers.node_id:
+            await self._members.release(request)
+
+    self._mark_at = mark_and_release
+    try:
+        await _write(self, name, commit)
+    finally:
+        self._mark_at = mark_at
