@@ -1,5 +1,5 @@
 """The clients of a replicated cluster with transactions: drivers and their tasks (transaction_actors.py), and the way of what they
-ask. Each driver finds leaders and coordinator through whatever node answers, asks again after a retriable error or if there is no
+ask. Each finds leaders and coordinator for itself, through whatever node answers, asks again after a retriable error or without an
 answer, and leaves its tasks to themselves when it dies.
 """
 
@@ -21,7 +21,7 @@ from tests.support.replication_clients import Client
 from tests.support.replication_nodes import Process
 from tests.support.replication_promises import identity
 from tests.support.simulated_transactions import Batch
-from tests.support.transaction_actors import Actor, Attempt, Call, Driver, Versions, drivers_of, is_abort
+from tests.support.transaction_actors import Actor, Call, Driver, Versions, drivers_of, is_abort
 
 if TYPE_CHECKING:
     from tests.support.replicated_transactions import Simulation
@@ -57,7 +57,7 @@ class Clients:
         self._batches: dict[Batch, RecordBatch] = {}
         self._metadata: dict[tuple[Actor, TopicIdPartition], Client] = {}
         self._names = 0
-        self.has_rash = self.rng.random() < 0.3
+        self.has_rash = self.rng.random() < 0.5
         counts = {(name, version): self.rng.choice((0, 2, 3, 4, 5)) for name in "12" for version in _VERSIONS}
         self._versions = Versions(_VERSIONS, counts)
 
@@ -113,11 +113,10 @@ class Clients:
 
     def send(self, call: Call) -> None:
         """Puts a client's request on its way, until it is answered or nobody waits for it."""
-        owner = call.actor.driver if isinstance(call.actor, Attempt) else call.actor
         tp = call.request.tp if isinstance(call.request, Batch) else COORDINATOR_LOG
-        if (owner, tp) not in self._metadata:
-            self._metadata[owner, tp] = Client(self.sim, tp)
-        self._ask(_Asked(call, self._metadata[owner, tp]))
+        if (call.actor, tp) not in self._metadata:
+            self._metadata[call.actor, tp] = Client(self.sim, tp)
+        self._ask(_Asked(call, self._metadata[call.actor, tp]))
 
     def _ask(self, asked: _Asked) -> None:
         asked.tries += 1

@@ -177,7 +177,7 @@ class Simulation(replication_simulation.Simulation):
         self._calls = [*(one for one in self._calls if not one.is_over), call]
         self.count(f"call: {name}")
         if name == "FreezeMembers":
-            self.strike_soon(0.05)
+            self.strike_soon(0.15)
 
         def reply(response: bytes) -> None:
             self.carry(target, source, 0, partial(call.end, response))
@@ -228,7 +228,7 @@ class Simulation(replication_simulation.Simulation):
     def strike_soon(self, chance: float) -> None:
         """A commit is at hand, or its end: the time for something to happen to those who have a part in it."""
         if not self.is_healing and self.rng.random() < chance:
-            self.after(self.rng.randint(0, 80), self._strike)
+            self.after(self.rng.randint(0, self.rng.choice((8, 80))), self._strike)
 
     def _strike(self) -> None:
         process = self.leader(self.rng.choice((COORDINATOR_LOG, self.some_tp())))
@@ -257,13 +257,15 @@ class Simulation(replication_simulation.Simulation):
             self.move_to(tp, (first, *(node_id for node_id in entry.replicas if node_id != first)))
 
     def _depose(self) -> None:
-        """Another node is to be the coordinator. The present one, and perhaps a leader, hear of nothing for a while, and go on."""
-        others = [self.some_tp()] if self.rng.random() < 0.5 else []
-        for process in dict.fromkeys(map(self.leader, (COORDINATOR_LOG, *others))):
+        """Another node is to lead the coordinator's log, or another partition. The leader, and perhaps another one, hear of nothing
+        for a while, and go on."""
+        tp = COORDINATOR_LOG if self.rng.random() < 0.6 else self.some_tp()
+        deaf = [self.leader(tp), self.leader(self.rng.choice((COORDINATOR_LOG, self.some_tp())))]
+        for process in dict.fromkeys(deaf if self.rng.random() < 0.6 else deaf[:1]):
             if process is not None:
                 self._deaf.add(process)
                 self.after(self.rng.randint(200, 2_500), partial(self._deaf.discard, process))
-        self._lead_elsewhere(COORDINATOR_LOG)
+        self._lead_elsewhere(tp)
         self.count("deposed")
         for _ in range(self.rng.choice((0, 1, 2))):
             self.after(self.rng.randint(50, 1_000), self._strike)
