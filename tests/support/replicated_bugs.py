@@ -5,13 +5,13 @@ must find each.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from brokerd.errors import UnknownTopicIdError
+from brokerd.errors import UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import ReleaseRequest
 from brokerd.server.coordinator import members
-from brokerd.server.coordinator.host import CoordinatorHost
 from brokerd.server.coordinator.leaders import Leaders, OpenMembers
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
@@ -50,27 +50,6 @@ def its_word_for_a_member_counts_under_the_next_one(accept: Any, self: Any, epoc
     self._verified.update(verified)
     for one, before in zip(self._asking, asking, strict=True):
         one.update(before)
-
-
-@bug(CoordinatorHost, "_follow")
-async def the_next_one_loads_what_is_not_replicated(follow: Any, self: Any) -> None:
-    new = self._new
-
-    def new_unchecked() -> Any:
-        hosted = new()
-        durable = hosted.transactions.log.durable
-
-        async def at_once() -> None:
-            hosted.transactions.log.durable = durable
-
-        hosted.transactions.log.durable = at_once
-        return hosted
-
-    self._new = new_unchecked
-    try:
-        await follow(self)
-    finally:
-        self._new = new
 
 
 @bug(Leaders, "_exists")
@@ -158,3 +137,21 @@ async def each_leader_releases_when_its_own_markers_are_durable(_write: Any, sel
         await _write(self, name, commit)
     finally:
         self._mark_at = mark_at
+
+
+@bug(Leaders, "write_markers")
+async def a_leader_that_does_not_answer_is_taken_for_marked(write: Any, self: Any, name: str, commit: CommitPrepared) -> None:
+    with suppress(WireError):
+        await write(self, name, commit)
+
+
+@bug(Members, "_settle")
+async def an_answer_about_holds_counts_whoever_led_meanwhile(_settle: Any, self: Any, partitions: Any) -> None:
+    await _settle(self, _InAnyEpoch(partitions))
+
+
+class _InAnyEpoch(dict[Any, int]):
+    """Partitions, each in the epoch in which it is led when somebody looks."""
+
+    def items(self) -> Any:
+        return [(partition, partition.leader_epoch) for partition in self]

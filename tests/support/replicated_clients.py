@@ -16,6 +16,7 @@ from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes, crc_seed
 from tests.support.build import arrow_batch
 from tests.support.clock import START_WALL_MS
+from tests.support.replicated_groups import GroupClient
 from tests.support.replicated_nodes import Sent, TransactionalProcess
 from tests.support.replication_clients import Client
 from tests.support.replication_nodes import Process
@@ -67,6 +68,7 @@ class Clients:
             kind, drivers = drivers_of(self, name, _VERSIONS)
             self.sim.count(f"scenario: {kind}")
             self.drivers += drivers
+        GroupClient(self, self.sim.rows_tps[0]).step()
         self.sim.every(self._beat, _BEAT_MS)
 
     def calm_down(self) -> None:

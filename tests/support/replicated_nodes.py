@@ -24,7 +24,7 @@ from brokerd.server import broker as server_broker
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.cluster.topics import ClusterTopics
-from brokerd.server.handlers import produce, transactions
+from brokerd.server.handlers import groups, produce, transactions
 from brokerd.server.handlers.internode import METHODS
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.server.stopping import within
@@ -33,7 +33,9 @@ from brokerd.sharing import BROKER
 from brokerd.wire.errors import from_proto
 from brokerd.wire.v1 import produce_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
+from brokerd.wire.v1.offsets_pb2 import CommitGroupOffsetsRequest, FetchGroupOffsetsRequest
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
+from tests.support.replicated_groups import NOTHING, GroupRequest, Read
 from tests.support.replication_nodes import CLUSTER, KEYS, Process, settle
 from tests.support.simulated_transactions import AGE_MAX_MS, Batch, Done, Request
 
@@ -51,7 +53,7 @@ _REPLICATED_S = 1.0  # as the daemon's
 class Sent(NamedTuple):
     """A client's request, and the leader epoch that its metadata name."""
 
-    request: Request
+    request: Request | GroupRequest
     epoch: int
 
 
@@ -165,7 +167,11 @@ class TransactionalProcess(Process):
         request = type(asked.request)()
         request.CopyFrom(cast("Any", asked.request))  # handlers may change theirs
         response: Any
-        if isinstance(request, InitProducerIdRequest):
+        if isinstance(request, CommitGroupOffsetsRequest):
+            response = await groups.commit_group_offsets(self.broker, self.authorizer, request)
+        elif isinstance(request, FetchGroupOffsetsRequest):
+            response = await groups.fetch_group_offsets(self.broker, self.authorizer, request)
+        elif isinstance(request, InitProducerIdRequest):
             response = await transactions.init_producer_id(self.broker, self.authorizer, request)
         elif isinstance(request, HeartbeatRequest):
             response = await transactions.heartbeat(self.broker, self.authorizer, request)
@@ -174,6 +180,11 @@ class TransactionalProcess(Process):
             response = await transactions.end_transaction(self.broker, self.authorizer, request)
         if response.HasField("error"):
             return from_proto(response.error)
+        if isinstance(request, GroupRequest):
+            (result,) = response.results
+            if result.HasField("error"):
+                return from_proto(result.error)
+            return Read(int(result.metadata or NOTHING)) if isinstance(request, FetchGroupOffsetsRequest) else Done()
         return MemberOpened(producer_id=response.producer_id) if isinstance(request, InitProducerIdRequest) else Done()
 
     async def _produce(self, batch: Batch, epoch: int) -> object:

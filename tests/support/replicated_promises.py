@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from brokerd.coordinator.records import Event, decode, event_of
+from brokerd.coordinator.records import Event, decode, event_of, is_of_group
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, effective_min_insync
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
@@ -24,6 +24,7 @@ from brokerd.record.batch import RecordBatch, values_of
 from brokerd.record.control import decode_control
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MembersAborted, StateBegins, StateEnds, VersionRepeated
 from tests.support.clock import START_WALL_MS
+from tests.support.replicated_groups import GroupPromises, GroupRequest
 from tests.support.replication_nodes import Process, batches
 from tests.support.replication_promises import Promises
 from tests.support.simulated_transactions import Request
@@ -56,6 +57,8 @@ class LogPromises(Promises):
         """Its records below the high watermark are events."""
         for batch in _below(partition, before, self.shown):
             for record in map(decode, values_of(batch)):
+                if is_of_group(record):
+                    self._world.decided.groups.recorded(record, self._world.now_ms)
                 if record.in_state or not record.transactional_id:
                     continue
                 event = event_of(record)
@@ -137,6 +140,7 @@ class Decisions(Answers):
         self._sim = sim
         self._count = 0
         self._teller: Process
+        self.groups = GroupPromises()
 
     # --- recorded
 
@@ -160,10 +164,13 @@ class Decisions(Answers):
 
     # --- told
 
-    def told_by(self, process: Process, request: Request, answer: object, asked_ms: int) -> None:
+    def told_by(self, process: Process, request: Request | GroupRequest, answer: object, asked_ms: int) -> None:
         """A node answers. A sign of life counts that the coordinator takes: a former one does not tell the next."""
         self._teller = process
-        self.told(request, answer, asked_ms)
+        if isinstance(request, GroupRequest):
+            self.groups.told(request, answer, asked_ms)
+        else:
+            self.told(request, answer, asked_ms)
 
     def _check_refused(self, producer_id: int) -> None:
         local = self._teller.broker.coordinator.local
