@@ -68,7 +68,8 @@ class Clients:
             kind, drivers = drivers_of(self, name, _VERSIONS)
             self.sim.count(f"scenario: {kind}")
             self.drivers += drivers
-        GroupClient(self, self.sim.rows_tps[0]).step()
+        for commits in (True, False, False):
+            GroupClient(self, self.sim.rows_tps[0], commits=commits).step()
         self.sim.every(self._beat, _BEAT_MS)
 
     def calm_down(self) -> None:

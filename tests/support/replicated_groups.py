@@ -30,19 +30,20 @@ class Read(NamedTuple):
 
 
 class GroupClient(Actor):
-    """Commits a number, reads it, and so on; one question at a time."""
+    """Reads what is committed, one question at a time; one of them commits, too."""
 
-    def __init__(self, clients: Clients, tp: TopicIdPartition) -> None:
+    def __init__(self, clients: Clients, tp: TopicIdPartition, *, commits: bool) -> None:
         super().__init__(clients)
         self._clients = clients
         self._tp = tp
+        self._commits = commits
         self._number = NOTHING
 
     def step(self) -> None:
         """Asks something."""
         place = PartitionGroupOffset(**self._tp._asdict(), leader_epoch=-1)
         request: GroupRequest = FetchGroupOffsetsRequest(group_id=GROUP, partitions=[place])
-        if self._clients.rng.random() < 0.5:
+        if self._commits and self._clients.rng.random() < 0.7:
             self._number += 1
             place.metadata = str(self._number)
             request = CommitGroupOffsetsRequest(group_id=GROUP, offsets=[place])
