@@ -8,8 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from brokerd.errors import UnknownTopicIdError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.errors import WireError
 from brokerd.internode.v1.internode_pb2 import ReleaseRequest
 from brokerd.server.coordinator import members
 from brokerd.server.coordinator.leaders import Leaders, OpenMembers
@@ -52,15 +51,7 @@ def its_word_for_a_member_counts_under_the_next_one(accept: Any, self: Any, epoc
         one.update(before)
 
 
-@bug(Leaders, "_exists")
-def the_next_one_takes_topics_for_deleted_that_its_directory_lacks(_original: Any, self: Any, tp: TopicIdPartition) -> bool:
-    try:
-        self._members.partitions.leader(tp)
-    except UnknownTopicIdError:
-        return False
-    except Exception:
-        return True
-    return True
+MUTANTS.instead("topics_are_deleted_of_which_it_has_not_heard", Members, "has_deleted", lambda _self, _topic_id: True)
 
 
 @bug(ProducerIds, "fill")

@@ -125,19 +125,25 @@ class Simulation(replication_simulation.Simulation):
         self._make(COORDINATOR.id, entry_of(COORDINATOR), FACTOR)
         self._make(_FIRST, TopicEntry("t", self._partition_count, {}), self.rng.choice((2, 3)))
 
-    def _make(self, topic_id: bytes, entry: TopicEntry, factor: int) -> None:
+    def _make(self, topic_id: bytes, entry: TopicEntry, factor: int, without: Process | None = None) -> None:
         image = self.image()
+        if without is not None:
+            image.delete(KEYS.node(without.node_id))
         placed = place(image, entry.partition_count, min(factor, len(image.nodes)))
         for number, one in enumerate(placed):
             self.transact(Transaction({}, {KEYS.partition(TopicIdPartition(topic_id, number)): encode(one)}))
         self.transact(Transaction({}, {KEYS.topic(topic_id): encode(entry), KEYS.name(entry.name): topic_id.hex().encode()}))
 
     def _make_later(self) -> None:
-        """The topic that is made while all goes on; once there are nodes and a store."""
+        """The topic that is made while all goes on, once there are nodes and a store. The coordinator may hear late of it."""
         if self.is_store_down or not self.image().nodes:
             self.after(50, self._make_later)
         elif not self.entries[TopicIdPartition(_LATER, 0)].isr:
-            self._make(_LATER, TopicEntry("u", 1, {}), self.rng.choice((2, 3)))
+            coordinator = self.leader(COORDINATOR_LOG)
+            is_late = coordinator is not None and len(self.image().nodes) > 1 and self.rng.random() < 0.5
+            if is_late and not self.is_healing:
+                self._deafen(coordinator)
+            self._make(_LATER, TopicEntry("u", 1, {}), self.rng.choice((2, 3)), coordinator if is_late else None)
             self.count("made a topic")
 
     def run(self) -> dict[str, int]:
@@ -262,13 +268,16 @@ class Simulation(replication_simulation.Simulation):
         tp = COORDINATOR_LOG if self.rng.random() < 0.6 else self.some_tp()
         deaf = [self.leader(tp), self.leader(self.rng.choice((COORDINATOR_LOG, self.some_tp())))]
         for process in dict.fromkeys(deaf if self.rng.random() < 0.6 else deaf[:1]):
-            if process is not None:
-                self._deaf.add(process)
-                self.after(self.rng.randint(200, 2_500), partial(self._deaf.discard, process))
+            self._deafen(process)
         self._lead_elsewhere(tp)
         self.count("deposed")
         for _ in range(self.rng.choice((0, 1, 2))):
             self.after(self.rng.randint(50, 1_000), self._strike)
+
+    def _deafen(self, process: Process | None) -> None:
+        if process is not None:
+            self._deaf.add(process)
+            self.after(self.rng.randint(200, 2_500), partial(self._deaf.discard, process))
 
     def hears(self, process: Process) -> bool:
         return process not in self._deaf and super().hears(process)
