@@ -25,6 +25,7 @@ from brokerd.cluster.keys import TopicEntry, encode
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG
 from brokerd.errors import NotReadyError, UnknownServerError
 from brokerd.ids import TopicIdPartition
+from brokerd.replication.reassignment import advanced
 from brokerd.server import failures
 from brokerd.server.cluster import membership
 from brokerd.server.cluster.directory import entry_of
@@ -256,11 +257,19 @@ class Simulation(replication_simulation.Simulation):
         self.count("struck in a commit")
 
     def _lead_elsewhere(self, tp: TopicIdPartition) -> None:
-        entry = self.entries[tp]
-        others = [replica.node_id for replica in entry.isr if replica.node_id != entry.leader]
-        if others:
-            first = self.rng.choice(others)
-            self.move_to(tp, (first, *(node_id for node_id in entry.replicas if node_id != first)))
+        """An operator names another one in sync as the leader, and a controller that hears of it at once elects it."""
+        image = self.image()
+        at = image.partition(tp)
+        others = [replica.node_id for replica in at.entry.isr if replica.node_id != at.entry.leader] if at is not None else []
+        if at is None or not others or self.is_store_down:
+            return
+        first = self.rng.choice(others)
+        target = (first, *(node_id for node_id in at.entry.replicas if node_id != first))
+        elected = advanced(at.entry._replace(target=target), image.nodes)
+        if elected is not None:
+            key = KEYS.partition(tp)
+            self.transact(Transaction({key: at.mod_revision}, {key: encode(elected)}))
+            self.count("led elsewhere")
 
     def _depose(self) -> None:
         """Another node is to lead the coordinator's log, or another partition. The leader, and perhaps another one, hear of nothing
