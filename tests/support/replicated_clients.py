@@ -59,12 +59,13 @@ class Clients:
         self._metadata: dict[tuple[Actor, TopicIdPartition], Client] = {}
         self._names = 0
         self.has_rash = self.rng.random() < 0.5
+        self._refresh_chance = self.rng.choice((0.05, 0.3))
         counts = {(name, version): self.rng.choice((0, 2, 3, 4, 5)) for name in "12" for version in _VERSIONS}
         self._versions = Versions(_VERSIONS, counts)
 
     def start(self) -> None:
         """They begin."""
-        for name in ["1"] if self.rng.random() < 0.6 else ["1", "2"]:
+        for name in self.rng.choice(("", "1", "1", "1", "1", "12", "12")):  # groups alone, or with drivers of one id or two
             kind, drivers = drivers_of(self, name, _VERSIONS)
             self.sim.count(f"scenario: {kind}")
             self.drivers += drivers
@@ -125,7 +126,7 @@ class Clients:
         asked.tries += 1
         metadata, tries = asked.metadata, asked.tries
         process = metadata.process()
-        if process is None or self.rng.random() < 0.05:
+        if process is None or self.rng.random() < self._refresh_chance:
             metadata.refresh()
             self._ask_again(asked, tries, self.rng.randint(20, 150))
             return
