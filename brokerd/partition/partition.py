@@ -284,6 +284,12 @@ class Partition:
         """False if acks=all is refused on a leader: fewer replicas are in sync than min.insync.replicas."""
         return self.core.has_enough_in_sync
 
+    @property
+    def may_be_succeeded(self) -> bool:
+        """True on a leader if another node may lead by now, of which this one has not heard: another replica is in sync, or may be.
+        None joins but by this leader."""
+        return bool(self.core.in_sync.followers)
+
     def check_enough_in_sync(self) -> None:
         """Raises NotEnoughReplicasError or NotReadyError if nothing may be appended that all in-sync replicas shall have."""
         if self.core.is_cut_off:

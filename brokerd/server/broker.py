@@ -102,7 +102,6 @@ class BrokerParts:
             admin=self.admin,
             clock=self.clock,
             unusable=logs.checkpoint_problem,
-            is_registered=lambda: self.cluster.is_registered,
         )
         groups = Groups(self.config, log, logs.topics, logs.time, self.cluster.has_topic)
         transactions = Transactions(

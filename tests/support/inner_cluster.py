@@ -57,10 +57,6 @@ class InnerPeers:
     def coordinator(self) -> int:
         return self.leader_of(COORDINATOR_LOG)
 
-    @property
-    def is_registered(self) -> bool:
-        return self._cluster.are_registered
-
     def has_topic(self, topic_id: bytes) -> bool:
         return topic_id in self._cluster.topics
 
@@ -148,7 +144,6 @@ class InnerCluster:
         self.loses: Callable[[int, str], bool] = lambda _node_id, _name: False
         self.hangs: Callable[[int], bool] = lambda _node_id: False
         self.calls: list[str] = []  # between nodes
-        self.are_registered = True
 
     def held_by(self, node_id: int) -> list[int]:
         """Partitions of the topic that a node has."""

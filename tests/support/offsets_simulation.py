@@ -95,7 +95,7 @@ class Log:
         while self.durable_end < end:
             await self._flushed.wait()
 
-    async def confirmed(self, *, is_refusal: bool = False) -> None:
+    async def confirmed(self) -> None:
         await self.durable()
 
     def append(self, records: Sequence[CoordinatorRecord]) -> None:

@@ -32,7 +32,7 @@ MUTANTS.instead("leaders_do_as_it_says", Members, "_accept", lambda _self, _epoc
 
 
 @bug(CoordinatorLog, "confirmed")
-async def it_answers_from_memory(_original: Any, self: CoordinatorLog, *, is_refusal: bool = False) -> None:
+async def it_answers_from_memory(_original: Any, self: CoordinatorLog) -> None:
     await self.durable()
 
 

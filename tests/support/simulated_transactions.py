@@ -103,8 +103,9 @@ class LogPartition:
     name = "log"
     is_leader = True
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, *, may_be_succeeded: bool) -> None:
         self._disk = disk
+        self.may_be_succeeded = may_be_succeeded
 
     @property
     def leader_epoch(self) -> int:
@@ -200,7 +201,7 @@ class SimulatedNode:
         self.is_up = True
         self.leads = 1
         self.elects_itself = broker.is_alone
-        self.coordinator_log = LogPartition(broker.disk) if node_id == 0 else None
+        self.coordinator_log = LogPartition(broker.disk, may_be_succeeded=not broker.is_alone) if node_id == 0 else None
         self.tasks: set[asyncio.Task[Any]] = set()
         own: Any = self
         peers: Any = Alone(own, own, own, own, own) if broker.is_alone else SimulatedPeers(broker, node_id)

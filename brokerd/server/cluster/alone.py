@@ -82,11 +82,6 @@ class Alone:
         """This node."""
         return self.node_id
 
-    @property
-    def is_registered(self) -> bool:
-        """True: nobody else could take its place."""
-        return True
-
     def has_topic(self, _topic_id: bytes) -> bool:
         """False: what this node does not know there is not."""
         return False

@@ -127,7 +127,7 @@ class Groups:
         try:
             record = decide()
         except WireError:
-            await self._log.confirmed(is_refusal=True)
+            await self._log.confirmed()
             raise
         self._record(record)
         await self._log.durable()

@@ -63,10 +63,8 @@ class CoordinatorLog:
         admin: Admin,
         clock: Clock,
         unusable: str = "",
-        is_registered: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`create` makes the log's partition. `unusable`: why the log that was found may lack records at its end. `is_registered`:
-        False while others may have elected another coordinator of which this node does not hear."""
+        """`create` makes the log's partition. `unusable`: why the log that was found may lack records at its end."""
         self._partitions = partitions
         self._create = create
         self._retention = retention
@@ -75,7 +73,6 @@ class CoordinatorLog:
         self._admin = admin
         self._clock = clock
         self._unusable = unusable
-        self._is_registered = is_registered
         self._making = asyncio.Lock()
         self._partition: Partition | None = None
         self.leader_epoch = 0  # in which the log was opened, and for which alone all of this holds; 0 = there is no log
@@ -196,11 +193,11 @@ class CoordinatorLog:
             self._check_leads()
             raise errors[0]
 
-    async def confirmed(self, *, is_refusal: bool = False) -> None:
+    async def confirmed(self) -> None:
         """As `durable`, for an answer that another coordinator could make wrong: a refusal, which rests on what is not in the log,
-        or what is read while this node is not registered. Shows that there was none when it was called: nobody takes what one that
-        was replaced appends. Raises as `append` and `durable` do."""
-        if self._partition is not None and not self._partitions.elects_itself and (is_refusal or not self._is_registered()):
+        and what is read. Shows that there was none when it was called: nobody takes what one that was replaced appends. One that is
+        registered may have been replaced, too, by a move of which it has not heard. Raises as `append` and `durable` do."""
+        if self._partition is not None and self._partition.may_be_succeeded:
             self.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
         await self.durable()
 
@@ -218,11 +215,11 @@ class CoordinatorLog:
     @contextlib.asynccontextmanager
     async def settled(self) -> AsyncIterator[None]:
         """For responses that show what the log has decided: on exit, and before it re-raises a WireError, waits until everything
-        appended by then is durable. Raises as `durable` does."""
+        appended by then is durable, and this node is known to be the coordinator still. Raises as `confirmed` does."""
         try:
             yield
         except WireError:
-            await self.confirmed(is_refusal=True)
+            await self.confirmed()
             raise
         await self.confirmed()
 

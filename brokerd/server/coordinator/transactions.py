@@ -251,9 +251,14 @@ class Transactions:
     # What leaders ask
 
     async def verify_members(self, asked: VerifyMembersRequest) -> VerifyMembersResponse:
-        """Which members are open, once that is durable. Raises retriable errors."""
-        async with self.log.settled():
-            return VerifyMembersResponse(coordinator_epoch=self.epoch, members=map(self._verified, asked.producer_ids))
+        """Which members are open, once that is durable. Raises retriable errors. That one has ended is a refusal. What is taken of
+        an open one that has ended at another coordinator is void: it has not counted it."""
+        response = VerifyMembersResponse(coordinator_epoch=self.epoch, members=map(self._verified, asked.producer_ids))
+        if any(one.state == internode_pb2.MEMBER_STATE_ENDED for one in response.members):
+            await self.log.confirmed()
+        else:
+            await self.log.durable()
+        return response
 
     def _verified(self, producer_id: int) -> VerifiedMember:
         try:
@@ -360,7 +365,7 @@ class Transactions:
         try:
             return await self.leaders.freeze(producer_ids, named)
         except WireError:
-            await self.log.confirmed(is_refusal=True)
+            await self.log.confirmed()
             raise
 
     def _prepare(self, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None) -> None:
@@ -407,7 +412,7 @@ class Transactions:
     async def _abort(self, name: str, decide: Callable[[], MembersAborted | None]) -> int:
         event = await self._decided(decide)
         if event is None:
-            await self.log.durable()  # an earlier abort may have ended them
+            await self.log.confirmed()  # an earlier abort may have ended them, or they are open at another coordinator
             return 0
         logger.info("transactional id %r: aborted %s", name, self._texts(event.producer_ids))
         self._record(name, self.coordinator.states[name].principal, event)
@@ -427,7 +432,7 @@ class Transactions:
                 logger.warning(
                     "transactional id %r of %s is forgotten, with its last version %d", name, state.principal, last_version
                 )
-        await self.log.durable()
+        await self.log.confirmed()
         return last_version
 
     async def _void(self, name: str, producer_ids: Iterable[int]) -> bool:
@@ -550,7 +555,7 @@ class Transactions:
         try:
             return decide()
         except WireError:
-            await self.log.confirmed(is_refusal=True)
+            await self.log.confirmed()
             raise
 
     def _record(self, name: str, principal: str, event: Event) -> None:

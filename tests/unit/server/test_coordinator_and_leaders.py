@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from brokerd.datadir.topic_store import Topic
+from brokerd.datadir.topic_store import COORDINATOR_LOG, Topic
 from brokerd.errors import (
     CoordinatorNotAvailableError,
     CorruptMessageError,
@@ -23,6 +24,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import (
+    MEMBER_STATE_OPEN,
     FreezeMembersRequest,
     FreezeMembersResponse,
     HangingPartitionsRequest,
@@ -31,8 +33,10 @@ from brokerd.internode.v1.internode_pb2 import (
     PreparedHoldsResponse,
     ReleaseRequest,
     ReleaseResponse,
+    VerifyMembersRequest,
     WriteMarkersRequest,
 )
+from brokerd.partition.core import InSync
 from brokerd.partition.log_ends import UNSETTLED
 from brokerd.server.coordinator import leaders
 from brokerd.server.coordinator.members import Members
@@ -40,9 +44,11 @@ from brokerd.server.handlers import groups, transaction_admin, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import HeldBack, MemberOpened
+from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest
 from tests.support.clock import ManualClock
 from tests.support.inner_broker import PRINCIPAL, end_request
 from tests.support.inner_cluster import InnerCluster, cluster
+from tests.support.loop import one_turn
 from tests.support.transaction_bench import Execution
 
 NAME = "app"
@@ -352,23 +358,48 @@ async def test_a_leader_that_has_not_written_a_topic_yet_has_not_marked_it(monke
         await members.write_markers(asked)  # it is deleted
 
 
-async def test_a_refusal_and_what_an_unregistered_coordinator_reads_are_confirmed_by_the_log() -> None:
+@pytest.mark.parametrize("asked", ["commit", "abort", "ended member", "holds", "offsets"])
+async def test_a_refusal_and_what_is_read_are_confirmed_by_the_log(asked: str) -> None:
+    """The coordinator may have been moved to the other replica in sync without having heard of it."""
     async with cluster(ManualClock()) as running:
-        member, log = await begin(running), running.nodes[0].logs.partitions.coordinator_log
+        member, broker, log = (
+            await begin(running),
+            running.nodes[0].broker,
+            running.nodes[0].logs.partitions.replica(COORDINATOR_LOG),
+        )
         assert log is not None
         end = log.ends.log_end_offset
-        with pytest.raises(TxnAbortedError):
-            await commit(running, member, records=5)
-        assert log.ends.high_watermark > end
-        transactions_log = running.nodes[0].broker.transactions.log
+        log.set_in_sync(InSync((9,), 2, 2))
+        log.replica_fetched(9, end + 1)
+        unknown = [(MemberOpened(producer_id=1), 0)]
+        work: dict[str, Coroutine[Any, Any, object]] = {
+            "commit": commit(running, member, records=5),
+            "abort": broker.transactions.abort(PRINCIPAL, end_request(NAME, Execution(0, "e0", "r"), unknown, ())),
+            "ended member": broker.transactions.verify_members(VerifyMembersRequest(producer_ids=[1])),
+            "holds": broker.transactions.prepared_holds(PreparedHoldsRequest()),
+            "offsets": groups.fetch_group_offsets(
+                broker, TopicAuthorizer(ANYBODY, broker.topics), FetchGroupOffsetsRequest(group_id="g")
+            ),
+        }
+        task = asyncio.ensure_future(work.pop(asked))
+        for other in work.values():
+            other.close()
+        (found,) = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(found, TxnAbortedError) == (asked == "commit")
+        assert log.ends.high_watermark == log.ends.log_end_offset == end + 1, "the other one has taken the entry"
+
+
+async def test_an_open_member_and_what_one_reads_who_cannot_be_succeeded_need_no_entry() -> None:
+    async with cluster(ManualClock()) as running:
+        member, broker, log = await begin(running), running.nodes[0].broker, running.nodes[0].logs.partitions.coordinator_log
+        assert log is not None
         end = log.ends.log_end_offset
-        async with transactions_log.settled():
+        async with broker.groups.settled():
             pass
+        log.set_in_sync(InSync((9,), 2, 2))
+        (verified,) = (await broker.transactions.verify_members(VerifyMembersRequest(producer_ids=[member.producer_id]))).members
+        assert verified.state == MEMBER_STATE_OPEN
         assert log.ends.log_end_offset == end
-        running.are_registered = False
-        async with transactions_log.settled():
-            pass
-        assert log.ends.high_watermark == end + 1
 
 
 async def test_a_leader_that_starts_shows_what_is_complete_once_it_is_told() -> None:
@@ -606,7 +637,7 @@ async def test_a_question_that_is_cancelled_before_it_is_asked_leaves_no_corouti
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             task = asyncio.create_task(asked.freeze([1], ()) if step == "freeze" else asked.abort(NAME, [1]))
-            await asyncio.sleep(0)
+            await one_turn()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             gc.collect()
