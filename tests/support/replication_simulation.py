@@ -744,16 +744,15 @@ class Simulation:
         for process in self.lives():
             process.fails_next_sync = False
             process.resume()
-        for tp in self.tps:
-            named = {replica.directory_id for replica in self.entries[tp].isr}
-            if not any(machine.disk.directory_id in named for machine in self.machines.values()):
-                self._put_back(named)
+        self._put_back()
         if any(machine.process is None for machine in self.machines.values()) and self.rng.random() < 0.3:
             self._check_dead()
         for machine in self.machines.values():
             if machine.process is None:
                 self.start(machine)
         self._run_until(self.now_ms + 2_500)
+        for machine in self._put_back():  # an in-sync set may have been changed late
+            self.start(machine)
         self._check_stopped()
         for process in self.lives():
             if any(partition.is_stopped for partition in process.logs.partitions):
@@ -777,15 +776,20 @@ class Simulation:
         """Clients begin nothing new."""
         self.honest.is_ending = self.plain.is_ending = True
 
-    def _put_back(self, directory_ids: set[str]) -> None:
-        """The disk of somebody who is in sync goes back into its machine."""
-        for machine in self.machines.values():
-            for disk in machine.disks:
-                if disk.directory_id in directory_ids:
-                    if machine.process is not None:
-                        self.crash(machine)
-                    machine.disk = disk
-                    return
+    def _put_back(self) -> list[Machine]:
+        """Of each partition, a disk that is in sync goes back into its machine, if all are out. The machines are down then."""
+        changed = []
+        for tp in self.tps:
+            named = {replica.directory_id for replica in self.entries[tp].isr}
+            if any(machine.disk.directory_id in named for machine in self.machines.values()):
+                continue
+            found = ((machine, disk) for machine in self.machines.values() for disk in machine.disks if disk.directory_id in named)
+            machine, disk = next(found)
+            if machine.process is not None:
+                self.crash(machine)
+            machine.disk = disk
+            changed.append(machine)
+        return changed
 
     def _check_dead(self) -> None:
         """Those that are in sync and alive go on without those that are not."""
