@@ -29,7 +29,6 @@ class OffsetSpec(enum.Enum):
 
     EARLIEST = "earliest"
     LATEST = "latest"  # the high watermark, or the last stable offset with read_committed
-    MAX_TIMESTAMP = "max_timestamp"  # of the record with the largest timestamp
 
 
 class AfterBytes(NamedTuple):
@@ -75,11 +74,7 @@ class OffsetAndTimestamp(NamedTuple):
     log_start_offset: int = 0
 
 
-_SPECS = {
-    OffsetSpec.EARLIEST: offsets_pb2.OFFSET_SPEC_EARLIEST,
-    OffsetSpec.LATEST: offsets_pb2.OFFSET_SPEC_LATEST,
-    OffsetSpec.MAX_TIMESTAMP: offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP,
-}
+_SPECS = {OffsetSpec.EARLIEST: offsets_pb2.OFFSET_SPEC_EARLIEST, OffsetSpec.LATEST: offsets_pb2.OFFSET_SPEC_LATEST}
 
 
 def isolation_to_proto(isolation: str) -> fetch_pb2.IsolationLevel:

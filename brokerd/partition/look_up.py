@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from brokerd.errors import StorageError
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.partition.reader import IsWanted, LookUp, PartitionReader
-from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
+from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp
 from brokerd.record.header import BatchHeader
 from brokerd.storage.segment import Segment
 
@@ -192,11 +192,6 @@ class LookUps:
         """
         until = self._core.latest_offset(is_committed=is_committed)
         return self._looked_up(is_wanted, lambda look_up: find_by_timestamp(look_up, timestamp_ms, until))
-
-    def max_timestamp_offset(self, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> OffsetAndTimestamp | None:
-        """The first record with the largest timestamp of the log; None if it is empty. Raises as that does."""
-        until = self._core.latest_offset(is_committed=is_committed)
-        return self._looked_up(is_wanted, lambda look_up: find_max_timestamp(look_up, until))
 
     def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
         """What a reader at `offset` has left to read."""

@@ -1,4 +1,4 @@
-"""Look-ups by time in one partition: the first record at or after a timestamp, and the record with the largest timestamp.
+"""Look-ups by time in one partition: the first record at or after a timestamp.
 
 The index narrows a look-up to a batch, and the batch's timestamp column narrows it to the record. Of clients' records, the broker
 decodes nothing but this column, of one batch per look-up. If no record in it has a timestamp as large as its header promises, the
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.partition.core import TIMESTAMP_MAX_MS
-from brokerd.partition.reader import LookUp, PartitionReader
+from brokerd.partition.reader import LookUp
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.schema import decode_timestamps, payload_crc
@@ -54,107 +54,6 @@ def find_by_timestamp(look_up: LookUp, timestamp_ms: int, until_offset: int) -> 
     return found
 
 
-def find_max_timestamp(look_up: LookUp, until: int) -> OffsetAndTimestamp | None:
-    """See LookUps.max_timestamp_offset. Raises OSError, LogDamagedError, LookUpAbandoned."""
-    damage, first_offset = look_up.reader.damaged, look_up.reader.core.ends.log_start_offset
-    for damaged in damage:
-        if damaged.stops(first_offset) and damaged.first_offset < until:
-            raise damage_error(look_up.reader.core.name, damaged)  # the record may have been in that range
-    largest = _Largest(first_offset, until)
-    for segment in look_up.reader.segments:
-        if segment.next_offset <= first_offset or segment.base_offset >= until:
-            continue
-        if any(entry.is_taken_out and segment.base_offset <= entry.first_offset < segment.next_offset for entry in damage):
-            with look_up.reader.open_files.use(segment.path) as file:
-                _find_largest_left(look_up, file, segment, largest)
-        elif segment.base_offset >= first_offset and segment.next_offset <= until:
-            largest.add(segment.max_timestamp)
-        elif segment.max_timestamp > largest.timestamp:
-            with look_up.reader.open_files.use(segment.path) as file:
-                _find_largest(look_up, file, segment, largest)
-    if first_offset >= until:
-        return None
-    return _find(look_up, _Search(largest.timestamp, until), largest.begin)
-
-
-class _Largest:
-    """The largest timestamp among the records still in the log, and the offset where the search for its record may begin."""
-
-    def __init__(self, first_offset: int, until: int) -> None:
-        self.first_offset = first_offset
-        self.until = until
-        self.timestamp = -1
-        self._rest = (-1, first_offset)
-
-    def add(self, timestamp: int) -> None:
-        """Adds the largest timestamp of a batch or segment."""
-        self.timestamp = max(self.timestamp, timestamp)
-
-    def add_rest(self, timestamp: int, next_offset: int) -> None:
-        """Adds the largest timestamp of the remaining records of a batch whose first records are deleted."""
-        self._rest = (timestamp, next_offset)
-        self.add(timestamp)
-
-    @property
-    def begin(self) -> int:
-        """Offset to search from. It skips a batch whose records with that timestamp are deleted."""
-        return self._rest[1] if self._rest[0] < self.timestamp else self.first_offset
-
-
-def _find_largest(look_up: LookUp, file: File, segment: Segment, largest: _Largest) -> None:
-    """Searches a segment that lies only partly in the searched range: first batches deleted, or last ones not yet readable. Skips
-    most headers if the index has the largest timestamp.
-    """
-    index = look_up.index_of(segment)
-    offset, position, gone = index.floor_with_time(largest.first_offset) or (segment.base_offset, 0, -1)
-    last = index.floor_with_time(largest.until)
-    for at, header in look_up.headers(file, segment, offset, position):
-        if header.base_offset >= largest.until:
-            return
-        if header.base_offset < largest.first_offset:
-            gone = max(gone, batch_timestamp(header))
-            if header.last_offset >= largest.first_offset:
-                _add_rest(look_up.reader.core.name, file, at, header, largest)
-        elif last is not None and last[0] > header.base_offset and last[2] > gone:
-            largest.add(last[2])  # its batch is this or a later one, below the last index entry
-            for _, behind in look_up.headers(file, segment, last[0], last[1]):
-                if behind.base_offset >= largest.until:
-                    break
-                largest.add(batch_timestamp(behind))
-            return
-        else:
-            largest.add(batch_timestamp(header))
-
-
-def _find_largest_left(look_up: LookUp, file: File, segment: Segment, largest: _Largest) -> None:
-    """Searches a segment with batches taken out. Its index includes them, so all headers are walked."""
-    for at, header in look_up.headers(file, segment, segment.base_offset, 0):
-        if header.base_offset >= largest.until:
-            return
-        if header.last_offset < largest.first_offset or _is_taken_out(look_up.reader, header):
-            continue
-        if header.base_offset < largest.first_offset:
-            _add_rest(look_up.reader.core.name, file, at, header, largest)
-        else:
-            largest.add(batch_timestamp(header))
-
-
-def _is_taken_out(reader: PartitionReader, header: BatchHeader) -> bool:
-    return past_taken_out(reader.damaged, header.base_offset) >= header.next_offset
-
-
-def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest: _Largest) -> None:
-    """Adds the remaining records of a batch whose first records are deleted."""
-    timestamp = batch_timestamp(header)
-    if not (header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets):
-        import pyarrow.compute as pc  # 30 ms of a start, which few brokers need
-
-        times = _times(name, file, position, header)
-        newest = pc.max(times.slice(largest.first_offset - header.base_offset)).as_py() if times is not None else None
-        timestamp = newest // _US_PER_MS if newest is not None else timestamp
-    largest.add_rest(timestamp, header.next_offset)
-
-
 def _find(look_up: LookUp, search: _Search, first_offset: int) -> OffsetAndTimestamp | None:
     """The first readable record from `first_offset` on whose timestamp is at least the wanted one."""
     for segment in look_up.reader.segments:
@@ -174,7 +73,7 @@ def _find_in_segment(
         if header.base_offset >= search.until_offset:
             return None
         is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
-        if is_wanted and not _is_taken_out(look_up.reader, header):
+        if is_wanted and past_taken_out(look_up.reader.damaged, header.base_offset) < header.next_offset:
             found = _find_in_batch(look_up.reader.core.name, file, position, header, search, first_offset)
             if found is not None:
                 return found

@@ -61,11 +61,6 @@ class SparseIndex:
         at = bisect_right(self.positions, position, 0, len(self.offsets))
         return (self.offsets[at - 1], self.positions[at - 1]) if at else None
 
-    def floor_with_time(self, offset: int) -> tuple[int, int, int] | None:
-        """As `floor`, with the largest timestamp in the segment before that batch."""
-        at = bisect_right(self.offsets, offset)
-        return (self.offsets[at - 1], self.positions[at - 1], self.times[at - 1]) if at else None
-
     def floor_by_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(base offset, position) of the last indexed batch before which every timestamp is smaller than `timestamp_ms`."""
         at = bisect_left(self.times, timestamp_ms, 0, len(self.offsets))

@@ -65,7 +65,7 @@ def _view(files: MemoryFiles) -> tuple[Any, ...]:
     found = payloads(log)
     by_offset = [payloads(log, offset)[0] for offset in range(0, log.ends.high_watermark, 7)]
     times_ms = range(START_WALL_MS, START_WALL_MS + 100 * log.ends.high_watermark + 1_000, 2_000)
-    by_time = [log.look_ups.max_timestamp_offset(), *(log.look_ups.offset_for_timestamp(time_ms) for time_ms in times_ms)]
+    by_time = [log.look_ups.offset_for_timestamp(time_ms) for time_ms in times_ms]
     append(log, b"x")
     return log.ends.log_end_offset, found, by_offset, by_time, dict(log.core.producers.entries), list(log.core.epochs.entries)[:-1]
 

@@ -3,8 +3,8 @@
 Behaviour
 - LATEST is the high watermark or, with read_committed, the last stable offset: the next offset that a reader could fetch. After
   an election it is OFFSET_NOT_AVAILABLE, and so are look-ups, until the high watermark has reached the start of the epoch.
-- TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the largest timestamp; -1 if none. Both
-  search only below LATEST. As in Kafka, control batches and records of aborted transactions count.
+- TIMESTAMP is the first offset below LATEST whose record is at or after it; -1 if none. As in Kafka, control batches and records
+  of aborted transactions count.
 - AFTER_BYTES is the offset that max_bytes reach: the end of the last whole batch that fits, or of the first batch at least.
 - GIVEN is the request's own offset, to look up its epochs.
 - LAST_RECORDS counts records back from LATEST, without control batches and, with read_committed, without aborted transactions.
@@ -113,11 +113,7 @@ async def _look_up(
         return entry.from_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
         return await _searched(broker, partial(log.look_ups.newest_offset, entry.record_count), is_committed), _NONE
-    if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
-        look_up = log.look_ups.max_timestamp_offset
-    else:
-        look_up = partial(log.look_ups.offset_for_timestamp, entry.timestamp)
-    found = await _searched(broker, look_up, is_committed)
+    found = await _searched(broker, partial(log.look_ups.offset_for_timestamp, entry.timestamp), is_committed)
     return found if found is not None else (_NONE, _NONE)
 
 

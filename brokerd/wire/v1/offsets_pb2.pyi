@@ -14,7 +14,6 @@ class OffsetSpec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OFFSET_SPEC_UNSPECIFIED: _ClassVar[OffsetSpec]
     OFFSET_SPEC_EARLIEST: _ClassVar[OffsetSpec]
     OFFSET_SPEC_LATEST: _ClassVar[OffsetSpec]
-    OFFSET_SPEC_MAX_TIMESTAMP: _ClassVar[OffsetSpec]
     OFFSET_SPEC_TIMESTAMP: _ClassVar[OffsetSpec]
     OFFSET_SPEC_AFTER_BYTES: _ClassVar[OffsetSpec]
     OFFSET_SPEC_GIVEN: _ClassVar[OffsetSpec]
@@ -22,7 +21,6 @@ class OffsetSpec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 OFFSET_SPEC_UNSPECIFIED: OffsetSpec
 OFFSET_SPEC_EARLIEST: OffsetSpec
 OFFSET_SPEC_LATEST: OffsetSpec
-OFFSET_SPEC_MAX_TIMESTAMP: OffsetSpec
 OFFSET_SPEC_TIMESTAMP: OffsetSpec
 OFFSET_SPEC_AFTER_BYTES: OffsetSpec
 OFFSET_SPEC_GIVEN: OffsetSpec

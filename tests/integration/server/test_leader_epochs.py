@@ -246,7 +246,6 @@ def test_a_new_leader_names_no_end_before_it_knows_it(elected: Elected) -> None:
     refused = [
         code(offsets_pb2.OFFSET_SPEC_LATEST),
         code(offsets_pb2.OFFSET_SPEC_TIMESTAMP),
-        code(offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP),
         code(offsets_pb2.OFFSET_SPEC_AFTER_BYTES, until_offset=9, max_bytes=1),
         code(offsets_pb2.OFFSET_SPEC_LAST_RECORDS, record_count=1),
         delete(4),

@@ -215,10 +215,8 @@ def test_records_are_found_by_time(log: Partition) -> None:
         assert log.look_ups.offset_for_timestamp(base + 1) == (n * 3 + 1, base + 10)
         assert log.look_ups.offset_for_timestamp(base + 20) == (n * 3 + 2, base + 20)
     assert log.look_ups.offset_for_timestamp(START_WALL_MS + 2_921) is None
-    assert log.look_ups.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
     log.append(arrow_batch([b"y"], [START_WALL_MS + 9_999]), now_wall_ms=START_WALL_MS)
     assert log.look_ups.offset_for_timestamp(START_WALL_MS + 9_999) is None
-    assert log.look_ups.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
     delete_records(log, 4)
     assert log.look_ups.offset_for_timestamp(0) == (4, START_WALL_MS + 110)
 

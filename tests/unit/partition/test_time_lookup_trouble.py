@@ -54,8 +54,6 @@ def test_nothing_behind_a_damaged_header_is_an_answer(files: MemoryFiles, log: P
     for wanted in (_at(DAMAGED + 1), _at(BATCHES - 1) + 1):
         with pytest.raises(LogDamagedError):
             log.look_ups.offset_for_timestamp(wanted)
-    with pytest.raises(LogDamagedError):
-        log.look_ups.max_timestamp_offset()
     log.set_log_start(2 * DAMAGED + 2)
     assert log.look_ups.offset_for_timestamp(0) == (2 * DAMAGED + 2, _at(DAMAGED + 1))
 
@@ -64,10 +62,6 @@ def test_a_look_up_that_nobody_wants_any_more_ends(log: Partition) -> None:
     wanted = iter([True] * 3 + [False])
     with pytest.raises(LookUpAbandoned):
         log.look_ups.offset_for_timestamp(_at(BATCHES - 1), is_wanted=lambda: next(wanted))
-    log.set_log_start(1)  # so that headers are walked
-    wanted = iter([True, False])
-    with pytest.raises(LookUpAbandoned):
-        log.look_ups.max_timestamp_offset(is_wanted=lambda: next(wanted))
 
 
 def test_a_disk_that_cannot_be_read_is_said(files: MemoryFiles, log: Partition) -> None:

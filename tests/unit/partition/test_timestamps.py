@@ -65,7 +65,6 @@ def test_a_time_too_far_ahead_is_refused_and_leaves_no_trace(log: Partition) -> 
     _append(log, START_WALL_MS + 7)
     log.flush()
     assert log.look_ups.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
-    assert log.look_ups.max_timestamp_offset() == (1, START_WALL_MS + 7)
 
 
 def test_the_limit_is_the_topics_own(manager: LogManager, log: Partition) -> None:
@@ -81,7 +80,8 @@ def test_with_the_brokers_time_the_producers_does_not_matter(manager: LogManager
     manager.alter_topic("t", {"message.timestamp.type": "LogAppendTime"}, [])
     append(log, b"x", timestamp_ms=INT64_MAX)
     log.flush()
-    assert log.look_ups.max_timestamp_offset() == (0, START_WALL_MS)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS) == (0, START_WALL_MS)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 1) is None
 
 
 def test_without_a_limit_times_end_where_microseconds_do(manager: LogManager, log: Partition) -> None:
@@ -90,7 +90,7 @@ def test_without_a_limit_times_end_where_microseconds_do(manager: LogManager, lo
     with pytest.raises(InvalidTimestampError, match="is no record's time"):
         append(log, b"x", timestamp_ms=TIMESTAMP_MAX_MS + 1)
     log.flush()
-    assert log.look_ups.max_timestamp_offset() == (0, TIMESTAMP_MAX_MS)
+    assert log.look_ups.offset_for_timestamp(TIMESTAMP_MAX_MS) == (0, TIMESTAMP_MAX_MS)
     assert log.look_ups.offset_for_timestamp(TIMESTAMP_MAX_MS + 1) is None
     assert log.look_ups.offset_for_timestamp(INT64_MAX) is None
 
@@ -113,7 +113,7 @@ def test_a_time_that_an_older_log_holds_breaks_no_look_up(files: MemoryFiles, lo
     files.kill()
     log = first_log(open_manager(files)[0])
     assert log.ends.log_end_offset == 2
-    assert log.look_ups.max_timestamp_offset() is None, "the header lies: no record has that time"
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 6) is None, "the header lies: no record has that time"
     assert log.look_ups.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 5)
 
 
