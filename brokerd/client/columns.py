@@ -16,7 +16,7 @@ from brokerd.errors import CorruptMessageError, UnsupportedVersionError, WireErr
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
-from brokerd.record.schema import HEADERS, KEY, OFFSET_DELTA, TIMESTAMP, VALUE, known_schema
+from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE, known_schema
 
 logger = logging.getLogger(__name__)
 
@@ -89,10 +89,13 @@ def decode_slice(one: BatchSlice, *, max_uncompressed_bytes: int, check_crc: boo
     """
     header = one.batch.header
     arrow_batch = one.batch.to_arrow(max_uncompressed_bytes=max_uncompressed_bytes, check_crc=check_crc)
-    if header.has_sparse_offsets:
-        arrow_batch, offsets = _sparse_rows(arrow_batch, one)
-    else:
-        arrow_batch, offsets = _dense_rows(arrow_batch, one)
+    if header.last_offset_delta != arrow_batch.num_rows - 1:
+        raise CorruptMessageError(
+            f"batch at offset {header.base_offset}: {arrow_batch.num_rows} records do not fit last_offset_delta "
+            f"{header.last_offset_delta}"
+        )
+    if one.from_offset > header.base_offset or one.until_offset < header.next_offset:
+        arrow_batch = arrow_batch.slice(one.from_offset - header.base_offset, one.until_offset - one.from_offset)
     if arrow_batch.num_rows == 0:
         return None
     timestamp_type = CREATE_TIME
@@ -106,31 +109,8 @@ def decode_slice(one: BatchSlice, *, max_uncompressed_bytes: int, check_crc: boo
         timestamp = known_schema(header.schema_id).timestamp
         field = arrow_batch.schema.field(timestamp.index)
         arrow_batch = arrow_batch.set_column(timestamp.index, field, pa.array(stamped, timestamp.type))
+    offsets = np.arange(one.from_offset, one.until_offset, dtype=np.int64)
     return FetchedBatch(one.tp, header, arrow_batch, pa.array(offsets), timestamp_type)
-
-
-def _dense_rows(arrow_batch: pa.RecordBatch, one: BatchSlice) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    header = one.batch.header
-    if header.last_offset_delta != arrow_batch.num_rows - 1:
-        raise CorruptMessageError(
-            f"batch at offset {header.base_offset}: {arrow_batch.num_rows} records do not fit last_offset_delta "
-            f"{header.last_offset_delta}"
-        )
-    if one.from_offset > header.base_offset or one.until_offset < header.next_offset:
-        arrow_batch = arrow_batch.slice(one.from_offset - header.base_offset, one.until_offset - one.from_offset)
-    return arrow_batch, np.arange(one.from_offset, one.until_offset, dtype=np.int64)
-
-
-def _sparse_rows(arrow_batch: pa.RecordBatch, one: BatchSlice) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    header = one.batch.header
-    deltas = arrow_batch.column(OFFSET_DELTA.name)
-    values = deltas.fill_null(-1).to_numpy().astype(np.int64)
-    if len(values) and not (np.all(np.diff(values) > 0) and 0 <= values[0] <= values[-1] <= header.last_offset_delta):
-        raise CorruptMessageError(f"batch at offset {header.base_offset}: its offset_delta column does not rise within the batch")
-    offsets = values + header.base_offset
-    first, end = np.searchsorted(offsets, [one.from_offset, one.until_offset])
-    rows = arrow_batch.drop_columns([OFFSET_DELTA.name]).slice(int(first), int(end - first))
-    return rows, offsets[first:end]
 
 
 def decoded(one: BatchSlice, config: ConsumerConfig) -> FetchedBatch | None:

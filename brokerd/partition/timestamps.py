@@ -87,7 +87,7 @@ def _find_in_batch(
     one batch was decoded already; None if no record matches.
     """
     whole = OffsetAndTimestamp(max(header.base_offset, first_offset), batch_timestamp(header))
-    if header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets:
+    if header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control:
         return whole
     if search.has_decoded:
         return whole

@@ -7,8 +7,8 @@ A batch is whole, and the next one in its log, if
     its leader epoch is neither below that of the batch before it nor above the current one;
     all its bytes are present; and, where the payload is read, the payload's CRC is right.
 
-The record count plays no part: a batch may cover offsets without records, as compaction and control batches leave them. Callers
-decide what to do about a batch that is not whole.
+The record count plays no part: a batch may cover offsets without records, as control batches do. Callers decide what to do
+about a batch that is not whole.
 
 Bytes are held as pa.Buffer, whose slices are not copies and which google-crc32c accepts. header.py stamps headers, schema.py
 encodes columns.
@@ -67,7 +67,7 @@ class RecordBatch(NamedTuple):
         return self.data.slice(self.header.header_words * 8)
 
     def to_arrow(self, *, max_uncompressed_bytes: int, check_crc: bool = True) -> pa.RecordBatch:
-        """The records as columns of the batch's schema (plus `offset_delta` if sparse).
+        """The records as columns of the batch's schema.
 
         Raises CorruptMessageError if CRC, counts or lengths disagree, and UnsupportedVersionError; both name the base offset.
         """
@@ -84,7 +84,6 @@ class RecordBatch(NamedTuple):
                 record_count=header.record_count,
                 uncompressed_bytes=header.uncompressed_bytes,
                 max_uncompressed_bytes=max_uncompressed_bytes,
-                is_sparse=header.has_sparse_offsets,
             )
         except (CorruptMessageError, UnsupportedVersionError) as error:
             raise type(error)(f"batch at offset {header.base_offset}: {error.message}") from None

@@ -46,20 +46,18 @@ class Attributes(enum.IntFlag):
 
     TRANSACTIONAL = 1
     CONTROL = 2
-    SPARSE_OFFSETS = 4
 
 
 PAYLOAD_KIND_SHIFT = 3
 PAYLOAD_KIND_MASK = 0b111 << PAYLOAD_KIND_SHIFT
 PAYLOAD_KIND_ARROW = 0
 # A plain int: the complement of an IntFlag holds only bits that the class defines, so unknown bits would pass.
-KNOWN_ATTRIBUTES = int(Attributes.TRANSACTIONAL | Attributes.CONTROL | Attributes.SPARSE_OFFSETS) | PAYLOAD_KIND_MASK
+KNOWN_ATTRIBUTES = int(Attributes.TRANSACTIONAL | Attributes.CONTROL) | PAYLOAD_KIND_MASK
 
 
 # Plain ints: one operation on an IntFlag takes longer than the rest of a check.
 _TRANSACTIONAL = int(Attributes.TRANSACTIONAL)
 _CONTROL = int(Attributes.CONTROL)
-_SPARSE_OFFSETS = int(Attributes.SPARSE_OFFSETS)
 
 
 class BatchHeader(NamedTuple):
@@ -132,11 +130,6 @@ class BatchHeader(NamedTuple):
     def is_of_member(self) -> bool:
         """True if the producer id was issued for a transaction."""
         return self.producer_id > 0 and bool(self.producer_id & MEMBER_BIT)
-
-    @property
-    def has_sparse_offsets(self) -> bool:
-        """True if an `offset_delta` column gives the offsets of the records."""
-        return bool(self.attributes & _SPARSE_OFFSETS)
 
     @property
     def payload_kind(self) -> int:
@@ -225,8 +218,8 @@ def _check_client_fields(header: BatchHeader) -> None:
         )
     if header.attributes & ~KNOWN_ATTRIBUTES:
         raise InvalidRequestError(f"attributes {header.attributes:#06x} has bits that are not known")
-    if header.attributes & (_CONTROL | _SPARSE_OFFSETS):
-        raise InvalidRequestError("control and sparse batches are written by the broker only")
+    if header.attributes & _CONTROL:
+        raise InvalidRequestError("control batches are written by the broker only")
     if header.batch_length % 8 or header.batch_length == 0:
         raise InvalidRequestError(f"batch_length is {header.batch_length}, not a positive multiple of 8")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:

@@ -21,7 +21,6 @@ from brokerd.record.arrow_metadata import ArrowMetadata, read_arrow_metadata, un
 
 TIMESTAMP_NAME = "timestamp"
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
-OFFSET_DELTA = pa.field("offset_delta", pa.int32())  # the last column of a batch with sparse offsets
 _PADDING_MAX_BYTES = 128
 _WRITE_OPTIONS = {
     "lz4": pa.ipc.IpcWriteOptions(compression="lz4"),
@@ -68,14 +67,6 @@ class Schema:
             raise ValueError(f"schema {schema_id} has no column '{TIMESTAMP_NAME}' of {TIMESTAMP_TYPE}: every schema has one")
         self.timestamp = self.column(TIMESTAMP_NAME)
         self.timestamp_alone = pa.ipc.IpcReadOptions(included_fields=[self.timestamp.index], use_threads=False)
-        self._sparse: Schema | None = None
-
-    @property
-    def sparse(self) -> Schema:
-        """This schema with an `offset_delta` column, for batches with sparse offsets."""
-        if self._sparse is None:
-            self._sparse = Schema(self.id, self.arrow.append(OFFSET_DELTA))
-        return self._sparse
 
     def column(self, name: str) -> Column:
         """Returns the column named `name`. Raises KeyError."""
@@ -114,13 +105,13 @@ class Schema:
             raise CorruptMessageError(f"the Arrow payload claims {claimed} bytes for {record_count} timestamps")
 
 
-def known_schema(schema_id: int, *, is_sparse: bool = False) -> Schema:
+def known_schema(schema_id: int) -> Schema:
     """Returns the schema with this id. Raises UnsupportedVersionError."""
     schema = SCHEMAS.get(schema_id)
     if schema is None:
         known = ", ".join(map(str, SCHEMAS))
         raise UnsupportedVersionError(f"schema_id {schema_id} is not known; this version reads {known}")
-    return schema.sparse if is_sparse else schema
+    return schema
 
 
 def _columns(arrow: pa.Schema) -> tuple[Column, ...]:
@@ -207,16 +198,15 @@ class Payload(NamedTuple):
 
 
 def encode_payload(arrow_batch: pa.RecordBatch, compression: str = "none", schema: Schema = SCHEMA_0) -> Payload:
-    """Encodes at least one row with the columns of `schema` or of its sparse form. `compression`: none, lz4 or zstd."""
+    """Encodes at least one row with the columns of `schema`. `compression`: none, lz4 or zstd."""
     if compression == "none":
         data = arrow_batch.serialize()
     else:
-        stream_of = schema if arrow_batch.num_columns == len(schema.columns) else schema.sparse
         sink = pa.BufferOutputStream()
-        writer = pa.ipc.new_stream(sink, stream_of.arrow, options=_WRITE_OPTIONS[compression])
+        writer = pa.ipc.new_stream(sink, schema.arrow, options=_WRITE_OPTIONS[compression])
         writer.write_batch(arrow_batch)
-        written = sink.tell() - stream_of.message.size
-        data = sink.getvalue().slice(stream_of.message.size, written)
+        written = sink.tell() - schema.message.size
+        data = sink.getvalue().slice(schema.message.size, written)
     view = memoryview(data)
     uncompressed = sum(uncompressed_lengths(read_arrow_metadata(view), view))
     return Payload(data, payload_crc(data), arrow_batch.num_rows, uncompressed, schema.id)
@@ -247,18 +237,12 @@ def decode_timestamps(data: pa.Buffer, *, schema_id: int, record_count: int, unc
 
 
 def decode_payload(
-    data: pa.Buffer,
-    *,
-    schema_id: int,
-    record_count: int,
-    uncompressed_bytes: int,
-    max_uncompressed_bytes: int,
-    is_sparse: bool = False,
+    data: pa.Buffer, *, schema_id: int, record_count: int, uncompressed_bytes: int, max_uncompressed_bytes: int
 ) -> pa.RecordBatch:
     """Decodes a payload into columns; copies only what is compressed. Validates it fully, so that a hostile payload cannot crash
     the process, and allocates at most `max_uncompressed_bytes`. Raises CorruptMessageError, UnsupportedVersionError.
     """
-    schema = known_schema(schema_id, is_sparse=is_sparse)
+    schema = known_schema(schema_id)
     if uncompressed_bytes > max_uncompressed_bytes:
         raise CorruptMessageError(
             f"the batch takes {uncompressed_bytes} bytes uncompressed, more than max.decompressed.bytes "

@@ -22,8 +22,7 @@ from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.arrow_metadata import read_arrow_metadata, uncompressed_lengths
 from brokerd.record.batch import RecordBatch, check_produced, walk_batches
-from brokerd.record.header import Attributes, BatchHeader
-from brokerd.record.schema import SCHEMA_0, encode_payload
+from brokerd.record.header import BatchHeader
 from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TP, body_at, header_of, key_values, new_batch, reseal
 
 UNCOMPRESSED_LIMIT_BYTES = 1_048_576
@@ -31,16 +30,13 @@ _NUMBERS = (0, 1, -1, 2, 7, 8, 63, 64, 255, 2**15, 2**16, 2**31 - 1, 2**31, -(2*
 
 
 def good_batches() -> list[pa.Buffer]:
-    """The batches that mutations start from: every codec, small and larger, with headers, sparse."""
+    """The batches that mutations start from: every codec, small and larger, with headers."""
     larger = key_values(
         [b"value-%d" % (i % 7) * (i % 5) for i in range(200)],
         keys=[b"k%d" % (i % 3) if i % 4 else None for i in range(200)],
         headers=[[("h", b"x"), ("é", None)] if i % 3 else None for i in range(200)],
     )
-    batches = [new_batch(rows, codec) for rows in (SAMPLE, larger) for codec in ("none", "lz4", "zstd")]
-    sparse = encode_payload(pa.record_batch([*SAMPLE.columns, pa.array([0, 3, 4, 9], pa.int32())], schema=SCHEMA_0.sparse.arrow))
-    header = header_of(batches[0])._replace(attributes=Attributes.SPARSE_OFFSETS, uncompressed_bytes=sparse.uncompressed_bytes)
-    return [*batches, reseal(header, sparse.data.to_pybytes())]
+    return [new_batch(rows, codec) for rows in (SAMPLE, larger) for codec in ("none", "lz4", "zstd")]
 
 
 def mutate(rng: random.Random, good: pa.Buffer, tp: TopicIdPartition = TP) -> pa.Buffer:

@@ -1,4 +1,4 @@
-"""Goal: columns and offsets agree row by row, in whole batches, cut ones and sparse ones; nonsense is refused."""
+"""Goal: columns and offsets agree row by row, in whole batches and cut ones; nonsense is refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 from brokerd.client.columns import CREATE_TIME, LOG_APPEND_TIME, BatchSlice, FetchedBatch, decode_slice
 from brokerd.errors import CorruptMessageError
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import Attributes
 from brokerd.record.schema import SCHEMA_0
-from tests.support.records import SAMPLE, TIMESTAMP_MS, TP, header_of, key_values, new_batch, reseal
+from tests.support.records import SAMPLE, TIMESTAMP_MS, TP, header_of, key_values, new_batch
 
 VALUES = [b"v%d" % number for number in range(6)]
 MAX_BYTES = 1 << 20
@@ -27,19 +26,6 @@ def decoded(one: BatchSlice) -> FetchedBatch:
     return batch
 
 
-def sparse_batch(deltas: list[int | None], last_offset_delta: int) -> pa.Buffer:
-    columns = key_values(VALUES[: len(deltas)])
-    payload = columns.append_column("offset_delta", pa.array(deltas, pa.int32())).serialize()
-    like = header_of(new_batch(columns))
-    buffers_of_deltas = 4 * len(deltas) + (1 if None in deltas else 0)
-    header = like._replace(
-        attributes=int(Attributes.SPARSE_OFFSETS),
-        last_offset_delta=last_offset_delta,
-        uncompressed_bytes=like.uncompressed_bytes + buffers_of_deltas,
-    )
-    return reseal(header, payload.to_pybytes())
-
-
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_whole_batch(compression: str) -> None:
     batch = decoded(piece(new_batch(SAMPLE, compression), 100, 104))
@@ -54,28 +40,6 @@ def test_cut_batch_keeps_rows_and_offsets_together(from_offset: int, until_offse
     batch = decoded(piece(new_batch(key_values(VALUES)), from_offset, until_offset))
     assert batch.offsets.to_pylist() == list(range(from_offset, until_offset))
     assert batch.arrow_batch.column("value").to_pylist() == VALUES[from_offset - 100 : until_offset - 100]
-
-
-@pytest.mark.parametrize(
-    ("from_offset", "until_offset", "offsets"),
-    [(100, 111, [100, 103, 107, 110]), (101, 111, [103, 107, 110]), (103, 108, [103, 107]), (100, 103, [100])],
-)
-def test_sparse_batch_is_cut_by_its_offsets(from_offset: int, until_offset: int, offsets: list[int]) -> None:
-    batch = decoded(piece(sparse_batch([0, 3, 7, 10], 10), from_offset, until_offset))
-    assert batch.offsets.to_pylist() == offsets
-    assert batch.arrow_batch.schema == SCHEMA_0.arrow
-    rows = {100: VALUES[0], 103: VALUES[1], 107: VALUES[2], 110: VALUES[3]}
-    assert batch.arrow_batch.column("value").to_pylist() == [rows[offset] for offset in offsets]
-
-
-def test_sparse_batch_without_a_row_in_the_range_is_nothing() -> None:
-    assert decode_slice(piece(sparse_batch([0, 10], 10), 101, 105), max_uncompressed_bytes=MAX_BYTES, check_crc=True) is None
-
-
-@pytest.mark.parametrize("deltas", [[0, 0], [3, 1], [-1, 2], [0, 11], [0, None]])
-def test_sparse_batch_with_wrong_deltas_is_refused(deltas: list[int | None]) -> None:
-    with pytest.raises(CorruptMessageError, match="offset_delta"):
-        decoded(piece(sparse_batch(deltas, 10), 100, 111))
 
 
 def test_log_append_time_replaces_all_timestamps() -> None:

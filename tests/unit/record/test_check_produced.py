@@ -84,7 +84,6 @@ def test_a_forbidden_value_is_refused_by_the_name_of_its_field(field: str, value
     ("attributes", "words"),
     [
         (Attributes.CONTROL, "control"),
-        (Attributes.SPARSE_OFFSETS, "sparse"),
         (Attributes.TRANSACTIONAL, "transactional"),
         (1 << 3, "payload kind 1"),
         (7 << 3, "payload kind 7"),

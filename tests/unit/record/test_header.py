@@ -203,11 +203,10 @@ def test_sequences_wrap_from_the_largest_to_zero(sequence: int, count: int, expe
 
 
 def test_what_is_derived_from_the_fields() -> None:
-    header = plain()._replace(base_offset=100, base_sequence=SEQUENCE_MAX, last_offset_delta=2, attributes=0b111_101)
+    header = plain()._replace(base_offset=100, base_sequence=SEQUENCE_MAX, last_offset_delta=2, attributes=0b111_001)
     assert (header.last_offset, header.next_offset, header.last_sequence) == (102, 103, 1)
     assert (header.header_size, header.size) == (96, 104)
     assert header.is_transactional
     assert not header.is_control
-    assert header.has_sparse_offsets
     assert header.payload_kind == 7
     assert header._replace(attributes=Attributes.CONTROL).is_control

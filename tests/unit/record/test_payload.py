@@ -75,20 +75,6 @@ def test_a_schema_that_is_not_known_is_refused() -> None:
         decode(encode_payload(SAMPLE).data, SAMPLE, schema_id=5)
 
 
-def test_sparse_offsets_come_as_a_column() -> None:
-    sparse = pa.record_batch([*SAMPLE.columns, pa.array([0, 3, 4, 9], pa.int32())], schema=SCHEMA_0.sparse.arrow)
-    payload = encode_payload(sparse)
-    decoded = decode_payload(
-        payload.data,
-        schema_id=0,
-        record_count=4,
-        uncompressed_bytes=payload.uncompressed_bytes,
-        max_uncompressed_bytes=MAX_BYTES,
-        is_sparse=True,
-    )
-    assert decoded.column(4).to_pylist() == [0, 3, 4, 9]
-
-
 def test_errors_of_a_whole_batch_name_its_offset() -> None:
     data = new_batch(base_offset=77, payload_crc=1)
     with pytest.raises(CorruptMessageError, match="batch at offset 77: payload_crc"):

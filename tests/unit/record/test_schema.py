@@ -18,12 +18,11 @@ from brokerd.producer.columns import encode_batch_header, encode_pieces, split_r
 from brokerd.producer.core.accumulator import Piece, ProducerBatch
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.batch import RecordBatch, check_produced
-from brokerd.record.header import Attributes
-from brokerd.record.schema import OFFSET_DELTA, SCHEMA_0, SCHEMAS, TIMESTAMP_TYPE, Schema, encode_payload
+from brokerd.record.schema import SCHEMA_0, SCHEMAS, TIMESTAMP_TYPE, Schema, encode_payload
 from tests.support.build import first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
-from tests.support.records import MAX_BYTES, SAMPLE, SEED, TP, header_of, reseal
+from tests.support.records import MAX_BYTES, SEED, TP, header_of, reseal
 
 CODECS = ["none", "lz4", "zstd"]
 TYPED = Schema(
@@ -138,24 +137,6 @@ def test_columns_of_another_schema_are_refused() -> None:
             check_produced(reseal(header_of(data)._replace(schema_id=schema_id), payload), SEED, max_message_bytes=MAX_BYTES)
 
 
-@pytest.mark.usefixtures("_is_known")
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("schema", [SCHEMA_0, TYPED], ids=["0", "1"])
-def test_a_sparse_form_goes_there_and_back(schema: Schema, codec: str) -> None:
-    rows = ROWS if schema is TYPED else SAMPLE
-    sparse = rows.append_column(OFFSET_DELTA, pa.array([3 * row for row in range(rows.num_rows)], OFFSET_DELTA.type))
-    payload = encode_payload(sparse, codec, schema)
-    header = header_of(produced("none"))._replace(
-        schema_id=schema.id,
-        attributes=int(Attributes.SPARSE_OFFSETS),
-        record_count=rows.num_rows,
-        last_offset_delta=3 * rows.num_rows,
-        uncompressed_bytes=payload.uncompressed_bytes,
-    )
-    data = reseal(header, payload.data.to_pybytes())
-    assert RecordBatch(header_of(data), data).to_arrow(max_uncompressed_bytes=MAX_BYTES).equals(sparse)
-
-
 def test_schema_0_lies_where_it_always_did() -> None:
     assert (SCHEMA_0.nodes, SCHEMA_0.buffers) == (7, 17)
     assert [(c.name, c.index, c.node, c.first_buffer, c.end_buffer) for c in SCHEMA_0.columns] == [
@@ -164,7 +145,6 @@ def test_schema_0_lies_where_it_always_did() -> None:
         ("headers", 2, 2, 6, 15),
         ("timestamp", 3, 6, 15, 17),
     ]
-    assert (SCHEMA_0.sparse.nodes, SCHEMA_0.sparse.buffers) == (8, 19)
 
 
 _leaves = st.sampled_from(

@@ -81,7 +81,7 @@ def random_segment(rng: random.Random) -> Stored:
     for number in range(rng.randrange(1, 20)):
         epoch += rng.random() < 0.2
         covers = rng.choice((1, 1, 1, 5, 100))
-        attributes = rng.choice((0, 0, Attributes.SPARSE_OFFSETS, Attributes.CONTROL))
+        attributes = rng.choice((0, 0, 0, Attributes.CONTROL))
         payload = rng.randbytes(rng.choice((8, 64, 300, 5_000)))
         wrong: dict[str, int] = {}
         if number == odd:
@@ -329,7 +329,7 @@ def test_a_scan_that_passes_over_missing_bytes_is_found(monkeypatch: pytest.Monk
 def test_a_batch_covers_offsets_that_no_record_has() -> None:
     marker = encode_control(control_pb2.ControlRecord(), TP, timestamp_ms=0).payload.to_pybytes()
     parts = [
-        stored_batch(0, 1, covers=100, payload=b"two records", attributes=int(Attributes.SPARSE_OFFSETS)),
+        stored_batch(0, 1, covers=100, payload=b"two records"),
         stored_batch(100, 1, covers=1, payload=marker, attributes=int(Attributes.CONTROL)),
         stored_batch(101, 1, covers=7, payload=b"one left"),
         stored_batch(108, 1, covers=1, payload=b"dense"),
