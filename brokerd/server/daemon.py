@@ -35,7 +35,7 @@ from brokerd.server.logs import quiet_grpc
 from brokerd.server.method_names import accept_undecodable_names
 from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.metrics.families import scrape
-from brokerd.server.security.authenticator import AuthenticationInterceptor, Authenticator, Callers
+from brokerd.server.security.authenticator import Authenticator, Callers
 from brokerd.server.security.credentials import Certificates, load_credentials
 from brokerd.server.service import BrokerService
 from brokerd.server.stopping import overdue, stop_limit_ms, within
@@ -57,8 +57,8 @@ class ListenError(BrokerdError):
 
 
 class Daemon:
-    """One broker in this process. `files` and `clock` default to the machine's own. `interceptors` see only authenticated calls.
-    `waits`: a node of a cluster waits at its start for a coordination store that is away; else it fails."""
+    """One broker in this process. `files` and `clock` default to the machine's own. `waits`: a node of a cluster waits at its start
+    for a coordination store that is away; else it fails."""
 
     def __init__(
         self,
@@ -213,10 +213,7 @@ class Daemon:
         self.config = fitted(self.config, raise_limit())
         accept_undecodable_names()
         quiet_grpc()
-        self._server = grpc.aio.server(
-            options=server_arguments(self.config),
-            interceptors=(*([] if authenticator.is_open else [AuthenticationInterceptor(authenticator)]), *self._interceptors),
-        )
+        self._server = grpc.aio.server(options=server_arguments(self.config), interceptors=self._interceptors)
         credentials = certificates.credentials() if certificates is not None else None
         self.port = _bind(self._server, self.config.host, self.config.port, credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)

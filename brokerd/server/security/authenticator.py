@@ -3,17 +3,13 @@
 A token that is sent must be valid: an invalid one never falls back to the certificate or to no principal. Errors tell a caller no
 more than it needs, and never quote any part of its credentials.
 
-The broker's own methods authenticate their callers before they read a message. `AuthenticationInterceptor` does so for all other
-services except health, which is public.
+Methods authenticate their callers before they read a message. Health is public.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
-
-import grpc
-from grpc_health.v1 import health
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError
@@ -23,17 +19,10 @@ from brokerd.server.security.certificate_names import names_in_pem
 from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
 from brokerd.server.security.topic_authorizer import ANYBODY, NOTHING, TRUSTED, Principal, TopicAuthorizer
 from brokerd.sharing import Caller
-from brokerd.wire.methods import SERVICE
 
 AUTHORIZATION = "authorization"
 _BEARER = "bearer "
 CERTIFICATE = "x509_pem_cert"  # as gRPC calls it
-# Let through by the interceptor: the broker's own methods, those between nodes (cluster/internode.py), and health.
-_OPEN = (f"/{SERVICE}/", "/brokerd.internode.v1.Internode/", f"/{health.SERVICE_NAME}/")
-
-_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-_Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class UnauthenticatedError(BrokerdError):
@@ -168,37 +157,3 @@ def caller_of(principal: Principal, peer: str) -> Caller:
 
 def _certificate_names(peer: Mapping[str, Iterable[bytes]]) -> set[str]:
     return {name for certificate in peer.get(CERTIFICATE, ()) for name in names_in_pem(certificate)}
-
-
-class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
-    """Authenticates the callers of all services except health and the broker's own, which does it itself."""
-
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
-
-    async def intercept_service(
-        self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> _Handler | None:
-        """See gRPC."""
-        handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(_OPEN):
-            return handler
-        return self._authenticated(handler)
-
-    def _authenticated(self, handler: _Handler) -> _Handler:
-        """The same method, preceded by authentication: only the call itself has the token and the certificate."""
-        serve = handler.stream_stream
-        assert serve is not None, "a method must read a stream, or gRPC reads its message before the caller is authenticated"
-
-        async def authenticate_and_serve(requests: object, context: _Context) -> AsyncIterator[Any]:
-            try:
-                self._authenticator.of_call(context)
-            except UnauthenticatedError as error:
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
-            responses: Any = serve(requests, context)  # type: ignore[arg-type]
-            async for response in responses:
-                yield response
-
-        return grpc.stream_stream_rpc_method_handler(
-            authenticate_and_serve, handler.request_deserializer, handler.response_serializer
-        )
