@@ -12,7 +12,7 @@ markers.py            reads control batches
 unmarked.py           transactions whose markers may be lost to damage
 following.py          replicated partitions: appends of followers, cuts, reports to the leader
 reader.py             reads whole batches from an offset
-look_up.py            look-ups in headers: backlog, reach, newest records (timestamps.py: look-ups by time)
+look_up.py            look-ups: by time, backlog, reach, newest records
 recovery.py           recovers the log at startup (log_walk.py: scans the segments)
 derived_files.py      files of snapshots and leader epochs
 """

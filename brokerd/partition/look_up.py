@@ -1,26 +1,47 @@
-"""Look-ups in one partition. Those by time are in timestamps.py; the others read only headers: a reader's backlog in bytes, how far
-a number of bytes reaches, and where the newest records begin.
+"""Look-ups in one partition: the first record at or after a time, a reader's backlog in bytes, how far a number of bytes reaches,
+and where the newest records begin.
 
-Sizes are sizes on disk, which are also those of a fetch. The sparse index narrows an offset down to a few batches, so the cost of
-the first two does not depend on the size of the range.
+All but the first read only headers. Sizes are sizes on disk, which are also those of a fetch. The sparse index narrows an offset
+down to a few batches, so the cost of backlog and reach does not depend on the size of the range.
+
+A look-up by time decodes the timestamp column of one batch. If no record in it has a timestamp as large as its header promises, it
+returns the start of the next batch that promises one. So the cost does not depend on what clients wrote, and a reader may start a
+little early, never late.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from brokerd.errors import StorageError
+import pyarrow as pa
+
+from brokerd.errors import CorruptMessageError, StorageError, UnsupportedVersionError
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
-from brokerd.partition.reader import IsWanted, LookUp, PartitionReader
-from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp
-from brokerd.record.header import BatchHeader
+from brokerd.partition.core import TIMESTAMP_MAX_MS
+from brokerd.partition.reader import PartitionReader
+from brokerd.record.batch import RecordBatch
+from brokerd.record.header import BatchHeader, StampFlags
+from brokerd.record.schema import decode_timestamps, payload_crc
+from brokerd.storage.damage import DamagedRange, damage_error, past_taken_out
+from brokerd.storage.files import File
+from brokerd.storage.index import SparseIndex
 from brokerd.storage.segment import Segment
+from brokerd.storage.segment_bounds import batch_timestamp
 
-T = TypeVar("T")
+IsWanted = Callable[[], bool]
 _NONE = -1
 _RETRY_AFTER_MS = 200
 _PIECE_MAX_OFFSETS = 65_536
+_US_PER_MS = 1_000
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record's offset and its timestamp, ms."""
+
+    offset: int
+    timestamp: int
 
 
 class Backlog(NamedTuple):
@@ -30,35 +51,6 @@ class Backlog(NamedTuple):
     append_timestamp: int
 
 
-def find_backlog(look_up: LookUp, offset: int, until_offset: int) -> Backlog:
-    """See LookUps.backlog. Raises OSError, LookUpAbandoned."""
-    offset = max(offset, look_up.reader.core.ends.log_start_offset)
-    size_bytes, append_timestamp = 0, _NONE
-    for segment in look_up.reader.segments:
-        if segment.next_offset <= offset or segment.base_offset >= until_offset or offset >= until_offset:
-            continue
-        begin, end = 0, segment.size_bytes
-        if append_timestamp == _NONE:
-            begin, header = batch_of(look_up, segment, max(offset, segment.base_offset))
-            append_timestamp = header.append_timestamp if header is not None else _NONE
-        if until_offset < segment.next_offset:
-            end, _ = batch_of(look_up, segment, until_offset)
-        size_bytes += max(0, end - begin)
-    return Backlog(size_bytes, append_timestamp)
-
-
-def batch_of(look_up: LookUp, segment: Segment, offset: int) -> tuple[int, BatchHeader | None]:
-    """Position and header of the batch that contains `offset`, or of the next readable one in the segment; the segment's end and
-    None if there is none. Raises OSError, LookUpAbandoned.
-    """
-    begin = look_up.index_of(segment).floor(offset) or (segment.base_offset, 0)
-    with look_up.reader.open_files.use(segment.path) as file:
-        for position, header in look_up.headers(file, segment, *begin):
-            if header.next_offset > offset:
-                return position, header
-    return segment.size_bytes, None
-
-
 class Reach(NamedTuple):
     """The end offset of the last batch that fits, and the size of the batches up to there."""
 
@@ -66,109 +58,51 @@ class Reach(NamedTuple):
     size_bytes: int
 
 
-class _Wanted(NamedTuple):
-    """The part of a segment to measure, from the batch that contains `offset`, which begins at `position`."""
-
-    offset: int
-    position: int
-    until_offset: int
-    until_position: int  # a batch that ends after this does not fit
+class LookUpAbandoned(Exception):  # noqa: N818 - not a failure: the caller is gone
+    """The caller no longer waits for the result."""
 
 
-def find_reach(look_up: LookUp, from_offset: int, until_offset: int, max_bytes: int) -> Reach:
-    """See LookUps.reach. Raises OSError, LookUpAbandoned."""
-    offset = max(from_offset, look_up.reader.core.ends.log_start_offset)
-    size_bytes = 0
-    for segment in look_up.reader.segments:
-        if segment.next_offset <= offset or segment.base_offset >= until_offset:
-            continue
-        begin = 0
-        if segment.base_offset < offset:
-            begin, _ = batch_of(look_up, segment, offset)
-        until_position = begin + max_bytes - size_bytes
-        if segment.next_offset <= until_offset and segment.size_bytes <= until_position:
-            size_bytes += segment.size_bytes - begin
-            continue
-        wanted = _Wanted(max(offset, segment.base_offset), begin, until_offset, until_position)
-        found = _reach_within(look_up, segment, wanted, needs_one=size_bytes == 0)
-        if found is None:
-            return Reach(wanted.offset, size_bytes)
-        size_bytes += found.size_bytes
-        if found.offset < min(segment.next_offset, until_offset):
-            return Reach(found.offset, size_bytes)
-    return Reach(until_offset, size_bytes)
+class _LookUp(NamedTuple):
+    """The log to search, and whether the caller still waits for the result."""
 
+    reader: PartitionReader
+    is_wanted: IsWanted
 
-def _reach_within(look_up: LookUp, segment: Segment, wanted: _Wanted, *, needs_one: bool) -> Reach | None:
-    """The end of the segment's last batch that fits; with `needs_one` the first always does. None if no batch fits."""
-    index = look_up.index_of(segment)
-    near = min(index.floor(wanted.until_offset) or (0, 0), index.floor_by_position(wanted.until_position) or (0, 0))
-    begin = near if near[1] > wanted.position else index.floor(wanted.offset) or (segment.base_offset, 0)
-    found = Reach(begin[0], begin[1] - wanted.position) if begin is near else None
-    with look_up.reader.open_files.use(segment.path) as file:
-        for position, header in look_up.headers(file, segment, *begin):
-            end = position + header.size
-            if header.next_offset <= wanted.offset:
+    def index_of(self, segment: Segment) -> SparseIndex:
+        """The index of a segment, loaded if necessary."""
+        return segment.loaded_index(self.reader.core.config.index_interval_bytes)
+
+    def headers(self, file: File, segment: Segment, offset: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers of the batches from `position` on, past damage. A wrong index entry may look like a bad batch, so
+        the first time, the scan restarts at the segment's start and yields headers again. Raises OSError, LookUpAbandoned.
+        """
+        is_start = position == 0
+        while True:
+            scan = segment.scan(file, begin=(offset, position))
+            for header in scan:
+                if not self.is_wanted():
+                    raise LookUpAbandoned
+                yield scan.batch_position, header
+            if scan.error is not None:
+                raise scan.error
+            if scan.problem is None:
+                return
+            if not is_start:
+                is_start, offset, position = True, segment.base_offset, 0
                 continue
-            if header.base_offset >= wanted.until_offset:
-                return found
-            if end > wanted.until_position and (found is not None or not needs_one):
-                return found
-            found = Reach(header.next_offset, end - wanted.position)
-            if end > wanted.until_position:
-                return found
-    # The rest of the segment is unreadable: reads of it raise LogDamagedError.
-    return Reach(segment.next_offset, segment.size_bytes - wanted.position)
+            damaged = self.reader.register(file, segment, scan.position, scan.next_offset, scan.problem)
+            if damaged.resume_segment != segment.base_offset:
+                return
+            offset, position = damaged.until_offset, damaged.resume_position
 
 
-def find_newest(look_up: LookUp, count: int, until_offset: int, aborted: AbortedTransactions) -> int:
-    """See LookUps.newest_offset. Raises OSError, LookUpAbandoned.
+class _Search:
+    """A look-up of a time, in ms since 1970."""
 
-    Offset arithmetic is not enough: control batches take offsets too, and so do aborted records, which read_committed readers skip.
-    So records are counted by headers, backwards from the end in growing pieces.
-    """
-    log_start_offset = look_up.reader.core.ends.log_start_offset
-    piece, end, left = min(count, _PIECE_MAX_OFFSETS), until_offset, count
-    while 0 < left < end - log_start_offset:  # otherwise no record is left to find, or the range holds too few
-        begin = max(log_start_offset, end - piece)
-        for first, until in reversed(list(_records(look_up, begin, end, aborted.overlapping(begin, end)))):
-            if left <= until - first:
-                return until - left
-            left -= until - first
-        piece, end = min(2 * piece, _PIECE_MAX_OFFSETS), begin
-    return log_start_offset if count else until_offset
-
-
-def find_transactional(look_up: LookUp, begin: int, end: int) -> bool:
-    """See LookUps.has_transactions. Raises OSError, LookUpAbandoned."""
-    return any(
-        header.next_offset > begin and (header.is_transactional or header.is_control) for header in _headers(look_up, begin, end)
-    )
-
-
-def _headers(look_up: LookUp, begin: int, end: int) -> Iterator[BatchHeader]:
-    """The headers of the batches that may have offsets between `begin` and `end`."""
-    for segment in look_up.reader.segments:
-        if segment.next_offset <= begin or segment.base_offset >= end:
-            continue
-        near = look_up.index_of(segment).floor(begin) or (segment.base_offset, 0)
-        with look_up.reader.open_files.use(segment.path) as file:
-            for _, header in look_up.headers(file, segment, *near):
-                if header.base_offset >= end:
-                    return
-                yield header
-
-
-def _records(look_up: LookUp, begin: int, end: int, aborted: list[AbortedTransaction]) -> Iterator[tuple[int, int]]:
-    """The offset ranges [first, until) of batches between `begin` and `end` whose records readers get."""
-    for header in _headers(look_up, begin, end):
-        first, until = max(begin, header.base_offset), min(end, header.next_offset)
-        is_void = header.is_transactional and any(
-            header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset for one in aborted
-        )
-        if first < until and not header.is_control and not is_void:
-            yield first, until
-        begin = max(begin, until)
+    def __init__(self, timestamp_ms: int, until_offset: int) -> None:
+        self.timestamp_ms = timestamp_ms
+        self.until_offset = until_offset  # batches from here on are not searched
+        self.has_decoded = False  # one batch was decoded without a match
 
 
 def _always() -> bool:
@@ -190,13 +124,34 @@ class LookUps:
         """The first record whose timestamp is at least `timestamp_ms`; None if there is none. Raises LogDamagedError if it may lie
         in a damaged range.
         """
-        until = self._core.latest_offset(is_committed=is_committed)
-        return self._looked_up(is_wanted, lambda look_up: find_by_timestamp(look_up, timestamp_ms, until))
+        until_offset = self._core.latest_offset(is_committed=is_committed)
+        with self._begun(is_wanted) as look_up:
+            log_start_offset = self._core.ends.log_start_offset
+            found = _find(look_up, _Search(timestamp_ms, until_offset), log_start_offset)
+            end = found.offset if found is not None else until_offset
+            for damaged in self._reader.damaged:
+                # The record may have been in the damaged range, so neither a later record nor None would be right.
+                if damaged.stops(log_start_offset) and damaged.first_offset < end:
+                    raise damage_error(self._core.name, damaged)
+            return found
 
     def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
         """What a reader at `offset` has left to read."""
-        until = self._core.latest_offset(is_committed=is_committed)
-        return self._looked_up(is_wanted, lambda look_up: find_backlog(look_up, offset, until))
+        until_offset = self._core.latest_offset(is_committed=is_committed)
+        with self._begun(is_wanted) as look_up:
+            offset = max(offset, self._core.ends.log_start_offset)
+            size_bytes, append_timestamp = 0, _NONE
+            for segment in self._reader.segments:
+                if segment.next_offset <= offset or segment.base_offset >= until_offset or offset >= until_offset:
+                    continue
+                begin, end = 0, segment.size_bytes
+                if append_timestamp == _NONE:
+                    begin, header = _batch_of(look_up, segment, max(offset, segment.base_offset))
+                    append_timestamp = header.append_timestamp if header is not None else _NONE
+                if until_offset < segment.next_offset:
+                    end, _ = _batch_of(look_up, segment, until_offset)
+                size_bytes += max(0, end - begin)
+            return Backlog(size_bytes, append_timestamp)
 
     def reach(
         self, from_offset: int, until_offset: int, max_bytes: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
@@ -205,26 +160,206 @@ class LookUps:
         that fits (at least the first), at most `until_offset`.
         """
         end = min(until_offset, self._core.latest_offset(is_committed=is_committed))
-        found = self._looked_up(is_wanted, lambda look_up: find_reach(look_up, from_offset, end, max_bytes))
+        with self._begun(is_wanted) as look_up:
+            found = _reach(look_up, from_offset, end, max_bytes)
         return found if found.offset < end else found._replace(offset=until_offset)
 
     def newest_offset(self, count: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> int:
-        """The offset of the first of the newest `count` readable records; the log start if there are fewer."""
-        until = self._core.latest_offset(is_committed=is_committed)
+        """The offset of the first of the newest `count` readable records; the log start if there are fewer.
+
+        Offset arithmetic is not enough: control batches take offsets too, and so do aborted records, which read_committed readers
+        skip. So records are counted by headers, backwards from the end in growing pieces.
+        """
+        until_offset = self._core.latest_offset(is_committed=is_committed)
         # A copy: the event loop changes the index meanwhile.
         aborted = AbortedTransactions(self._core.producers.aborted.entries if is_committed else ())
-        return self._looked_up(is_wanted, lambda look_up: find_newest(look_up, count, until, aborted))
+        with self._begun(is_wanted) as look_up:
+            log_start_offset = self._core.ends.log_start_offset
+            piece, end, left = min(count, _PIECE_MAX_OFFSETS), until_offset, count
+            while 0 < left < end - log_start_offset:  # otherwise no record is left to find, or the range holds too few
+                begin = max(log_start_offset, end - piece)
+                for first, until in reversed(list(_records(look_up, begin, end, aborted.overlapping(begin, end)))):
+                    if left <= until - first:
+                        return until - left
+                    left -= until - first
+                piece, end = min(2 * piece, _PIECE_MAX_OFFSETS), begin
+            return log_start_offset if count else until_offset
 
     def has_transactions(self, from_offset: int, *, is_wanted: IsWanted = _always) -> bool:
         """True if a batch from `from_offset` on is of a transaction: a member's, or a marker. Raises StorageError."""
-        return self._looked_up(is_wanted, lambda look_up: find_transactional(look_up, from_offset, self._core.ends.log_end_offset))
+        with self._begun(is_wanted) as look_up:
+            return any(
+                header.next_offset > from_offset and (header.is_transactional or header.is_control)
+                for header in _headers(look_up, from_offset, self._core.ends.log_end_offset)
+            )
 
-    def _looked_up(self, is_wanted: IsWanted, find: Callable[[LookUp], T]) -> T:
+    @contextlib.contextmanager
+    def _begun(self, is_wanted: IsWanted) -> Iterator[_LookUp]:
         try:
-            return find(LookUp(self._reader, is_wanted))
+            yield _LookUp(self._reader, is_wanted)
         except FileNotFoundError:
             self._core.health.check_exists()
             # Retention or a cut was faster; a retry will probably succeed.
             raise StorageError(f"{self._core.name}: the log has just been cut", retry_after_ms=_RETRY_AFTER_MS) from None
         except OSError as error:
             raise StorageError(f"{self._core.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
+
+
+def _find(look_up: _LookUp, search: _Search, first_offset: int) -> OffsetAndTimestamp | None:
+    """The first readable record from `first_offset` on whose timestamp is at least the wanted one."""
+    for segment in look_up.reader.segments:
+        if segment.max_timestamp >= search.timestamp_ms and segment.next_offset > first_offset:
+            with look_up.reader.open_files.use(segment.path) as file:
+                found = _find_in_segment(look_up, file, segment, search, first_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _find_in_segment(
+    look_up: _LookUp, file: File, segment: Segment, search: _Search, first_offset: int
+) -> OffsetAndTimestamp | None:
+    floor = look_up.index_of(segment).floor_by_time(search.timestamp_ms)
+    for position, header in look_up.headers(file, segment, *(floor or (segment.base_offset, 0))):
+        if header.base_offset >= search.until_offset:
+            return None
+        is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
+        if is_wanted and past_taken_out(look_up.reader.damaged, header.base_offset) < header.next_offset:
+            found = _find_in_batch(look_up.reader.core.name, file, position, header, search, first_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _find_in_batch(
+    name: str, file: File, position: int, header: BatchHeader, search: _Search, first_offset: int
+) -> OffsetAndTimestamp | None:
+    """The record within a batch; the start of the batch if its records have no timestamps of their own, they cannot be decoded, or
+    one batch was decoded already; None if no record matches.
+    """
+    whole = OffsetAndTimestamp(max(header.base_offset, first_offset), batch_timestamp(header))
+    if header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control:
+        return whole
+    if search.has_decoded:
+        return whole
+    search.has_decoded = True
+    times = _times(name, file, position, header)
+    if times is None:
+        return whole
+    import pyarrow.compute as pc
+
+    # Records have microseconds; Kafka's clients see milliseconds, rounded down.
+    matches = pc.greater_equal(times, min(search.timestamp_ms, TIMESTAMP_MAX_MS) * _US_PER_MS)
+    skipped = max(first_offset - header.base_offset, 0)
+    at = pc.index(matches.slice(skipped), True).as_py()
+    if at < 0:
+        return None if times.null_count == 0 else whole
+    at += skipped
+    return OffsetAndTimestamp(header.base_offset + at, times[at].as_py() // _US_PER_MS)
+
+
+def _times(name: str, file: File, position: int, header: BatchHeader) -> pa.Array | None:
+    """The timestamps of a batch's records, microseconds; None if they cannot be decoded. Raises LogDamagedError, OSError."""
+    batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
+    if payload_crc(batch.payload) != header.payload_crc:
+        raise damage_error(name, DamagedRange(header.base_offset, header.next_offset, "payload_crc does not match", -1, 0))
+    try:
+        return decode_timestamps(
+            batch.payload,
+            schema_id=header.schema_id,
+            record_count=header.record_count,
+            uncompressed_bytes=header.uncompressed_bytes,
+        ).cast(pa.int64())
+    except (CorruptMessageError, UnsupportedVersionError):
+        return None
+
+
+def _batch_of(look_up: _LookUp, segment: Segment, offset: int) -> tuple[int, BatchHeader | None]:
+    """Position and header of the batch that contains `offset`, or of the next readable one in the segment; the segment's end and
+    None if there is none. Raises OSError, LookUpAbandoned.
+    """
+    begin = look_up.index_of(segment).floor(offset) or (segment.base_offset, 0)
+    with look_up.reader.open_files.use(segment.path) as file:
+        for position, header in look_up.headers(file, segment, *begin):
+            if header.next_offset > offset:
+                return position, header
+    return segment.size_bytes, None
+
+
+class _Wanted(NamedTuple):
+    """The part of a segment to measure, from the batch that contains `offset`, which begins at `position`."""
+
+    offset: int
+    position: int
+    until_offset: int
+    until_position: int  # a batch that ends after this does not fit
+
+
+def _reach(look_up: _LookUp, from_offset: int, until_offset: int, max_bytes: int) -> Reach:
+    offset = max(from_offset, look_up.reader.core.ends.log_start_offset)
+    size_bytes = 0
+    for segment in look_up.reader.segments:
+        if segment.next_offset <= offset or segment.base_offset >= until_offset:
+            continue
+        begin = 0
+        if segment.base_offset < offset:
+            begin, _ = _batch_of(look_up, segment, offset)
+        until_position = begin + max_bytes - size_bytes
+        if segment.next_offset <= until_offset and segment.size_bytes <= until_position:
+            size_bytes += segment.size_bytes - begin
+            continue
+        wanted = _Wanted(max(offset, segment.base_offset), begin, until_offset, until_position)
+        found = _reach_within(look_up, segment, wanted, needs_one=size_bytes == 0)
+        if found is None:
+            return Reach(wanted.offset, size_bytes)
+        size_bytes += found.size_bytes
+        if found.offset < min(segment.next_offset, until_offset):
+            return Reach(found.offset, size_bytes)
+    return Reach(until_offset, size_bytes)
+
+
+def _reach_within(look_up: _LookUp, segment: Segment, wanted: _Wanted, *, needs_one: bool) -> Reach | None:
+    """The end of the segment's last batch that fits; with `needs_one` the first always does. None if no batch fits."""
+    index = look_up.index_of(segment)
+    near = min(index.floor(wanted.until_offset) or (0, 0), index.floor_by_position(wanted.until_position) or (0, 0))
+    begin = near if near[1] > wanted.position else index.floor(wanted.offset) or (segment.base_offset, 0)
+    found = Reach(begin[0], begin[1] - wanted.position) if begin is near else None
+    with look_up.reader.open_files.use(segment.path) as file:
+        for position, header in look_up.headers(file, segment, *begin):
+            end = position + header.size
+            if header.next_offset <= wanted.offset:
+                continue
+            if header.base_offset >= wanted.until_offset:
+                return found
+            if end > wanted.until_position and (found is not None or not needs_one):
+                return found
+            found = Reach(header.next_offset, end - wanted.position)
+            if end > wanted.until_position:
+                return found
+    # The rest of the segment is unreadable: reads of it raise LogDamagedError.
+    return Reach(segment.next_offset, segment.size_bytes - wanted.position)
+
+
+def _headers(look_up: _LookUp, begin: int, end: int) -> Iterator[BatchHeader]:
+    """The headers of the batches that may have offsets between `begin` and `end`."""
+    for segment in look_up.reader.segments:
+        if segment.next_offset <= begin or segment.base_offset >= end:
+            continue
+        near = look_up.index_of(segment).floor(begin) or (segment.base_offset, 0)
+        with look_up.reader.open_files.use(segment.path) as file:
+            for _, header in look_up.headers(file, segment, *near):
+                if header.base_offset >= end:
+                    return
+                yield header
+
+
+def _records(look_up: _LookUp, begin: int, end: int, aborted: list[AbortedTransaction]) -> Iterator[tuple[int, int]]:
+    """The offset ranges [first, until) of batches between `begin` and `end` whose records readers get."""
+    for header in _headers(look_up, begin, end):
+        first, until = max(begin, header.base_offset), min(end, header.next_offset)
+        is_void = header.is_transactional and any(
+            header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset for one in aborted
+        )
+        if first < until and not header.is_control and not is_void:
+            yield first, until
+        begin = max(begin, until)

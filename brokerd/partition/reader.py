@@ -10,17 +10,15 @@ import errno
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.partition.core import PartitionCore
 from brokerd.record.batch import NO_OFFSET_LIMIT, Walk, walk_whole
-from brokerd.record.header import HEADER_SIZE, BatchHeader
+from brokerd.record.header import HEADER_SIZE
 from brokerd.storage.damage import DamagedRange, damage_at, damage_error, past_taken_out
 from brokerd.storage.files import Buffer, File, WouldBlock
 from brokerd.storage.holes import Hole, is_covered
-from brokerd.storage.index import SparseIndex
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.refusals import Refusals
 from brokerd.storage.resync import find_after_damage
@@ -316,44 +314,3 @@ def _probe(file: File, position: int, size: int) -> None:
     last = position + size - 1
     for at in (*range(position, last, _PROBE_EVERY_BYTES), last):
         file.pread(1, at, nowait=True)
-
-
-IsWanted = Callable[[], bool]
-
-
-class LookUpAbandoned(Exception):  # noqa: N818 - not a failure: the caller is gone
-    """The caller no longer waits for the result."""
-
-
-class LookUp(NamedTuple):
-    """The log to search, and whether the caller still waits for the result."""
-
-    reader: PartitionReader
-    is_wanted: IsWanted
-
-    def index_of(self, segment: Segment) -> SparseIndex:
-        """The index of a segment, loaded if necessary."""
-        return segment.loaded_index(self.reader.core.config.index_interval_bytes)
-
-    def headers(self, file: File, segment: Segment, offset: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches from `position` on, past damage. A wrong index entry may look like a bad batch, so
-        the first time, the scan restarts at the segment's start and yields headers again. Raises OSError, LookUpAbandoned.
-        """
-        is_start = position == 0
-        while True:
-            scan = segment.scan(file, begin=(offset, position))
-            for header in scan:
-                if not self.is_wanted():
-                    raise LookUpAbandoned
-                yield scan.batch_position, header
-            if scan.error is not None:
-                raise scan.error
-            if scan.problem is None:
-                return
-            if not is_start:
-                is_start, offset, position = True, segment.base_offset, 0
-                continue
-            damaged = self.reader.register(file, segment, scan.position, scan.next_offset, scan.problem)
-            if damaged.resume_segment != segment.base_offset:
-                return
-            offset, position = damaged.until_offset, damaged.resume_position

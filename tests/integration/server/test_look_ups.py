@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.look_up import LookUps
-from brokerd.partition.reader import LookUpAbandoned
+from brokerd.partition.look_up import LookUpAbandoned, LookUps
 from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import offsets_pb2
 from tests.support.daemon import RunningDaemon

@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from brokerd.errors import LogDamagedError, StorageError
+from brokerd.partition.look_up import LookUpAbandoned
 from brokerd.partition.partition import Partition
-from brokerd.partition.reader import LookUpAbandoned
 from tests.support.build import arrow_batch, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles

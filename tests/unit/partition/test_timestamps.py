@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.errors import CorruptMessageError, Fate, InvalidConfigError, InvalidTimestampError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.partition import timestamps
+from brokerd.partition import look_up
 from brokerd.partition.core import TIMESTAMP_MAX_MS
 from brokerd.partition.partition import Partition
 from brokerd.record.arrow_metadata import read_arrow_metadata
@@ -131,7 +131,7 @@ def test_a_look_up_reads_the_records_of_one_batch_whatever_headers_promise(log: 
         decoded.append(claims["record_count"])
         return decode_timestamps(data, **claims)
 
-    monkeypatch.setattr(timestamps, "decode_timestamps", counting)
+    monkeypatch.setattr(look_up, "decode_timestamps", counting)
     wanted = START_WALL_MS + 5
     for _ in range(50):
         log.append(_promising(10, wanted), now_wall_ms=START_WALL_MS)
