@@ -8,7 +8,6 @@ a search gives the position of a batch at or before the wanted one, and the read
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
@@ -70,7 +69,7 @@ class SparseIndex:
 def encode_index(index: SparseIndex, summary: SegmentSummary) -> tuple[bytes, bytes]:
     """The bodies of `.index` and `.timeindex`."""
     head = _SUMMARY.pack(*summary, len(index))
-    return head + _bytes(index.offsets) + _bytes(index.positions), head + _bytes(index.times)
+    return head + index.offsets.tobytes() + index.positions.tobytes(), head + index.times.tobytes()
 
 
 def decode_index(offset_body: bytes, time_body: bytes) -> tuple[SparseIndex, SegmentSummary]:
@@ -83,9 +82,6 @@ def decode_index(offset_body: bytes, time_body: bytes) -> tuple[SparseIndex, Seg
     index.positions.frombytes(offset_body[size + 8 * count :])
     index.times.frombytes(time_body[size:])
     index.offsets.frombytes(offset_body[size : size + 8 * count])
-    if sys.byteorder != "little":
-        for column in (index.offsets, index.positions, index.times):
-            column.byteswap()
     return index, summary
 
 
@@ -95,11 +91,3 @@ def decode_summary(body: bytes) -> tuple[SegmentSummary, int]:
         raise DocumentError("the index is shorter than its summary")
     *summary, count = _SUMMARY.unpack_from(body)
     return SegmentSummary(*summary), count
-
-
-def _bytes(column: array[int]) -> bytes:
-    if sys.byteorder == "little":
-        return column.tobytes()
-    swapped = array("q", column)
-    swapped.byteswap()
-    return swapped.tobytes()

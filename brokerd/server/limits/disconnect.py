@@ -1,7 +1,5 @@
 """Closes clients' connections below gRPC, where a status cannot end a stream: servers of grpc.aio have no cancel, and a status
 waits behind the very bytes that the client does not read, which stay in memory.
-
-If the system does not list a process's open files, no connection is found or closed.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ from collections.abc import Collection, Iterator
 from typing import TypeAlias
 from urllib.parse import unquote
 
-# Linux; then macOS and the BSDs.
-_FILES = ("/proc/self/fd", "/dev/fd")
+_FILES = "/proc/self/fd"
 
 Address: TypeAlias = tuple[str, int]
 
@@ -56,7 +53,7 @@ def _shut_down(connection: socket.socket) -> int:
 
 def _connections() -> Iterator[tuple[Address, socket.socket]]:
     """Every open connection, with a socket that is valid until the next iteration."""
-    for descriptor in _descriptors():
+    for descriptor in map(int, os.listdir(_FILES)):
         with contextlib.suppress(OSError):  # closed meanwhile, or not connected
             if stat.S_ISSOCK(os.stat(descriptor).st_mode):
                 # Duplicate the descriptor: its owner may close it at any time, and the number may be reused for another file.
@@ -64,13 +61,6 @@ def _connections() -> Iterator[tuple[Address, socket.socket]]:
                     name = connection.getpeername()
                     if isinstance(name, tuple) and len(name) >= 2:
                         yield (_plain(name[0]), name[1]), connection
-
-
-def _descriptors() -> list[int]:
-    for directory in _FILES:
-        with contextlib.suppress(OSError, ValueError):
-            return [int(name) for name in os.listdir(directory)]
-    return []
 
 
 @functools.lru_cache(maxsize=10_000)

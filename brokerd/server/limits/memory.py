@@ -23,7 +23,6 @@ REST_MS = 60_000
 _REPORT_INTERVAL_MS = 60_000
 _PROCESS_BYTES = 134_217_728  # of an idle broker with some thousand partitions
 _FETCH_ANSWER_COPIES = 2  # see max.fetch.bytes.in.flight
-_STATM = "/proc/self/statm"
 _CGROUP = "/proc/self/cgroup"
 _UNIFIED = "/sys/fs/cgroup"
 _LEGACY = "/sys/fs/cgroup/memory"
@@ -70,7 +69,7 @@ class MemoryGuard:
             )
 
     def _is_short(self) -> bool:
-        return (resident_bytes() or 0) > self._limit_bytes
+        return resident_bytes() > self._limit_bytes
 
 
 def memory_limit_bytes(config: BrokerConfig, available_bytes: int) -> int:
@@ -81,13 +80,10 @@ def memory_limit_bytes(config: BrokerConfig, available_bytes: int) -> int:
     return config.max_memory_bytes or min(max(available_bytes // 2, budgets_bytes), available_bytes * 7 // 8)
 
 
-def resident_bytes() -> int | None:
-    """This process's resident set; None if the system does not report it (no /proc)."""
-    try:
-        with open(_STATM, "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return None
+def resident_bytes() -> int:
+    """This process's resident set."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def available_bytes() -> int:

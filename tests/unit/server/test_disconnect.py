@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from brokerd.server.limits import disconnect as module
 from brokerd.server.limits.disconnect import address_of, disconnect, disconnect_all
 from tests.support.wait import DEADLINE_S
 
@@ -78,16 +76,3 @@ def test_a_client_that_is_not_there_is_no_error() -> None:
 @pytest.mark.parametrize("name", ["unix:/x", "unknown", "", "ipv4:", "ipv4:127.0.0.1:", "ipv6:[::1]:"])
 def test_what_is_no_tcp_connection_has_no_address(name: str) -> None:
     assert address_of(name) is None
-
-
-def test_without_a_list_of_open_files_nothing_is_found_and_nothing_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "_FILES", (str(tmp_path / "none"),))
-    with connected_pair(socket.AF_INET, "127.0.0.1", "127.0.0.1") as (client, _):
-        assert disconnect({client.getsockname()}) == 0
-
-
-def test_the_list_of_files_that_other_systems_have_does_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "_FILES", (str(tmp_path / "none"), "/dev/fd"))
-    with connected_pair(socket.AF_INET, "127.0.0.1", "127.0.0.1") as (client, _):
-        assert disconnect({client.getsockname()}) == 1
-        assert client.recv(1) == b""
