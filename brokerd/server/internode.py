@@ -30,10 +30,7 @@ from brokerd.sharing import BROKER, CALLER
 logger = logging.getLogger(__name__)
 REQUEST_MAX_BYTES = 2_097_152
 _ARRIVAL_S = 10.0
-# Refused calls: one line per host in this time. As long after the start, a wrong token is most likely the one of the life before,
-# which other nodes show until they have heard of the new registration: no alarm.
-_WINDOW_MS = 60_000
-_HOSTS_MAX = 1_000
+_NEWS_MS = 60_000  # after the start, a wrong token is most likely the one of the life before: no alarm
 
 
 class InternodeService:
@@ -43,7 +40,6 @@ class InternodeService:
         self._broker = broker
         self._cluster = cluster
         self._started_ms = broker.clock.monotonic_ms()
-        self._told_ms: dict[str, int] = {}  # by host, oldest first: when its last refusal was told
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers to register with a gRPC server."""
@@ -72,21 +68,12 @@ class InternodeService:
         tokens = [value for name, value in context.invocation_metadata() or () if name == TOKEN]
         shown = tokens[0] if len(tokens) == 1 and isinstance(tokens[0], str) else ""
         if not hmac.compare_digest(shown.encode(), self._cluster.token.encode()):
-            self._tell(host_of(str(context.peer())), has_token=bool(shown))
+            host = host_of(str(context.peer()))
+            if shown and self._broker.clock.monotonic_ms() - self._started_ms < _NEWS_MS:
+                logger.debug("%s does not know the new registration of this node yet: its call is refused", host)
+            else:
+                self._broker.audit.refused(host, "a call that only nodes of the cluster may make")
             raise UnauthenticatedError("only nodes of the cluster may call this")
-
-    def _tell(self, host: str, *, has_token: bool) -> None:
-        now_ms = self._broker.clock.monotonic_ms()
-        if now_ms - self._told_ms.get(host, -_WINDOW_MS) < _WINDOW_MS:
-            return
-        self._told_ms.pop(host, None)
-        self._told_ms[host] = now_ms
-        if len(self._told_ms) > _HOSTS_MAX:
-            del self._told_ms[next(iter(self._told_ms))]
-        if has_token and now_ms - self._started_ms < _WINDOW_MS:
-            logger.info("%s does not know the new registration of this node yet, and calls it with another token: refused", host)
-        else:
-            self._broker.audit.refused(host, "a call that only nodes of the cluster may make")
 
 
 @contextlib.asynccontextmanager
