@@ -1,7 +1,7 @@
 """The plain Python consumer. In the order of data flow:
 
 fetching.py     finds where partitions begin (resolution.py), and fetches their records into the buffer
-core/           positions, records, the buffer of fetched records: pure
+core/           positions and records: pure
 base.py         a consumer's state, and its calls that do not wait
 consumer.py     the public class for threads
 committing.py   the group's offsets: commits on request and in the background

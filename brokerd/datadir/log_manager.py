@@ -7,17 +7,20 @@ timers and threads.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from brokerd.datadir.closing import end_logs
 from brokerd.datadir.decided_members import DecidedMembers, read_decided
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.node_epoch import create_node_epoch, read_node_epoch, write_node_epoch
 from brokerd.datadir.node_state import (
+    CleanLogs,
     ClusterIdentity,
     Meta,
     check_cluster,
@@ -36,7 +39,7 @@ from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import DataDirectoryError, counted
 from brokerd.ids import PRODUCER_NUMBERS, TopicPartition
-from brokerd.partition.partition import LogResources
+from brokerd.partition.partition import FlushTask, LogResources, Partition
 from brokerd.steps import Job
 from brokerd.storage.files import Files
 from brokerd.storage.names import parse_partition_directory
@@ -46,6 +49,10 @@ from brokerd.storage.spare_files import SpareFiles
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+U = TypeVar("U")
+_CLOSING_THREADS_MAX = 32
+_LOGS_PER_THREAD = 8  # fewer are not worth a thread
 _NO_CHECKPOINT = "the checkpoint of the data directory is missing or damaged; run `brokerd doctor` for advice"
 
 
@@ -219,7 +226,7 @@ class LogManager:
             self._files.close()
 
     def _close_logs(self) -> None:
-        clean = end_logs(self.partitions)
+        clean = _end_logs(self.partitions)
         self.time.now_ms()
         self.time.note()()
         try:
@@ -259,3 +266,49 @@ class LogManager:
     def write_checkpoint(self) -> None:
         """Writes the checkpoint now. Raises OSError."""
         self._checkpoint.job(makes_room=True)()
+
+
+def _end_logs(partitions: Iterable[Partition]) -> CleanLogs:
+    """Flushes the logs and writes their indexes and snapshots; returns the logs that closed cleanly. A failure of one log does not
+    affect the others; a log whose files could not be written still counts as clean.
+
+    It is mostly waiting for the disk, and concurrent syncs share journal commits: so many are closed in parallel. Files that are up
+    to date are not rewritten, so idle partitions cost nothing.
+    """
+    partitions = list(partitions)
+    _flush(partitions)
+    clean = {}
+    for partition, ended in zip(partitions, _for_all(Partition.write_end, partitions), strict=True):
+        if isinstance(ended, Exception):
+            logger.error("%s: internal error at its end: the next start recovers it", partition.name, exc_info=ended)
+        elif ended is not None:
+            clean[partition.tp] = ended
+    return clean
+
+
+def _flush(partitions: Iterable[Partition]) -> None:
+    tasks = [(partition, task) for partition in partitions if (task := partition.prepare_flush()) is not None]
+    for (partition, task), error in zip(tasks, _for_all(FlushTask.run, [task for _, task in tasks]), strict=True):
+        if error is None:
+            partition.complete_flush(task)
+            continue
+        if not isinstance(error, OSError):
+            logger.error("%s: internal error in a flush", partition.name, exc_info=error)
+            error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
+        partition.fail_flush(task, error)
+
+
+def _for_all(do: Callable[[T], U], items: Sequence[T]) -> list[U | Exception]:
+    """The results of `do` for each item, or what it raised, in threads if there are many."""
+
+    def done(item: T) -> U | Exception:
+        try:
+            return do(item)
+        except Exception as error:
+            return error
+
+    threads = min(_CLOSING_THREADS_MAX, len(items) // _LOGS_PER_THREAD)
+    if threads <= 1:
+        return [done(item) for item in items]
+    with ThreadPoolExecutor(threads, thread_name_prefix="brokerd-close") as pool:
+        return list(pool.map(done, items))

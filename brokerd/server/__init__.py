@@ -1,6 +1,6 @@
 """The daemon: the only package where gRPC meets the log. In the order in which a request passes through:
 
-    daemon.py           builds all parts, starts them, stops them in reverse order
+    daemon.py           builds all parts, starts them, stops them in reverse order; health
     service.py          the gRPC methods: bytes in, bytes out, errors as status codes
     streams.py          state shared by both kinds of streams
     handlers/           the requests, by kind (requests.py: checks that come first)
@@ -14,7 +14,6 @@
     failures.py         errors as status codes; internal errors without their details
     security/           authentication and authorization
     metrics/            counters, and the Prometheus endpoint
-    health.py           grpc.health.v1
     background.py       periodic jobs
     stopping.py         the deadline of a shutdown
     logs.py             the format of log lines

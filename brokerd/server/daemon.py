@@ -13,9 +13,12 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.broker import BrokerConfig
@@ -28,7 +31,6 @@ from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.calls import SERVICE as INTERNODE
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.failures import internal
-from brokerd.server.health import HealthService
 from brokerd.server.internode import InternodeService
 from brokerd.server.limits.descriptors import fitted, raise_limit
 from brokerd.server.logs import quiet_grpc
@@ -46,14 +48,54 @@ from brokerd.wire.methods import SERVICE
 
 logger = logging.getLogger(__name__)
 
-
 _REPLICATED_S = 1.0  # time for followers to copy what was written last
 _PATIENCE_S = 0.5  # time for gRPC and the metrics endpoint to end their clients' connections
 _FETCHES_AT_ONCE = 64  # parked fetches that a shutdown ends per iteration of the event loop
+_HEALTH_REQUEST_MAX_BYTES = 1_024
+_HEALTH_PATIENCE_S = 10.0
+
+_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ListenError(BrokerdError):
     """The broker cannot listen on the configured address."""
+
+
+class HealthService(health.aio.HealthServicer):
+    """grpc.health.v1, open to any caller: the broker as a whole and its service are serving, until `enter_graceful_shutdown`.
+
+    gRPC assembles a request of any size before it calls a unary method, and these two need no credentials. So they read a stream,
+    as all of the broker's methods do, and a call whose request does not arrive is ended.
+    """
+
+    def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """The handlers to register with a gRPC server."""
+        serialize = HealthCheckResponse.SerializeToString
+        return {
+            "Check": grpc.stream_unary_rpc_method_handler(self._check, response_serializer=serialize),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch, response_serializer=serialize),
+        }
+
+    async def _check(self, _requests: object, context: _Context) -> Any:
+        return await self.Check(await self._request(context), context)
+
+    async def _watch(self, _requests: object, context: _Context) -> None:
+        await self.Watch(await self._request(context), context)
+
+    async def _request(self, context: _Context) -> HealthCheckRequest:
+        """The request of a call; ends the call if it does not arrive."""
+        try:
+            async with asyncio.timeout(_HEALTH_PATIENCE_S):
+                data = await context.read()
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request arrived within {_HEALTH_PATIENCE_S:.0f} s")
+        if isinstance(data, bytes) and len(data) <= _HEALTH_REQUEST_MAX_BYTES:
+            with contextlib.suppress(DecodeError):
+                return HealthCheckRequest.FromString(data)
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, "HealthCheckRequest: did not arrive, cannot be parsed, or is too large"
+        )
+        raise AssertionError("abort raises")
 
 
 class Daemon:

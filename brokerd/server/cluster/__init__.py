@@ -5,8 +5,7 @@ directory.py   keeps the data directory in agreement with the image
 topics.py      topics changed by any node
 controller.py  holds the elections and sweeps, at the node that holds the key
 calls.py       calls to other nodes
-news.py        what happens to the cluster, in the log
 adoption.py    makes the directory of a node alone the first of a cluster
-node.py        all of these as one, and what handlers ask of them
+node.py        all of these as one, what handlers ask of them, and what happens to the cluster, in the log
 alone.py       the same answers for a node without a cluster
 """

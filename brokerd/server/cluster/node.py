@@ -28,8 +28,16 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.log_time import DirectoryTime, Owed
 from brokerd.datadir.node_state import ClusterIdentity, check_cluster, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic
-from brokerd.errors import CoordinationError, CoordinatorNotAvailableError, Fate, NotReadyError, RequestTimedOutError, WireError
-from brokerd.ids import NO_EPOCH, NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
+from brokerd.errors import (
+    CoordinationError,
+    CoordinatorNotAvailableError,
+    Fate,
+    NotReadyError,
+    RequestTimedOutError,
+    WireError,
+    counted,
+)
+from brokerd.ids import NO_EPOCH, NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition, address_of
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
@@ -37,7 +45,6 @@ from brokerd.server.cluster.calls import NodeCalls, call_credentials
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
-from brokerd.server.cluster.news import News
 from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copying, Means
@@ -147,7 +154,7 @@ class ClusterNode:
         await self._take_over_log_time(logs.time)
         await membership.start()
         controller = self._controller = Controller(self._client, membership, factor)
-        news = News(membership, self._config.cluster_name)
+        news = _News(membership, self._config.cluster_name)
 
         async def follow() -> None:
             seen = -1
@@ -419,3 +426,59 @@ def _credentials(config: BrokerConfig) -> grpc.ChannelCredentials | None:
         key = read_small_file(config.coordination_ssl_key_file, "coordination.ssl.key.file")
     authorities = read_small_file(config.coordination_ssl_ca_file, "coordination.ssl.ca.file")
     return grpc.ssl_channel_credentials(authorities, key, certificate)
+
+
+class _News:
+    """Tells in the log what happens to the cluster, by this node's image: nodes that join and go, and who is the controller."""
+
+    def __init__(self, membership: Membership, cluster_name: str) -> None:
+        self._membership = membership
+        self._cluster_name = cluster_name
+        self._nodes: dict[int, Node] | None = None  # as they were told of last; None before the first time
+        self._controller = NO_LEADER
+        self._node_epoch = 0  # of the registration that was told of
+
+    async def run(self) -> None:
+        """Follows the image, until cancelled."""
+        generation = -1
+        while True:
+            generation = await self._membership.after(generation)
+            self.look()
+
+    def look(self) -> None:
+        """Tells what has changed since the last look."""
+        self._look_at_registration()
+        self._look_at_nodes(self._membership.image)
+        self._look_at_controller(self._membership.image)
+
+    def _look_at_registration(self) -> None:
+        life = self._membership.life
+        if life is not None and life.node_epoch != self._node_epoch:
+            self._node_epoch = life.node_epoch
+            logger.info("registered as node %d in cluster '%s'", life.node_id, self._cluster_name)
+
+    def _look_at_nodes(self, image: ClusterImage) -> None:
+        own, before, now = self._membership.node_id, self._nodes, dict(image.nodes)
+        self._nodes = now
+        if before is None:
+            others = ", ".join(str(node_id) for node_id in sorted(now) if node_id != own)
+            logger.info("the cluster has %s%s", counted(len(now), "node"), f": besides this one {others}" if others else "")
+            return
+        for node_id in sorted(before.keys() - now.keys() - {own}):
+            logger.warning("node %d at %s is gone", node_id, _address(before[node_id]))
+        for node_id, node in sorted(now.items()):
+            if node_id != own and (node_id not in before or before[node_id].epoch != node.epoch):
+                again = " again" if node_id in before else ""
+                logger.info("node %d at %s has joined%s", node_id, _address(node), again)
+
+    def _look_at_controller(self, image: ClusterImage) -> None:
+        if image.controller != self._controller:
+            self._controller = image.controller
+            if image.controller == self._membership.node_id:
+                logger.info("this node is the controller")
+            elif image.controller != NO_LEADER:
+                logger.info("node %d is the controller", image.controller)
+
+
+def _address(node: Node) -> str:
+    return address_of(node.registration.host, node.registration.port)
