@@ -199,10 +199,7 @@ class Producer:
         all resources. 0 abandons them at once. May be called twice. If cancelled, it continues without the caller."""
         self._home.enter()
         self._is_closed = True
-        try:
-            await self._engine.close_in_loop(timeout)
-        finally:
-            self._own_coordinator.close()
+        await self._engine.close_in_loop(timeout)
 
     async def __aenter__(self) -> Self:
         self._home.enter()
@@ -217,7 +214,6 @@ class Producer:
     def __del__(self) -> None:
         """Warns that the producer was dropped without `close`. Sent records are still delivered; it is closed at exit."""
         if not self._is_closed and not self._engine.shared.is_forked:
-            self._own_coordinator.close()
             warnings.warn(
                 f"unclosed {self!r}: use it in an `async with` block, or await close()", ResourceWarning, source=self, stacklevel=2
             )

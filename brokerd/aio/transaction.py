@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
+from brokerd.client.leases import lease_client
 from brokerd.client.metadata import ids_in
 from brokerd.client.transactions import NO_VERSION, end_transaction, find_transaction
 from brokerd.config.client import ProducerConfig
@@ -82,26 +82,15 @@ class Transaction(TransactionBase):
 
 
 class AsyncCoordinator:
-    """The calls that end a producer's transactions, awaited; through a client of their own, created on first use. Calls outlive
-    `close`, as in the blocking one, to complete a decision."""
+    """The calls that end a producer's transactions, awaited."""
 
     def __init__(self, config: ProducerConfig) -> None:
         """Does not connect yet."""
         self._config = config
-        self._client: BlockingClient | None = None
-        self._calls = 0  # in flight
-        self._is_closed = False
 
     async def _ask(self, ask: Callable[[BrokerClient], Coroutine[Any, Any, T]]) -> T:
-        if self._client is None:
-            self._client = BlockingClient(self._config)
-        client = self._client
-        self._calls += 1
-        try:
+        with lease_client(self._config) as client:
             return await client.loop_thread.awaited(ask(client.broker_client))
-        finally:
-            self._calls -= 1
-            self._free()
 
     async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
         """The last committed version; -1 = none. Retries until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
@@ -116,13 +105,3 @@ class AsyncCoordinator:
     async def partition_ids(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
         """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
         return ids_in(await self._ask(lambda client: client.metadata(sorted({tp.topic for tp in tps}))), tps)
-
-    def close(self) -> None:
-        """Frees the client once no call is in flight, without waiting."""
-        self._is_closed = True
-        self._free()
-
-    def _free(self) -> None:
-        if self._is_closed and not self._calls and self._client is not None:
-            self._client.loop_thread.end()
-            self._client = None

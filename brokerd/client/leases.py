@@ -102,7 +102,8 @@ class LeaseCache(Generic[C, T]):
             self._close(entry.lent)
 
 
-_clients = LeaseCache(SystemClock(), BlockingClient, BlockingClient.close, is_shared=True)
+# Nobody waits for a client to end: the next borrower may be a task of an event loop.
+_clients = LeaseCache(SystemClock(), BlockingClient, lambda client: client.loop_thread.end(), is_shared=True)
 process.in_forked_child(_clients.forget)
 
 

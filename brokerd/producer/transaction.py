@@ -17,7 +17,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from brokerd.arguments import OffsetAndMetadata, checked_by_partition, checked_offset, checked_offsets, group_id_problem
 from brokerd.config.client import ProducerConfig
@@ -36,27 +36,14 @@ from brokerd.errors import (
 from brokerd.ids import NO_PRODUCER_ID, TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import GroupOffset, GroupOffsets, MemberReport, Membership, Totals, TransactionEnd
 
+if TYPE_CHECKING:
+    from brokerd.producer.producer import Producer
+
 logger = logging.getLogger(__name__)
 
 # An abort only saves waiting for transaction.timeout.ms, so it is not worth a long wait.
 ABORT_TIMEOUT_MS = 5_000
 NO_OFFSET = -1  # the group has no offset for the partition
-
-
-class OffsetWithMetadata(Protocol):
-    """An offset with metadata, such as brokerd.arguments.OffsetAndMetadata."""
-
-    @property
-    def offset(self) -> int:
-        """The next offset to read."""
-
-    @property
-    def metadata(self) -> str:
-        """Free text."""
-
-    @property
-    def leader_epoch(self) -> int:
-        """Of the last record read; -1 = unknown."""
 
 
 class InputReader(Protocol):
@@ -75,8 +62,8 @@ class InputReader(Protocol):
         """Notes that the offsets of these partitions were not committed, or that the outcome is unknown."""
 
 
-Given = Mapping[TopicPartition, "int | OffsetWithMetadata"]
-Expected = Mapping[TopicPartition, "int | OffsetWithMetadata | None"]
+Given = Mapping[TopicPartition, int | OffsetAndMetadata]
+Expected = Mapping[TopicPartition, int | OffsetAndMetadata | None]
 FindIds = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, TopicIdPartition]]
 
 
@@ -173,21 +160,6 @@ class Coordinator(Protocol):
 
     def partition_ids(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
         """The ids of partitions. Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
-
-
-class TransactionalProducer(Protocol):
-    """The part of a producer that a transaction needs."""
-
-    config: ProducerConfig
-
-    def begin_member(self, membership: Membership) -> None:
-        """See Producer."""
-
-    def end_member(self, timeout: float | None = None) -> MemberReport:
-        """See Producer."""
-
-    def abort_member(self, timeout: float = 1, *, only: Membership | None = None) -> MemberReport:
-        """See Producer."""
 
 
 class TransactionBase:
@@ -326,7 +298,7 @@ class TransactionBase:
 class Transaction(TransactionBase):
     """One transaction, as a context manager."""
 
-    def __init__(self, producer: TransactionalProducer, coordinator: Callable[[], Coordinator], version: int | None) -> None:
+    def __init__(self, producer: Producer, coordinator: Callable[[], Coordinator], version: int | None) -> None:
         super().__init__(producer.config, version)
         self._producer = producer
         self._coordinator = coordinator
@@ -371,8 +343,8 @@ class Transaction(TransactionBase):
 
         Raises the first failure of a record; TxnAbortedError if the transaction expired; ReplayMismatchError or ProducerFencedError
         if another producer has committed this version or a newer one; and with `send_offsets` ProducerFencedError if another
-        producer has committed the same input, UnsupportedVersionError if the broker cannot commit offsets in transactions. In all
-        these cases nothing becomes visible. Raises DeliveryTimeoutError, which says how to find out, if the outcome is unknown.
+        producer has committed the same input. In all these cases nothing becomes visible. Raises DeliveryTimeoutError, which says
+        how to find out, if the outcome is unknown.
         """
         self._is_open = False
         try:

@@ -122,9 +122,6 @@ class AwaitedCoordinator(AsyncCoordinator):
         """As it finds."""
         return self._coordinator.partition_ids(tps)
 
-    def close(self) -> None:
-        """It has nothing."""
-
 
 FACES: dict[str, dict[str, type]] = {
     "threads": {"Consumer": brokerd.Consumer, "Producer": brokerd.Producer},

@@ -1,12 +1,9 @@
-"""Goal: a producer of asyncio that is closed, dropped or forked leaves nothing behind. Method: the broker's double; a coordinator
-whose client's calls the test answers.
-"""
+"""Goal: a producer of asyncio that is closed, dropped or forked leaves nothing behind. Method: the broker's double."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,16 +11,9 @@ import pyarrow as pa
 import pytest
 
 from brokerd.aio import Producer
-from brokerd.aio import transaction as aio_transaction
-from brokerd.aio.producer import Engine
-from brokerd.aio.transaction import AsyncCoordinator
-from brokerd.client.blocking import BlockingClient
-from brokerd.config.client import ProducerConfig
 from brokerd.errors import ForkedProducerError
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.membership import Totals, TransactionEnd
 from tests.support.broker_double import BrokerDouble
-from tests.support.wait import DEADLINE_S
 from tests.unit.aio.test_producer import producer_of
 from tests.unit.producer.test_producer import FAST
 
@@ -35,7 +25,6 @@ def broker() -> BrokerDouble:
     return double
 
 
-DECISION = TransactionEnd("x", 0, "e", "e", is_commit=True, members=[], partitions=[], totals=Totals())
 ROWS = pa.RecordBatch.from_pydict({"value": [b"x"] * 10})
 Call = Callable[[Producer], Awaitable[Any]]
 # Each call that asks somebody.
@@ -129,41 +118,3 @@ def test_a_transaction_is_not_ended_by_a_child_of_a_fork(broker: BrokerDouble) -
             return child_id
 
     assert exit_of(asyncio.run(scenario())) == 0
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_producer_that_is_dropped_after_a_transaction_leaves_no_thread(broker: BrokerDouble) -> None:
-    async def scenario() -> tuple[threading.Thread, Engine]:
-        coordinator = AsyncCoordinator(ProducerConfig())
-        client = coordinator._client = BlockingClient(ProducerConfig())
-        producer = Producer({"transactional.id": "x"}, transport_factory=broker.transport, coordinator=coordinator)
-        await producer.partitions_for("t")
-        return client.loop_thread._thread, producer._engine
-
-    with pytest.warns(ResourceWarning, match="unclosed"):
-        thread, engine = asyncio.run(scenario())
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
-    engine.close()  # it would go on sending until exit
-
-
-async def test_close_leaves_a_call_that_decides_a_transaction_alone(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    coordinator = AsyncCoordinator(ProducerConfig())
-    client = coordinator._client = BlockingClient(ProducerConfig())
-    begun, goes_on = threading.Event(), threading.Event()
-
-    async def end_transaction(*_arguments: object, **_options: object) -> int:
-        begun.set()
-        assert await asyncio.to_thread(goes_on.wait, DEADLINE_S)
-        return 0
-
-    monkeypatch.setattr(aio_transaction, "end_transaction", end_transaction)
-    commit = asyncio.create_task(coordinator.end(DECISION, timeout_ms=60_000))
-    assert await asyncio.to_thread(begun.wait, DEADLINE_S)
-    coordinator.close()
-    assert not client.loop_thread.is_closed
-    goes_on.set()
-    async with asyncio.timeout(DEADLINE_S):
-        await commit
-    await asyncio.to_thread(client.loop_thread._thread.join, DEADLINE_S)
-    assert not client.loop_thread._thread.is_alive()
