@@ -37,19 +37,16 @@ stopwatch_ns: Final = time.perf_counter_ns
 _BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-class SystemClock:
+class SystemClock(Clock):
     """The machine's clocks."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds from some fixed start; never goes back."""
         return time.monotonic_ns() // 1_000_000
 
     def boot_ms(self) -> int:
-        """As `monotonic_ms`, but includes time asleep."""
         return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
     def boot_id(self) -> str:
-        """Linux's boot id; empty elsewhere."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                 return file.read().strip()
@@ -57,7 +54,6 @@ class SystemClock:
             return ""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC; may jump."""
         return time.time_ns() // 1_000_000
 
     wall_ns = staticmethod(time.time_ns)

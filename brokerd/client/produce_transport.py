@@ -24,7 +24,7 @@ from brokerd.event_loop import settle
 from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH, ProducerIdAndEpoch, TopicIdPartition, TopicInfo
 from brokerd.producer.core.accumulator import NO_OFFSET, NO_TIMESTAMP
 from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits
+from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, ProduceTransport, RequestLimits
 from brokerd.wire.errors import from_proto
 from brokerd.wire.methods import PRODUCE
 from brokerd.wire.records import join_records
@@ -40,7 +40,7 @@ def grpc_transport(config: ProducerConfig) -> Callable[[ProducerConfig], GrpcPro
     return lambda config: GrpcProduceTransport(config, SystemClock())
 
 
-class GrpcProduceTransport:
+class GrpcProduceTransport(ProduceTransport):
     """ProduceTransport over gRPC, with its own connections. Must be created on the loop that uses it."""
 
     def __init__(self, config: ClientConfig, clock: Clock) -> None:
@@ -48,20 +48,16 @@ class GrpcProduceTransport:
         self._client = BrokerClient(config, clock, is_retrying=False)
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicInfo | WireError]:
-        """Each requested topic, or its error."""
         metadata = await self._client.metadata(topics)
         return {**metadata.errors, **metadata.topics}
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        """A new producer id for NO_PRODUCER, otherwise the same id with its epoch increased."""
         return await init_producer_id(self._client, current)
 
     async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
-        """The producer id of a transaction's member."""
         return await init_member(self._client, membership)
 
     async def heartbeat(self, membership: Membership) -> None:
-        """Keeps a transaction's member alive."""
         await heartbeat(self._client, membership)
 
     async def open_stream(self, node_id: int, hello: Hello) -> GrpcProduceStream:

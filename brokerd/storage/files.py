@@ -143,7 +143,7 @@ def is_no_space(error: OSError) -> bool:
     return error.errno in _NO_SPACE
 
 
-class RealFile:
+class RealFile(File):
     """A file descriptor."""
 
     __slots__ = ("_fd",)
@@ -152,11 +152,9 @@ class RealFile:
         self._fd = fd
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """See File."""
         return os.pwritev(self._fd, buffers, position)
 
     def pread(self, size: int, position: int, *, nowait: bool = False) -> Buffer:
-        """See File."""
         if not nowait:
             return self._pread_whole(size, position)
         data = bytearray(size)
@@ -183,19 +181,15 @@ class RealFile:
         return data if count == size else view[:count]
 
     def size(self) -> int:
-        """See File."""
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
-        """See File."""
         os.ftruncate(self._fd, size)
 
     def fdatasync(self) -> None:
-        """See File."""
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """See File."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -216,7 +210,7 @@ def _other_owner(fd: int) -> tuple[int, int] | None:
     return (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid != 0 else None
 
 
-class RealFiles:
+class RealFiles(Files):
     """A directory on this machine; created if missing, unless `must_exist`. What root creates in it belongs to its owner, so that a
     repair by root leaves no file that the broker's user cannot open."""
 
@@ -233,11 +227,9 @@ class RealFiles:
             raise DataDirectoryError(f"the data directory {self.root} cannot be used: {error.strerror}") from None
 
     def open(self, path: str, *, writable: bool = False) -> File:
-        """See Files."""
         return RealFile(_without_read_ahead(self._open(path, os.O_RDWR if writable else os.O_RDONLY)))
 
     def create(self, path: str) -> File:
-        """See Files."""
         return RealFile(_without_read_ahead(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)))
 
     def _open(self, path: str, flags: int) -> int:
@@ -251,7 +243,6 @@ class RealFiles:
             return fd
 
     def listdir(self, path: str = "") -> list[str]:
-        """See Files."""
         fd = self._open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             return sorted(os.listdir(fd))
@@ -259,28 +250,23 @@ class RealFiles:
             os.close(fd)
 
     def mkdir(self, path: str) -> None:
-        """See Files."""
         os.mkdir(path, 0o750, dir_fd=self._root_fd)
         if self._owner is not None:
             with contextlib.suppress(PermissionError):
                 os.chown(path, *self._owner, dir_fd=self._root_fd, follow_symlinks=False)
 
     def rmdir(self, path: str) -> None:
-        """See Files."""
         os.rmdir(path, dir_fd=self._root_fd)
 
     def unlink(self, path: str) -> None:
-        """See Files."""
         with self._directory(path) as (dir_fd, name):
             os.unlink(name, dir_fd=dir_fd)
 
     def rename(self, old: str, new: str) -> None:
-        """See Files."""
         with self._directory(old) as (old_fd, old_name), self._directory(new) as (new_fd, new_name):
             os.replace(old_name, new_name, src_dir_fd=old_fd, dst_dir_fd=new_fd)
 
     def sync_dir(self, path: str = "") -> None:
-        """See Files."""
         fd = self._open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -288,7 +274,6 @@ class RealFiles:
             os.close(fd)
 
     def lock(self) -> None:
-        """See Files."""
         try:
             fd = self._open(LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
@@ -305,7 +290,6 @@ class RealFiles:
         self._lock_fd = fd
 
     def close(self) -> None:
-        """See Files."""
         for fd in (self._lock_fd, self._root_fd):
             if fd >= 0:
                 os.close(fd)
