@@ -13,7 +13,7 @@
     consume.py         prints records as lines
     record_lines.py    converts records from and to lines of text or JSON
     top.py             watches a broker
-    info.py            prints a broker's versions, features, limits, nodes
+    info.py            prints a broker's versions, limits, nodes
     cluster.py         prints the nodes of a cluster, and who leads and copies its partitions
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs it at an operator's request

@@ -530,7 +530,7 @@ examples:
 
 _INFO = Command(
     name="info",
-    summary="print a broker's versions, features, limits and nodes",
+    summary="print a broker's versions, limits and nodes",
     run="info.run",
     arguments=_PRINTED,
     epilog="examples:\n  brokerd info\n  brokerd info --bootstrap-server broker.example:9192 --json\n",

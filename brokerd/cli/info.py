@@ -1,4 +1,4 @@
-"""`brokerd info`: prints the versions, features, limits and nodes of a broker."""
+"""`brokerd info`: prints the versions, limits and nodes of a broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def run(args: argparse.Namespace) -> None:
 def _lines(server: GetServerInfoResponse, cluster: Metadata) -> Iterator[str]:
     yield f"broker {server.software_version}, node {server.node_id} of cluster {cluster_text(server)}"
     yield f"  wire versions {server.min_wire_version} to {server.max_wire_version}; this command is of version {__version__}"
-    yield f"  features: {', '.join(sorted(server.features))}"
     nodes = [(node.node_id, node.address) for node in cluster.nodes.values()]
     yield table(("NODE", "ADDRESS"), nodes, indent="  ")
     yield table(("LIMIT", "VALUE"), _limits(server), indent="  ")
@@ -35,7 +34,6 @@ def _document(server: GetServerInfoResponse, cluster: Metadata) -> dict[str, Any
         "cluster_name": server.cluster_name or None,
         **fields(server, "cluster_id node_id software_version min_wire_version max_wire_version"),
         "client_version": __version__,
-        "features": sorted(server.features),
         "limits": dict(_limits(server)),
         "nodes": [fields(node, "node_id host port") for node in cluster.nodes.values()],
     }

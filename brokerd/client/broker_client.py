@@ -98,7 +98,7 @@ def check_client(config: ClientConfig) -> None:
 
 
 class BrokerClient:
-    """Connections to one broker, or to the nodes of a cluster, with cached metadata, features and limits."""
+    """Connections to one broker, or to the nodes of a cluster, with cached metadata and limits."""
 
     def __init__(self, config: ClientConfig, clock: Clock, *, is_retrying: bool = True) -> None:
         """Does not connect yet. `is_retrying` False: every call is tried once, for an owner that retries itself. Raises
@@ -127,7 +127,7 @@ class BrokerClient:
     # ---- the cluster
 
     async def server_info(self) -> metadata_pb2.GetServerInfoResponse:
-        """The broker's version, features and limits; requested once per connection. Raises UnsupportedVersionError if it speaks
+        """The broker's version and limits; requested once per connection. Raises UnsupportedVersionError if it speaks
         another version of the contract."""
         connection = await self.retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
         return self._server_infos[connection.address]

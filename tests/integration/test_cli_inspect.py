@@ -134,7 +134,6 @@ def test_a_broker_is_described(terminal: Terminal, daemon: RunningDaemon) -> Non
     assert code == 0
     assert (info["software_version"], info["client_version"]) == (brokerd.__version__,) * 2
     assert info["limits"]["max.partitions.per.topic"] == 10_000
-    assert "transactions" in info["features"]
     (node,) = info["nodes"]
     assert f"{node['host']}:{node['port']}" == daemon.address
     code, out, _ = terminal.run("info")

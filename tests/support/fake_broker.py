@@ -127,7 +127,6 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.errors: dict[str, list[WireError]] = {}  # the next responses of a method carry these
         self.cut_fetch_after: list[int] = []  # the next fetch streams end after so many answers
         self.wire_versions = (1, 1)
-        self.features = ["idempotence", "offset_after_bytes", "transaction_offsets"]
         self.next_producer_id = 1000
         self.limits: dict[str, int] = {}
         self.node_id = 0
@@ -203,7 +202,6 @@ class FakeBroker(FakeTransactions, FakeGroups):
             software_version="9.9",
             min_wire_version=least,
             max_wire_version=most,
-            features=self.features,
             limits=[metadata_pb2.Limit(name=name, value=value) for name, value in self.limits.items()],
         )
 

@@ -1,5 +1,5 @@
 """Metadata: topics, partitions and the nodes that lead them. DescribeTopics: settings, offsets and sizes of topics. GetServerInfo:
-versions, features and limits, which a client checks before it relies on one.
+versions and limits, which a client checks before it relies on one.
 
 Behaviour of Metadata and DescribeTopics
 - Topics are returned in the requested order, names before ids, duplicates once; a missing topic has `error` and its name or id.
@@ -40,16 +40,6 @@ from brokerd.wire.v1 import metadata_pb2, topics_pb2
 
 _PIECES_OF_A_TOPIC = 5  # its settings cost as much to describe as this many partitions
 WIRE_VERSION = 1
-FEATURES = (
-    "delete_records",
-    "group_offsets",
-    "idempotence",
-    "long_poll",
-    "offset_after_bytes",
-    "read_committed",
-    "transaction_offsets",
-    "transactions",
-)
 _LIMITS = (
     ("message.max.bytes", "message_max_bytes"),
     ("fetch.max.bytes", "fetch_max_bytes"),
@@ -227,7 +217,7 @@ def _describe_partition(broker: BrokerParts, tp: TopicIdPartition, described: to
 async def server_info(
     broker: BrokerParts, _authorizer: TopicAuthorizer, _request: metadata_pb2.GetServerInfoRequest
 ) -> metadata_pb2.GetServerInfoResponse:
-    """The server's version, features and limits."""
+    """The server's version and limits."""
     settings = [(name, getattr(broker.config, attribute)) for name, attribute in _LIMITS]
     return metadata_pb2.GetServerInfoResponse(
         cluster_id=broker.cluster_id,
@@ -236,7 +226,6 @@ async def server_info(
         software_version=brokerd.__version__,
         min_wire_version=WIRE_VERSION,
         max_wire_version=WIRE_VERSION,
-        features=FEATURES,
         limits=[metadata_pb2.Limit(name=name, value=value) for name, value in (*settings, *_CONSTANTS)],
     )
 

@@ -20,13 +20,12 @@ class Limit(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "software_version", "min_wire_version", "max_wire_version", "features", "limits", "cluster_name")
+    __slots__ = ("cluster_id", "node_id", "software_version", "min_wire_version", "max_wire_version", "limits", "cluster_name")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MIN_WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
-    FEATURES_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
@@ -34,10 +33,9 @@ class GetServerInfoResponse(_message.Message):
     software_version: str
     min_wire_version: int
     max_wire_version: int
-    features: _containers.RepeatedScalarFieldContainer[str]
     limits: _containers.RepeatedCompositeFieldContainer[Limit]
     cluster_name: str
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., software_version: _Optional[str] = ..., min_wire_version: _Optional[int] = ..., max_wire_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., cluster_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., software_version: _Optional[str] = ..., min_wire_version: _Optional[int] = ..., max_wire_version: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., cluster_name: _Optional[str] = ...) -> None: ...
 
 class MetadataRequest(_message.Message):
     __slots__ = ("topics", "topic_ids", "all_topics", "include_internal")

@@ -49,8 +49,6 @@ def test_the_server_says_what_it_is(client: RawClient) -> None:
     info = client.call("GetServerInfo", metadata_pb2.GetServerInfoRequest())
     assert info.software_version == brokerd.__version__
     assert (info.min_wire_version, info.max_wire_version) == (1, 1)
-    assert "idempotence" in info.features
-    assert "transactions" in info.features
     assert {limit.name: limit.value for limit in info.limits}["message.max.bytes"] == 16_777_216
     assert client.metadata().cluster_id == info.cluster_id != ""
 
