@@ -663,7 +663,7 @@ _DUMP_LOG = Command(
     ),
     description="Prints the contents of a data directory's files: segments batch by batch, indexes, snapshots, checkpoints.",
     epilog="""\
-PATH is a data directory, the directory of a partition, or a file: a segment (.log), an index (.index, .timeindex), a producer
+PATH is a data directory, the directory of a partition, or a file: a segment (.log), an index (.index), a producer
 snapshot (.snapshot), or one of checkpoint, leader-epochs, topics, meta. Nothing is written; a broker may be running.
 
 examples:

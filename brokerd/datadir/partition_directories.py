@@ -12,7 +12,6 @@ from brokerd.storage.files import Files
 from brokerd.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
     offset_file,
     parse_offset_file,
     parse_partition_directory,
@@ -82,10 +81,9 @@ def cut_log(files: Files, tp: TopicIdPartition, base_offset: int, position: int)
     newest first, and the segment's own index. Snapshots stay. Raises OSError.
     """
     directory = tp.directory_name
-    derived = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
     parsed = [entry for entry in map(parse_offset_file, files.listdir(directory)) if entry is not None]
     for base, suffix in sorted(parsed, reverse=True):
-        if (suffix in derived and base >= base_offset) or (suffix == LOG_SUFFIX and base > base_offset):
+        if (suffix == INDEX_SUFFIX and base >= base_offset) or (suffix == LOG_SUFFIX and base > base_offset):
             files.unlink(f"{directory}/{offset_file(base, suffix)}")
     files.sync_dir(directory)
     if (base_offset, LOG_SUFFIX) in parsed:

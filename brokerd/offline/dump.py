@@ -134,11 +134,9 @@ def _describe_control(file: File, position: int, header: BatchHeader) -> Entry:
 
 
 def _describe_index(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
-    is_time = name.endswith(names.TIME_INDEX_SUFFIX)
-    kind = segment.TIME_INDEX_KIND if is_time else segment.INDEX_KIND
-    body = decode_document(read_whole(files, name), kind, INDEX_VERSION)
+    body = decode_document(read_whole(files, name), segment.INDEX_KIND, INDEX_VERSION)
     summary, count = decode_summary(body)
-    entry: Entry = {"type": kind, **summary._asdict(), "entry_count": count}
+    entry: Entry = {"type": segment.INDEX_KIND, **summary._asdict(), "entry_count": count}
     entry["belongs_here"] = tp is None or summary.seed == crc_seed(tp)
     yield entry
 
@@ -200,7 +198,6 @@ def _json_describer(kind: str, version: int) -> Describer:
 _BY_SUFFIX: dict[str, Describer] = {
     names.LOG_SUFFIX: _describe_segment,
     names.INDEX_SUFFIX: _describe_index,
-    names.TIME_INDEX_SUFFIX: _describe_index,
     names.SNAPSHOT_SUFFIX: _describe_snapshot,
 }
 _BY_NAME: dict[str, Describer] = {

@@ -29,7 +29,6 @@ from brokerd.storage.names import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TEMPORARY_SUFFIX,
-    TIME_INDEX_SUFFIX,
     offset_file,
     parse_offset_file,
 )
@@ -285,7 +284,7 @@ class PartitionCheck:
             self._add(Severity.WARNING, LEADER_EPOCHS, "the file does not agree with the log: it is rebuilt from the log")
 
     def _check_names(self, names: list[str]) -> None:
-        known = {LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX}
+        known = {LOG_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX}
         for name in names:
             parsed = parse_offset_file(name)
             if name.endswith(TEMPORARY_SUFFIX):

@@ -1,8 +1,8 @@
 """The sparse index of one segment: offset to position, and time to position. No I/O. Derived from the log, so never trusted.
 
 Operations: `add` at the end, `floor` by offset, `floor_by_position`, `floor_by_time`. Entries are about index.interval.bytes apart;
-a search gives the position of a batch at or before the wanted one, and the reader walks headers from there. The index files
-(`.index` and `.timeindex`) are written after a roll or at shutdown, with a summary that a reader compares with the segment.
+a search gives the position of a batch at or before the wanted one, and the reader walks headers from there. The index file is
+written after a roll or at shutdown, with a summary that a reader compares with the segment.
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ class SparseIndex:
         return (self.offsets[at - 1], self.positions[at - 1]) if at else None
 
 
-def encode_index(index: SparseIndex, summary: SegmentSummary) -> tuple[bytes, bytes]:
-    """The bodies of `.index` and `.timeindex`."""
+def encode_index(index: SparseIndex, summary: SegmentSummary) -> bytes:
+    """The body of `.index`."""
     head = _SUMMARY.pack(*summary, len(index))
-    return head + index.offsets.tobytes() + index.positions.tobytes(), head + index.times.tobytes()
+    return head + index.offsets.tobytes() + index.positions.tobytes() + index.times.tobytes()
 
 
-def decode_index(offset_body: bytes, time_body: bytes) -> tuple[SparseIndex, SegmentSummary]:
+def decode_index(body: bytes) -> tuple[SparseIndex, SegmentSummary]:
     """The index and the segment's summary. Raises DocumentError."""
-    summary, count = decode_summary(offset_body)
-    size = _SUMMARY.size
-    if time_body[:size] != offset_body[:size] or len(offset_body) != size + 16 * count or len(time_body) != size + 8 * count:
-        raise DocumentError("the offset index and the time index do not belong together")
+    summary, count = decode_summary(body)
+    columns, size = body[_SUMMARY.size :], 8 * count
+    if len(columns) != 3 * size:
+        raise DocumentError(f"the index does not have {count} entries")
     index = SparseIndex()
-    index.positions.frombytes(offset_body[size + 8 * count :])
-    index.times.frombytes(time_body[size:])
-    index.offsets.frombytes(offset_body[size : size + 8 * count])
+    index.offsets.frombytes(columns[:size])
+    index.positions.frombytes(columns[size : 2 * size])
+    index.times.frombytes(columns[2 * size :])
     return index, summary
 
 

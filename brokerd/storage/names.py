@@ -4,7 +4,7 @@ lock meta node-epoch clean-shutdown checkpoint topics                     the da
 spare-0 to spare-3                                                        space reserved for a full disk
 clock                                                                     the wall clock, the log time and the boot clock
 decided-members                                                           an operator's decisions on members whose markers are lost
-<topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and its index
+<topic id>-<partition>/<base offset, 20 digits>.log .index                a segment and its index
 <topic id>-<partition>/<offset, 20 digits>.snapshot                       producer state below that offset
 <topic id>-<partition>/leader-epochs                                      start offset of each leader epoch
 <topic id>-<partition>/holes                                              offsets that an operator has accepted as lost or taken out
@@ -18,7 +18,6 @@ from brokerd.ids import TopicIdPartition
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 LEADER_EPOCHS = "leader-epochs"
 HOLES = "holes"

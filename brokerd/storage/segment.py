@@ -13,13 +13,12 @@ from brokerd.record.header import BatchHeader
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Buffer, File, Files, write_all
 from brokerd.storage.index import INDEX_VERSION, SegmentSummary, SparseIndex, decode_index, decode_summary, encode_index
-from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offset_file
+from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.scan import Scan
 from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
 
 INDEX_KIND = "offset-index"
-TIME_INDEX_KIND = "time-index"
 
 
 class Segment(SegmentBounds):
@@ -36,7 +35,7 @@ class Segment(SegmentBounds):
         # Kept open from the first write until the flush that covers it has ended.
         self.dirty_handle: Handle | None = None
         self.has_excess_bytes = False
-        self._written: SegmentSummary | None = None  # the summary in the index files, if both are whole
+        self._written: SegmentSummary | None = None  # the summary in the index file, if it is whole
 
     def create(self) -> None:
         """Creates the empty data file. Raises OSError."""
@@ -75,7 +74,7 @@ class Segment(SegmentBounds):
                 index.add(base_offset, self.size_bytes, self.max_timestamp)
 
     def loaded_index(self, index_interval_bytes: int) -> SparseIndex:
-        """The index, read from its files or rebuilt from the data file. Raises OSError."""
+        """The index, read from its file or rebuilt from the data file. Raises OSError."""
         index = self.index
         if index is None:
             index = self.read_index()
@@ -114,28 +113,26 @@ class Segment(SegmentBounds):
 
     @property
     def has_written_index(self) -> bool:
-        """True if the index files are up to date, or the segment is empty."""
+        """True if the index file is up to date, or the segment is empty."""
         return self.size_bytes == 0 or self._written == self.summary()
 
     def write_index(self) -> None:
-        """Writes both index files, if the index is loaded; the caller syncs the directory. Raises OSError."""
+        """Writes the index file, if the index is loaded; the caller syncs the directory. Raises OSError."""
         index = self.index  # a reader that meets a bad batch may drop it meanwhile
         if index is not None:
             summary = self.summary()
-            offset_body, time_body = encode_index(index, summary)
-            write_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION, offset_body, sync_dir=False)
-            write_document(self._files, self._path(TIME_INDEX_SUFFIX), TIME_INDEX_KIND, INDEX_VERSION, time_body, sync_dir=False)
+            body = encode_index(index, summary)
+            write_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION, body, sync_dir=False)
             self._written = summary
 
     def remove_index(self) -> None:
-        """Removes both index files. Raises OSError."""
+        """Removes the index file. Raises OSError."""
         self._written = None
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            with contextlib.suppress(FileNotFoundError):
-                self._files.unlink(self._path(suffix))
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(self._path(INDEX_SUFFIX))
 
     def remove(self) -> None:
-        """Removes the index files, the snapshot at the base offset and, last, the data file. Raises OSError."""
+        """Removes the index file, the snapshot at the base offset and, last, the data file. Raises OSError."""
         self.remove_index()
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(self._path(SNAPSHOT_SUFFIX))
@@ -149,7 +146,7 @@ class Segment(SegmentBounds):
         return Scan(file, self._seed, position=position, end=self.size_bytes, next_offset=offset, max_epoch=max_epoch)
 
     def truncate_file(self) -> None:
-        """Cuts the data file to `size_bytes`, durably on return; the index files go first. Raises OSError."""
+        """Cuts the data file to `size_bytes`, durably on return; the index file goes first. Raises OSError."""
         self.remove_index()
         handle = self._open_files.acquire(self.path, writable=True)
         try:
@@ -171,11 +168,9 @@ class Segment(SegmentBounds):
         return handle
 
     def read_index(self) -> SparseIndex | None:
-        """The index from its files if they agree with `summary`; None otherwise. Raises OSError."""
+        """The index from its file if it agrees with `summary`; None otherwise. Raises OSError."""
         try:
-            offset_body = read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION)
-            time_body = read_document(self._files, self._path(TIME_INDEX_SUFFIX), TIME_INDEX_KIND, INDEX_VERSION)
-            index, summary = decode_index(offset_body, time_body)
+            index, summary = decode_index(read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION))
         except (FileNotFoundError, DocumentError):
             return None
         if summary != self.summary():

@@ -17,7 +17,7 @@ from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.scale import TEST_SCALE
 
-DERIVED = (".snapshot", ".index", ".timeindex", "leader-epochs")
+DERIVED = (".snapshot", ".index", "leader-epochs")
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
 
 

@@ -29,7 +29,7 @@ def _restart(rng: random.Random, manager: LogManager, files: MemoryFiles, clock:
         files.power_cut(rng)
     if rng.random() < 0.5:
         for path in files.paths():
-            if path.endswith((".snapshot", ".index", ".timeindex", "leader-epochs")) and rng.random() < 0.3:
+            if path.endswith((".snapshot", ".index", "leader-epochs")) and rng.random() < 0.3:
                 files.remove_file(path)
     return _open(files, clock, **settings)
 

@@ -55,9 +55,9 @@ def test_an_end_that_is_lost_or_rotten_is_written_again() -> None:
     for log in (one, other):
         append(log, b"x")
     manager.close()
-    timeindex = next(path for path in files.paths() if path.startswith(one.tp.directory_name) and path.endswith(".timeindex"))
+    index = next(path for path in files.paths() if path.startswith(one.tp.directory_name) and path.endswith(".index"))
     snapshot = next(path for path in files.paths() if path.startswith(other.tp.directory_name) and path.endswith("1.snapshot"))
-    whole = {path: files.read_file(path) for path in (timeindex, snapshot)}
+    whole = {path: files.read_file(path) for path in (index, snapshot)}
     for path in whole:
         files.flip_bit(path, 8 * (len(whole[path]) - 1))
     manager, _ = open_manager(files)

@@ -49,9 +49,7 @@ def test_every_file_is_described_as_json_and_nothing_is_touched(data_dir: Path) 
     types = [entry["type"] for entry in entries]
     assert types.count("batch") == 30
     assert types.count("segment") == len(list(data_dir.glob("*/*.log"))) > 2
-    assert {"offset-index", "time-index", "producer-snapshot", "leader-epochs", "checkpoint", "topics", "data-directory"} <= set(
-        types
-    )
+    assert {"offset-index", "producer-snapshot", "leader-epochs", "checkpoint", "topics", "data-directory"} <= set(types)
     assert {"node-epoch", "clean-shutdown"} <= set(types)
     batches = [entry for entry in entries if entry["type"] == "batch"]
     assert [(entry["base_offset"], entry["base_sequence"], entry["producer_id"]) for entry in batches[:2]] == [(0, 0, 9), (1, 1, 9)]
@@ -111,7 +109,7 @@ def test_a_directory_in_use_is_refused(data_dir: Path) -> None:
     manager.close()
 
 
-@pytest.mark.parametrize("pattern", ["*/*.index", "*/*.timeindex", "*/*.snapshot", "*/leader-epochs"])
+@pytest.mark.parametrize("pattern", ["*/*.index", "*/*.snapshot", "*/leader-epochs"])
 def test_rotten_derived_files_are_warnings(data_dir: Path, pattern: str) -> None:
     path = sorted(data_dir.glob(pattern))[0]
     data = bytearray(path.read_bytes())
