@@ -19,15 +19,13 @@ The price is one wake-up between threads for each real wait, some tens of micros
 - Calls that never wait still yield: each `poll`, and each hundredth record of an iteration or a `send`.
 
 consumer.py     Consumer
-producer.py     Producer: the blocking one, raising WouldBlockError instead of waiting; queues of tasks that wait for room
-transaction.py  `async with producer.transaction()`, and the calls that end it
+producer.py     Producer: the blocking one, raising WouldBlockError instead of waiting; Transaction; queues of waiting tasks
 turns.py        one event loop, one task at a time; waits for arrivals
 """
 
 from __future__ import annotations
 
 from brokerd.aio.consumer import Consumer
-from brokerd.aio.producer import Producer
-from brokerd.aio.transaction import Transaction
+from brokerd.aio.producer import Producer, Transaction
 
 __all__ = ["Consumer", "Producer", "Transaction"]

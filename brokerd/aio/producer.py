@@ -1,35 +1,46 @@
-"""Producer for asyncio: the calls that await, on top of brokerd.Producer, which raises WouldBlockError where it would block the
-event loop."""
+"""Producer and Transaction for asyncio: the calls that await, on top of brokerd.Producer, which raises WouldBlockError where it
+would block the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from brokerd.aio.transaction import AsyncCoordinator, Transaction
 from brokerd.aio.turns import Home
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.leases import lease_client
+from brokerd.client.metadata import ids_in
 from brokerd.client.produce_transport import grpc_transport
+from brokerd.client.transactions import NO_VERSION, end_transaction, find_transaction
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError, EventLoopError
-from brokerd.ids import TopicPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer import arguments
 from brokerd.producer import producer as blocking
 from brokerd.producer.arguments import Headers
 from brokerd.producer.core.identity import DeliveredTotals
-from brokerd.producer.core.membership import MemberReport, Membership
+from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.futures import BatchFuture, RecordFuture, RecordMetadata
 from brokerd.producer.producer import CLOSE_AFTER_ERROR_S, open_producers
 from brokerd.producer.sender import TransportFactory
-from brokerd.producer.transaction import transactional_id_of
+from brokerd.producer.transaction import (
+    ABORT_TIMEOUT_MS,
+    Expected,
+    Given,
+    InputReader,
+    TransactionBase,
+    partitions_of,
+    transactional_id_of,
+)
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.steps import drive_in_loop
 
@@ -318,3 +329,87 @@ class Lines:
             self._counts[topic] -= 1
             if not self._counts[topic]:
                 del self._counts[topic], self._locks[topic]
+
+
+class Transaction(TransactionBase):
+    """One transaction, as an asynchronous context manager: commits when the block ends, or aborts if an exception (or cancellation)
+    leaves it. Shares its decisions with the blocking one.
+    """
+
+    def __init__(self, producer: Producer, coordinator: Callable[[], AsyncCoordinator], version: int | None) -> None:
+        super().__init__(producer.config, version)
+        self._producer = producer
+        self._coordinator = coordinator
+
+    async def __aenter__(self) -> Self:
+        """Raises as the blocking one."""
+        last = await self._coordinator().last_version(self._transactional_id, timeout_ms=self._config.max_block_ms)
+        membership = self._begin_after(last)
+        try:
+            await self._producer.begin_member(membership)
+            self._is_open = True
+            return self
+        except BrokerdError:
+            raise
+        except BaseException:  # cancelled; the member may have begun
+            await self._producer.abort_member(only=membership)
+            raise
+
+    async def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:
+        """Commits a group's offsets with the transaction, as the blocking one; `group` is an aio.Consumer or a group id."""
+        if not self._sends_read(offsets, group, expected):
+            assert isinstance(group, str)
+            assert expected is not None
+            ids = await self._coordinator().partition_ids(partitions_of(offsets))
+            self._offsets.add(offsets, group, expected, lambda _: ids)
+
+    async def __aexit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        """Commits, or aborts after an exception. Raises as the blocking one. If cancelled during the commit, the transaction is
+        committed or aborted as a whole; a retry with the same version tells which."""
+        self._is_open = False
+        try:
+            if kind is None:
+                report = await self._producer.end_member()
+                with self._committing():
+                    await self._coordinator().end(self._commit_of(report), timeout_ms=self._config.delivery_timeout_ms)
+        except BaseException:
+            if not self.is_committed:
+                await self._abort()
+            raise
+        else:
+            if kind is not None:
+                await self._abort()
+        finally:
+            self._tell_readers()
+
+    async def _abort(self) -> None:
+        end = self._abort_of(await self._producer.abort_member(only=self._membership))
+        if end is not None:
+            with self._aborting():
+                await self._coordinator().end(end, timeout_ms=ABORT_TIMEOUT_MS)
+
+
+class AsyncCoordinator:
+    """The calls that end a producer's transactions, awaited."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        """Does not connect yet."""
+        self._config = config
+
+    async def _ask(self, ask: Callable[[BrokerClient], Coroutine[Any, Any, T]]) -> T:
+        with lease_client(self._config) as client:
+            return await client.loop_thread.awaited(ask(client.broker_client))
+
+    async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
+        """The last committed version; -1 = none. Retries until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        BrokerUnreachableError."""
+        listing = await self._ask(lambda client: find_transaction(client, transactional_id, timeout_ms=timeout_ms))
+        return listing.last_version if listing is not None else NO_VERSION
+
+    async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
+        """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
+        await self._ask(lambda client: end_transaction(client, end, timeout_ms=timeout_ms))
+
+    async def partition_ids(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
+        """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        return ids_in(await self._ask(lambda client: client.metadata(sorted({tp.topic for tp in tps}))), tps)

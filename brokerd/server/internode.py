@@ -1,4 +1,13 @@
-"""The service between the nodes of a cluster, as gRPC calls it: who may call it (cluster/calls.py), bytes in, handler, bytes out.
+"""The service between the nodes of a cluster (proto/brokerd/internode; the callers: cluster/calls.py): what they ask of this node
+as a leader of partitions, and as the coordinator.
+
+Behaviour of all
+- Only nodes of the cluster may call.
+- A field that violates the contract is INVALID_ARGUMENT; any other failure is the response's error. NOT_COORDINATOR is for a
+  coordinator that has been replaced, and for whoever takes this node for the coordinator.
+- All may be repeated. Lists are paged, and no request waits for another node.
+- VerifyMembers and PreparedHolds are answered once everything that they tell is durable.
+- FreezeMembers and WriteMarkers wait for a flush, for half a minute at most.
 
 Like the broker's own methods, these are registered as streams of requests, so that gRPC assembles no message of a stranger.
 """
@@ -8,24 +17,30 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sized
+from functools import partial
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from brokerd.errors import BrokerdError
+from brokerd.coordinator.transactional_id import NO_VERSION
+from brokerd.errors import BrokerdError, NotReadyError
+from brokerd.internode.v1 import internode_pb2 as pb
+from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.calls import TOKEN
 from brokerd.server.cluster.node import ClusterNode
-from brokerd.server.failures import internal, malformed, status_of
-from brokerd.server.handlers.internode import METHODS, InternodeMethod
+from brokerd.server.coordinator.members import IDS_MAX, PARTITIONS_MAX, SETTLED_MAX, VERIFIED_MAX
+from brokerd.server.failures import fails_with, internal, malformed, status_of
 from brokerd.server.replication.serving import ReplicaStream
+from brokerd.server.requests import check_count, check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.audit import host_of
 from brokerd.server.security.authenticator import UnauthenticatedError
 from brokerd.server.streams import Context, read_request
 from brokerd.sharing import BROKER, CALLER
+from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
 
 logger = logging.getLogger(__name__)
 REQUEST_MAX_BYTES = 2_097_152
@@ -96,3 +111,120 @@ async def _read(request_type: type[Message], context: Context) -> Message:
     if len(data) > REQUEST_MAX_BYTES:
         raise malformed(what, f"has {len(data)} bytes, more than {REQUEST_MAX_BYTES}")
     return request_type.FromString(data)
+
+
+_NONE = -1
+
+
+class InternodeMethod(NamedTuple):
+    """A unary method: its messages, the check of what its contract says of the request, and what serves it: the leader's side, if
+    nothing else is given."""
+
+    request: type[Message]
+    response: type[Message]
+    check: Callable[[Any], None]
+    served_by: Callable[[BrokerParts], Callable[[Any], Awaitable[Any]]] = lambda broker: broker.members.answer
+
+    async def handle(self, broker: BrokerParts, request: Message) -> Message:
+        """The response, which has the error of what fails. Raises MalformedError alone."""
+        self.check(request)
+        answered = [self.response()]
+        with fails_with(answered[0], self.response.DESCRIPTOR.name):
+            if broker.is_stopping:
+                raise NotReadyError(STOPPING)
+            answered.append(await self.served_by(broker)(request))
+        return answered[-1]
+
+
+def _check_verify(request: pb.VerifyMembersRequest) -> None:
+    _check_ids(request.producer_ids, VERIFIED_MAX)
+
+
+def _check_freeze(request: pb.FreezeMembersRequest) -> None:
+    _check_open_data(request)
+    _check_places("partitions", request.partitions)
+
+
+def _check_markers(request: pb.WriteMarkersRequest) -> None:
+    _check_epoch(request.coordinator_epoch)
+    check_text("transactional_id", request.transactional_id)
+    if request.txn_version < NO_VERSION:
+        raise malformed("txn_version", f"is {request.txn_version}, but must be a version, or -1 for an abort")
+    _check_ids(request.committed_producer_ids, field="committed_producer_ids")
+    _check_ids(request.aborted_producer_ids, field="aborted_producer_ids")
+    _check_places("partitions", request.partitions)
+    for one in request.partitions:
+        if one.first_offset < _NONE:
+            raise malformed("partitions.first_offset", f"is {one.first_offset}, but must be an offset, or -1 to hold back nothing")
+    if request.committed_producer_ids and not request.partitions:
+        raise malformed("partitions", "must name where a commit's markers go")
+
+
+def _check_release(request: pb.ReleaseRequest) -> None:
+    _check_epoch(request.coordinator_epoch)
+    check_id("transactional_id", request.transactional_id)
+    check_not_negative("txn_version", request.txn_version)
+
+
+def _check_open_members(request: pb.OpenMembersRequest) -> None:
+    _check_epoch(request.coordinator_epoch)
+    if request.after_producer_id < _NONE:
+        raise malformed("after_producer_id", f"is {request.after_producer_id}, but must be an id, or -1 for the first page")
+
+
+def _check_open_data(request: pb.OpenDataRequest | pb.FreezeMembersRequest) -> None:
+    _check_hanging(request)
+    _check_ids(request.producer_ids)
+
+
+def _check_hanging(request: pb.HangingPartitionsRequest | pb.OpenDataRequest | pb.FreezeMembersRequest) -> None:
+    _check_epoch(request.coordinator_epoch)
+    if request.HasField("after"):
+        _check_places("after", [request.after])
+
+
+def _check_holds(request: pb.PreparedHoldsRequest) -> None:
+    _check_places("partitions", request.partitions, SETTLED_MAX)
+    check_text("after_transactional_id", request.after_transactional_id)
+
+
+async def _log_time(broker: BrokerParts, _request: pb.LogTimeRequest) -> pb.LogTimeResponse:
+    now_ms, owed = broker.time.now_ms(), broker.time.owed
+    return pb.LogTimeResponse(log_time_ms=now_ms, owed_ms=owed.ms, rate=owed.rate)
+
+
+_METHODS = (
+    InternodeMethod(
+        pb.VerifyMembersRequest, pb.VerifyMembersResponse, _check_verify, lambda broker: broker.transactions.verify_members
+    ),
+    InternodeMethod(pb.FreezeMembersRequest, pb.FreezeMembersResponse, _check_freeze),
+    InternodeMethod(pb.WriteMarkersRequest, pb.WriteMarkersResponse, _check_markers),
+    InternodeMethod(pb.ReleaseRequest, pb.ReleaseResponse, _check_release),
+    InternodeMethod(pb.OpenMembersRequest, pb.OpenMembersResponse, _check_open_members),
+    InternodeMethod(pb.OpenDataRequest, pb.OpenDataResponse, _check_open_data),
+    InternodeMethod(pb.HangingPartitionsRequest, pb.HangingPartitionsResponse, _check_hanging),
+    InternodeMethod(
+        pb.PreparedHoldsRequest, pb.PreparedHoldsResponse, _check_holds, lambda broker: broker.transactions.prepared_holds
+    ),
+    InternodeMethod(pb.LogTimeRequest, pb.LogTimeResponse, lambda _request: None, lambda broker: partial(_log_time, broker)),
+)
+# By name, in the order of internode.proto.
+METHODS = {method.request.DESCRIPTOR.name.removesuffix("Request"): method for method in _METHODS}
+
+
+def _check_epoch(epoch: int) -> None:
+    check_not_negative("coordinator_epoch", epoch)
+
+
+def _check_ids(producer_ids: Iterable[int], limit: int = IDS_MAX, *, field: str = "producer_ids") -> None:
+    assert isinstance(producer_ids, Sized)
+    check_count(field, producer_ids, limit)
+    for producer_id in producer_ids:
+        check_not_negative(field, producer_id)
+
+
+def _check_places(field: str, places: Iterable[pb.Partition] | Iterable[HeldBack], limit: int = PARTITIONS_MAX) -> None:
+    assert isinstance(places, Sized)
+    check_count(field, places, limit)
+    for one in places:
+        topic_id_partition(field, one.topic_id, one.partition)

@@ -11,7 +11,7 @@ import pytest
 
 import brokerd
 import brokerd.aio
-from brokerd.aio.transaction import AsyncCoordinator, Transaction
+from brokerd.aio.producer import AsyncCoordinator, Transaction
 from brokerd.client.blocking import LoopThread
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import TransactionEnd

@@ -24,8 +24,8 @@ from brokerd.record.header import Attributes, crc_seed
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator.transactions import Transactions
-from brokerd.server.handlers.internode import METHODS
 from brokerd.server.handlers.produce import Produce, handle, verify_members
+from brokerd.server.internode import METHODS
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.sharing import Caller
 from brokerd.wire.errors import from_proto

@@ -25,7 +25,7 @@ from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.handlers import groups, produce, transactions
-from brokerd.server.handlers.internode import METHODS
+from brokerd.server.internode import METHODS
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.server.stopping import within
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable

@@ -6,7 +6,6 @@
     transactions.py                         producer ids, heartbeats and decisions, for producers and drivers
     transaction_admin.py                    views and administration of transactions, for operators and owners of ids
     groups.py                               consumer groups' offsets
-    internode.py                            what other nodes of the cluster ask, without an authorizer
 
 A unary handler is `async def name(broker, authorizer, request) -> response` (`handle` for the request that names its module). It
 begins with the checks of the contract, which raise MalformedError before any right is looked up: a malformed request is refused

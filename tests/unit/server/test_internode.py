@@ -28,8 +28,7 @@ from brokerd.server.cluster.calls import TOKEN
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator.members import IDS_MAX, PARTITIONS_MAX, SETTLED_MAX, VERIFIED_MAX
 from brokerd.server.failures import MalformedError
-from brokerd.server.handlers.internode import METHODS
-from brokerd.server.internode import InternodeService
+from brokerd.server.internode import METHODS, InternodeService
 from brokerd.server.security.audit import Audit
 from brokerd.server.security.authenticator import UnauthenticatedError
 from brokerd.server.streams import Context
