@@ -31,7 +31,6 @@ from brokerd.client.broker_client import is_repeatable
 from brokerd.client.columns import BatchSlice, FetchedBatch, decoded
 from brokerd.client.connection import RawStream
 from brokerd.client.offsets import READ_COMMITTED, add_partition, isolation_to_proto
-from brokerd.client.response_checks import throttle_ms
 from brokerd.client.silence import Asked
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT64_MAX
@@ -443,7 +442,7 @@ class Pump:
                 request = self._request(asked, checked, self._config.fetch_max_wait_ms * len(asked) // len(positions))
                 epochs = {one.tp: one.leader_epoch for one in asked}
                 await stream.send(request.SerializeToString(), Asked(epochs, request.max_wait_ms))
-                results, wait_ms = await self._receive(stream, request)
+                results = await self._receive(stream, request)
                 # No await and no exception between accept and deliver: a position that has moved counts as read.
                 fetched, failed = self._accepted(asked, results)
                 if fetched.reached:
@@ -459,8 +458,6 @@ class Pump:
                 self._moved -= moved
                 if not failed:
                     self._check_progress(asked, has_moved=bool(fetched.reached))
-                if wait_ms:
-                    await asyncio.sleep(wait_ms / 1000)
         finally:
             if has_slot:
                 self._slots.release()
@@ -485,8 +482,8 @@ class Pump:
             add_partition(request, one.tp, one.leader_epoch, one.next_offset, max_bytes, until_offset, position)
         return request
 
-    async def _receive(self, stream: RawStream, request: fetch_pb2.FetchRequest) -> tuple[list[PartitionResult], int]:
-        """The results in the order of the request's partitions, and the broker's throttle time in ms."""
+    async def _receive(self, stream: RawStream, request: fetch_pb2.FetchRequest) -> list[PartitionResult]:
+        """The results in the order of the request's partitions."""
         timeout_ms = self._config.fetch_max_wait_ms + self._config.request_timeout_ms
         response, results = read_response(await stream.receive(timeout_ms=timeout_ms))
         if response.HasField("error"):
@@ -498,7 +495,7 @@ class Pump:
                 f"the broker answered fetch {request.correlation_id} ({len(asked)} partitions) with "
                 f"{response.correlation_id} ({len(results)}), or for others"
             )
-        return results, throttle_ms(response.throttle_time_ms) if response.throttle_time_ms else 0
+        return results
 
     def _accepted(
         self, positions: Sequence[RangePosition], results: Sequence[PartitionResult]

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from brokerd.client.broker_client import BrokerClient, check_client
 from brokerd.client.connection import RawStream
-from brokerd.client.response_checks import throttle_ms, timestamp_or_none
+from brokerd.client.response_checks import timestamp_or_none
 from brokerd.client.silence import Asked
 from brokerd.client.transactions import heartbeat, init_member, init_producer_id
 from brokerd.clock import Clock, SystemClock
@@ -133,4 +133,4 @@ def decode_response(data: bytes) -> ProduceResponse:
         for result in message.results
     ]
     error = from_proto(message.error) if message.HasField("error") else None
-    return ProduceResponse(message.correlation_id, throttle_ms(message.throttle_time_ms), error, results)
+    return ProduceResponse(message.correlation_id, error, results)

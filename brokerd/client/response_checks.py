@@ -4,7 +4,6 @@ wait of weeks or exhausted memory. brokerd/wire/texts.py makes texts safe to pri
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
@@ -17,13 +16,9 @@ from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
 
-logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 P = TypeVar("P", str, TopicIdPartition)
-# An overloaded broker asks for tens or hundreds of ms.
-THROTTLE_MAX_MS = 30_000
 TIMESTAMP_MAX_MS = INT64_MAX // 1_000  # records carry timestamps in int64 microseconds
 _TEXT_MAX_CHARACTERS = 4_096  # the longest text that a broker sends: the metadata of a committed offset
 
@@ -31,13 +26,6 @@ _TEXT_MAX_CHARACTERS = 4_096  # the longest text that a broker sends: the metada
 def senseless(what: str, problem: str) -> UnknownServerError:
     """The error for a response that no correct broker sends."""
     return UnknownServerError(f"the broker's response to {what} is invalid: {problem}")
-
-
-def throttle_ms(asked_ms: int) -> int:
-    """The broker's throttle time, at most THROTTLE_MAX_MS."""
-    if asked_ms > THROTTLE_MAX_MS:
-        logger.warning("the broker asks for a wait of %d ms: waiting %d ms, the longest allowed", asked_ms, THROTTLE_MAX_MS)
-    return min(max(0, asked_ms), THROTTLE_MAX_MS)
 
 
 def timestamp_or_none(timestamp_ms: int) -> int:

@@ -103,7 +103,7 @@ def request_that_does_not_name_its_member(
 def late_end_noted_in_the_next_identity(_original: Any, self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
     if batch.has_sequence:
         self.identity.on_ended(batch)
-    self.accumulator.free(batch, now_ms)
+    self.accumulator.free(batch)
     self._reset_replaced(batch.tp, now_ms)
 
 

@@ -29,18 +29,6 @@ MUTANTS.instead("no_mute", RecordAccumulator, "_is_muted", lambda _self, _queue:
 
 
 @mutant
-def partition_unmuted_in_spite_of_throttle(put: Put) -> None:
-    unmute = RecordAccumulator.unmute
-    plant(put, RecordAccumulator, "unmute", lambda self, tp, _until: unmute(self, tp, 0))
-
-
-@mutant
-def mute_never_lifted_after_throttle(put: Put) -> None:
-    unmute = RecordAccumulator.unmute
-    plant(put, RecordAccumulator, "unmute", lambda self, tp, until: unmute(self, tp, NEVER_MS if until else 0))
-
-
-@mutant
 def connection_ignores_throttle(put: Put) -> None:
     may_send = NodeConnection.may_send
     plant(put, NodeConnection, "may_send", lambda self, config, _now_ms: may_send(self, config, NEVER_MS))
@@ -125,9 +113,9 @@ def retry_drains_though_not_first(put: Put) -> None:
 
 
 @bug(ProducerCore, "_judge")
-def lost_requests_count_as_not_appended(judge: Any, self: ProducerCore, batch: Any, error: Any, until_ms: Any, now_ms: Any) -> None:
+def lost_requests_count_as_not_appended(judge: Any, self: ProducerCore, batch: Any, error: Any, now_ms: Any) -> None:
     batch.is_fate_unknown = False
-    judge(self, batch, error, until_ms, now_ms)
+    judge(self, batch, error, now_ms)
 
 
 @bug(BufferPool, "admits")

@@ -56,7 +56,7 @@ class Fault:
     answer_twice: bool = False
     hold_answer: bool = False  # answered after the next response: out of order
     error: WireError | None = None  # every batch gets it; with fate UNKNOWN the batches are appended all the same
-    throttle_ms: int = 0
+    refusal: WireError | None = None  # of the whole request
 
 
 NO_FAULT = Fault()
@@ -202,12 +202,14 @@ class StreamDouble:
         self._held.clear()
 
     def _answer(self, request: ProduceRequest, fault: Fault) -> ProduceResponse:
+        if fault.refusal is not None:
+            return ProduceResponse(request.correlation_id, fault.refusal)
         error = fault.error
         if error is None or error.fate is Fate.UNKNOWN:
             results = self._broker.produce(request)
         if error is not None:
             results = [PartitionResult(batch.tp, -1, -1, error) for batch in request.batches]
-        return ProduceResponse(request.correlation_id, fault.throttle_ms, None, results)
+        return ProduceResponse(request.correlation_id, None, results)
 
     def _break(self) -> None:
         self._is_broken = True

@@ -19,7 +19,7 @@
     broker forgets t-0          it knows no producer of the partition any more
     broker fences t-0           a newer epoch of the producer has written there
     broker loses t-0            its newest batch there is gone, as after a lost disk
-    broker throttles 100        its next response asks for a pause
+    broker throttles 100        its next response refuses, and asks for a pause
     broker takes 1 t-0          it takes no larger batch than of so many records
     answer [twice]              the oldest answer that is under way arrives
     lose request | lose answer  the oldest one never arrives

@@ -122,7 +122,6 @@ class Simulation(MemberOperations):
         self.waiting: deque[WaitingAppend] = deque()
         self.flushes: list[list[ProducerBatch]] = []
         self.throttled_until_ms: dict[int, int] = {}  # by node
-        self.muted_until_ms: dict[int, int] = {}  # by partition
         self.numbers: dict[ProducerBatch, tuple[ProducerIdAndEpoch, int]] = {}  # as last sent
         self.next_id = 0
         self.next_ms = 0
@@ -205,7 +204,6 @@ class Simulation(MemberOperations):
         for tp_id, batch in command.batches.items():
             tp = TopicPartition(TOPIC, tp_id.partition)
             self.expect(batch.tp == tp, "a batch goes to another partition")
-            self.expect(self.now_ms >= self.muted_until_ms.get(tp.partition, 0), "a throttled partition is sent to")
             records = records_of(batch)
             sent.batches.append(SentBatch(tp, batch.identity, batch.base_sequence, records, batch.leader_epoch))
         under_way = [
@@ -280,7 +278,7 @@ class Simulation(MemberOperations):
 
     def next_probe_ms(self) -> int:
         """When the last throttle is over."""
-        return max([0, *self.throttled_until_ms.values(), *self.muted_until_ms.values()])
+        return max([0, *self.throttled_until_ms.values()])
 
     def expect(self, condition: bool, message: str) -> None:
         """Raises SimulationError unless `condition`."""
@@ -357,8 +355,9 @@ class Simulation(MemberOperations):
         if fence[stream.hello.instance_id] != stream.hello.incarnation:
             self.note("the broker passes over a request of an older stream")
             return
-        if is_whole and error >= 0:
-            answer = ProduceResponse(sent.correlation_id, stream.throttle_ms, NotReadyError("stopping", fate=Fate.NOT_APPENDED))
+        if stream.throttle_ms or (is_whole and error >= 0):
+            refusal = NotReadyError("stopping", fate=Fate.NOT_APPENDED, retry_after_ms=stream.throttle_ms)
+            answer = ProduceResponse(sent.correlation_id, refusal)
         else:
             results = []
             for sent_batch in sent.batches:
@@ -367,7 +366,7 @@ class Simulation(MemberOperations):
                     return
                 results.append(result)
                 error = -1
-            answer = ProduceResponse(sent.correlation_id, stream.throttle_ms, None, results)
+            answer = ProduceResponse(sent.correlation_id, None, results)
         stream.throttle_ms = 0
         if not stream.is_broken and self.acks:
             stream.answers.append(answer)
@@ -423,11 +422,8 @@ class Simulation(MemberOperations):
         if stream is None or not stream.answers or stream.is_broken:
             return
         answer = stream.answers.popleft()
-        if answer.throttle_time_ms and not stream.is_broken:
-            until_ms = self.now_ms + answer.throttle_time_ms
-            self.throttled_until_ms[stream.node_id] = until_ms
-            if answer.correlation_id in self.core.streams.by_node[stream.node_id].in_flight:
-                self.muted_until_ms |= {result.tp.partition: until_ms for result in answer.results}
+        if answer.error is not None and answer.correlation_id in self.core.streams.by_node[stream.node_id].in_flight:
+            self.throttled_until_ms[stream.node_id] = self.now_ms + answer.error.retry_after_ms
         for _ in range(times):
             self.core.on_response(stream.node_id, stream.hello.incarnation, answer, self.now_ms)
 
@@ -457,7 +453,7 @@ class Simulation(MemberOperations):
             self.core.on_stream_lost(stream.node_id, stream.hello.incarnation, BrokerUnreachableError("cut"), self.now_ms)
 
     def do_throttle(self, k: int, ms: int) -> None:
-        """The next response of a stream asks for a pause."""
+        """The next response of a stream refuses the request, and asks for a pause."""
         stream = self.stream(k)
         if stream is not None:
             stream.throttle_ms = ms

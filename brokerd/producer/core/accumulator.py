@@ -298,13 +298,12 @@ MayDrain = Callable[[ProducerBatch], bool]  # by the rules of sequences (identit
 class PartitionQueue:
     """Batches of one partition that are not in flight, oldest first; the last may be open."""
 
-    __slots__ = ("batches", "in_flight_count", "muted_until_ms", "tp")
+    __slots__ = ("batches", "in_flight_count", "tp")
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.batches: deque[ProducerBatch] = deque()
         self.in_flight_count = 0
-        self.muted_until_ms = 0
 
 
 @dataclass(slots=True)
@@ -404,10 +403,9 @@ class RecordAccumulator:
         batch = queue.batches[0]
         if not may_drain(batch):
             return NEVER_MS
-        not_before_ms = max(queue.muted_until_ms, batch.retry_at_ms)
         if batch.attempts > 0 or self._is_full(queue, batch) or batch in self._flushing:
-            return max(not_before_ms, now_ms)
-        return max(not_before_ms, self.linger_ends_ms(batch.created_ms))
+            return max(batch.retry_at_ms, now_ms)
+        return max(batch.retry_at_ms, self.linger_ends_ms(batch.created_ms))
 
     def linger_ends_ms(self, created_ms: int) -> int:
         """End of the linger of records sent at `created_ms`. Nothing lingers while a call waits for memory, or once the producer
@@ -463,12 +461,11 @@ class RecordAccumulator:
 
     # --- results
 
-    def unmute(self, tp: TopicPartition, throttled_until_ms: int) -> None:
-        """Counts a batch as no longer in flight; none is drained from the partition before `throttled_until_ms`."""
+    def unmute(self, tp: TopicPartition) -> None:
+        """Counts a batch as no longer in flight."""
         queue = self._queues[tp]
         queue.in_flight_count -= 1
         assert queue.in_flight_count >= 0
-        queue.muted_until_ms = max(queue.muted_until_ms, throttled_until_ms)
 
     def reenqueue(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """Puts a batch back into its queue by order of sending, which is that of sequences, before all batches never sent."""
@@ -492,12 +489,12 @@ class RecordAccumulator:
         self.pool.adjust(sum(part.accounted_bytes for part in batch.parts) - batch.accounted_bytes)
         batch.accounted_bytes = 0
 
-    def complete(self, batch: ProducerBatch, base_offset: int, append_timestamp: int, throttled_until_ms: int, now_ms: int) -> bool:
+    def complete(self, batch: ProducerBatch, base_offset: int, append_timestamp: int) -> bool:
         """Ends a batch in flight as written, and frees it. Returns False if the application had its error before."""
-        self.unmute(batch.tp, throttled_until_ms)
+        self.unmute(batch.tp)
         is_news = batch.complete(base_offset, append_timestamp)
         self.end(batch)
-        self.free(batch, now_ms)
+        self.free(batch)
         return is_news
 
     def end(self, batch: ProducerBatch) -> None:
@@ -508,7 +505,7 @@ class RecordAccumulator:
         self.incomplete.pop(batch, None)
         self._flushing.discard(batch)
 
-    def free(self, batch: ProducerBatch, now_ms: int) -> None:
+    def free(self, batch: ProducerBatch) -> None:
         """Frees the memory of a batch that has ended, and its queue if that is empty and idle: a long-lived producer keeps no
         unused queues."""
         assert batch.state is BatchState.ENDED, "a batch that may still be read or sent is not freed"
@@ -517,7 +514,7 @@ class RecordAccumulator:
         batch.pieces = []
         batch.encoded = None
         queue = self._queues.get(batch.tp)
-        if queue is not None and not queue.batches and not queue.in_flight_count and queue.muted_until_ms <= now_ms:
+        if queue is not None and not queue.batches and not queue.in_flight_count:
             del self._queues[batch.tp]
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
@@ -568,7 +565,7 @@ class RecordAccumulator:
         return queue.in_flight_count if queue is not None else 0
 
     def partitions(self) -> list[TopicPartition]:
-        """Partitions with batches that are queued or in flight, or that are throttled."""
+        """Partitions with batches that are queued or in flight."""
         return list(self._queues)
 
     def last_error(self) -> BrokerdError | None:

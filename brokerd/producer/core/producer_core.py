@@ -291,14 +291,14 @@ class ProducerCore:
         for request in self.streams.on_lost(connection, now_ms):
             for batch in request.batches.values():
                 batch.is_fate_unknown = True
-                self._judge(batch, error, 0, now_ms)
+                self._judge(batch, error, now_ms)
 
     def on_sent(self, node_id: int, correlation_id: int, now_ms: int) -> None:
         """Notes that a request was handed to the transport; with acks=0 that ends its batches."""
         if self._acks == 0:
             request = self.streams.by_node[node_id].in_flight.pop(correlation_id, None)
             for batch in request.batches.values() if request is not None else ():
-                self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, 0, now_ms)
+                self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, now_ms)
 
     def on_response(self, node_id: int, incarnation: int, response: ProduceResponse, now_ms: int) -> None:
         """Takes a response. Ignores a late one, of an older stream or to a request that is already settled."""
@@ -309,12 +309,10 @@ class ProducerCore:
         if request is None:
             return
         connection.failures = 0  # the next loss counts as the first
-        throttled_until_ms = 0
-        if response.throttle_time_ms > 0:
-            throttled_until_ms = now_ms + response.throttle_time_ms
-            connection.throttled_until_ms = max(connection.throttled_until_ms, throttled_until_ms)
+        throttle_ms = response.error.retry_after_ms if response.error is not None else 0
+        connection.throttled_until_ms = max(connection.throttled_until_ms, now_ms + throttle_ms)
         self.metrics.request_latency_ms.record(now_ms - request.sent_ms, now_ms)
-        self.metrics.throttle_time_ms.record(response.throttle_time_ms, now_ms)
+        self.metrics.throttle_time_ms.record(throttle_ms, now_ms)
         results = {result.tp: result for result in response.results}
         for tp, batch in request.batches.items():
             result = results.get(tp)
@@ -322,11 +320,11 @@ class ProducerCore:
                 result = PartitionResult(tp, NO_OFFSET, NO_TIMESTAMP, response.error)
             if result is None:
                 batch.is_fate_unknown = True
-                self._judge(batch, BrokerUnreachableError(f"the broker's response left out {batch.tp}"), throttled_until_ms, now_ms)
+                self._judge(batch, BrokerUnreachableError(f"the broker's response left out {batch.tp}"), now_ms)
             elif result.error is None:
-                self._succeed(batch, result.base_offset, result.append_timestamp, throttled_until_ms, now_ms)
+                self._succeed(batch, result.base_offset, result.append_timestamp, now_ms)
             else:
-                self._on_error(batch, result.error, throttled_until_ms, now_ms)
+                self._on_error(batch, result.error, now_ms)
 
     def _give_up_overdue(self, now_ms: int) -> int:
         """Closes streams on which a request or the opening takes longer than request.timeout.ms. The fate of their requests is
@@ -344,8 +342,8 @@ class ProducerCore:
 
     # --- judgement of responses
 
-    def _succeed(self, batch: ProducerBatch, base_offset: int, append_timestamp: int, throttled_until_ms: int, now_ms: int) -> None:
-        is_news = self.accumulator.complete(batch, base_offset, append_timestamp, throttled_until_ms, now_ms)
+    def _succeed(self, batch: ProducerBatch, base_offset: int, append_timestamp: int, now_ms: int) -> None:
+        is_news = self.accumulator.complete(batch, base_offset, append_timestamp)
         if is_news:
             self.ended.append(batch)
         identity = self._identity_of(batch.membership)
@@ -353,12 +351,12 @@ class ProducerCore:
             identity.on_written(batch, is_news=is_news)
         self._reset_replaced(batch.tp, now_ms)
 
-    def _on_error(self, batch: ProducerBatch, error: WireError, throttled_until_ms: int, now_ms: int) -> None:
+    def _on_error(self, batch: ProducerBatch, error: WireError, now_ms: int) -> None:
         if isinstance(error, DuplicateSequenceError):
-            self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, throttled_until_ms, now_ms)
+            self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, now_ms)
             return
         if isinstance(error, (InvalidProducerEpochError, ProducerFencedError)):
-            self._judge(batch, error, throttled_until_ms, now_ms)
+            self._judge(batch, error, now_ms)
             self.stop(error, now_ms)
             return
         if error.fate is not Fate.NOT_APPENDED:
@@ -368,11 +366,11 @@ class ProducerCore:
         if error.refresh_metadata:
             self.topics.note_leader(batch.tp, error.current_leader, error.current_leader_epoch)
             self.topics.request_refresh()
-        self._judge(batch, error, throttled_until_ms, now_ms)
+        self._judge(batch, error, now_ms)
 
-    def _judge(self, batch: ProducerBatch, error: BrokerdError, throttled_until_ms: int, now_ms: int) -> None:
+    def _judge(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         """Ends an attempt that is not known to have written the batch: retries, splits or fails it."""
-        self._take_back(batch, throttled_until_ms)
+        self._take_back(batch)
         batch.last_error = error
         if batch.is_done:
             self._leave_gap(batch, now_ms)
@@ -431,16 +429,16 @@ class ProducerCore:
         if batch.listeners:  # which must move on to its parts
             self.ended.append(batch)
 
-    def _take_back(self, batch: ProducerBatch, throttled_until_ms: int) -> None:
+    def _take_back(self, batch: ProducerBatch) -> None:
         batch.come_back()
-        self.accumulator.unmute(batch.tp, throttled_until_ms)
+        self.accumulator.unmute(batch.tp)
 
     def _leave_gap(self, batch: ProducerBatch, now_ms: int) -> None:
         """Frees a batch that has ended without being known to be in the log."""
         identity = self._numbered_by(batch)
         if identity is not None:
             identity.on_ended(batch)
-        self.accumulator.free(batch, now_ms)
+        self.accumulator.free(batch)
         self._reset_replaced(batch.tp, now_ms)
 
     # --- members of transactions
@@ -613,7 +611,7 @@ class ProducerCore:
     def on_encode_failed(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         """Notes that a batch could not be encoded, so it was not sent."""
         self.streams.withdraw(batch)
-        self._take_back(batch, 0)
+        self._take_back(batch)
         if batch.is_done:
             self._leave_gap(batch, now_ms)
         else:
@@ -622,7 +620,7 @@ class ProducerCore:
     def on_too_large(self, batch: ProducerBatch, limits: RequestLimits, now_ms: int) -> None:
         """Notes that an encoded batch fits into no request to its node, so it was not sent."""
         self.streams.withdraw(batch)
-        self._judge(batch, _oversize_error(batch, limits, self._config), 0, now_ms)
+        self._judge(batch, _oversize_error(batch, limits, self._config), now_ms)
 
     def on_overfull(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
         """Moves the `rest`, encoded batches that do not fit into the request, to a second one right after it, and returns that."""

@@ -70,7 +70,6 @@ class ProduceResponse:
     """The response to one request. With `error`, nothing was appended, and `results` is empty."""
 
     correlation_id: int
-    throttle_time_ms: int = 0
     error: WireError | None = None
     results: list[PartitionResult] = field(default_factory=list)
 

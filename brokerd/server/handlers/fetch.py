@@ -284,9 +284,7 @@ def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead) -> None:
 
 def encode_error(params: FetchParams, error: WireError) -> bytes:
     """The response to a request that failed as a whole."""
-    return fetch_pb2.FetchResponse(
-        correlation_id=params.correlation_id, throttle_time_ms=error.retry_after_ms, error=to_proto(error)
-    ).SerializeToString()
+    return fetch_pb2.FetchResponse(correlation_id=params.correlation_id, error=to_proto(error)).SerializeToString()
 
 
 class FetchHandler(StreamHandler):

@@ -129,9 +129,7 @@ def refuse(request: Produce, error: WireError) -> PendingResponse | None:
     """The response to a request of which nothing was appended; None for acks=0."""
     if request.head.acks == ACKS_NONE:
         return None
-    response = produce_pb2.ProduceResponse(
-        correlation_id=request.head.correlation_id, throttle_time_ms=error.retry_after_ms, error=to_proto(not_appended(error))
-    )
+    response = produce_pb2.ProduceResponse(correlation_id=request.head.correlation_id, error=to_proto(not_appended(error)))
     return PendingResponse(response, request.size_bytes)
 
 

@@ -88,15 +88,13 @@ class PartitionFetchResult(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., aborted: _Optional[_Iterable[_Union[AbortedTransaction, _Mapping]]] = ..., record_chunks: _Optional[int] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
-    __slots__ = ("correlation_id", "throttle_time_ms", "error", "results", "records")
+    __slots__ = ("correlation_id", "error", "results", "records")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
-    THROTTLE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
-    throttle_time_ms: int
     error: _error_pb2.Error
     results: _containers.RepeatedCompositeFieldContainer[PartitionFetchResult]
     records: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, correlation_id: _Optional[int] = ..., throttle_time_ms: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., results: _Optional[_Iterable[_Union[PartitionFetchResult, _Mapping]]] = ..., records: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., results: _Optional[_Iterable[_Union[PartitionFetchResult, _Mapping]]] = ..., records: _Optional[_Iterable[bytes]] = ...) -> None: ...

@@ -62,13 +62,11 @@ class PartitionProduceResult(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., base_offset: _Optional[int] = ..., append_timestamp: _Optional[int] = ..., is_log_append_time: bool = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
-    __slots__ = ("correlation_id", "throttle_time_ms", "error", "results")
+    __slots__ = ("correlation_id", "error", "results")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
-    THROTTLE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
-    throttle_time_ms: int
     error: _error_pb2.Error
     results: _containers.RepeatedCompositeFieldContainer[PartitionProduceResult]
-    def __init__(self, correlation_id: _Optional[int] = ..., throttle_time_ms: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., results: _Optional[_Iterable[_Union[PartitionProduceResult, _Mapping]]] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., results: _Optional[_Iterable[_Union[PartitionProduceResult, _Mapping]]] = ...) -> None: ...

@@ -347,7 +347,7 @@ def test_more_parked_fetches_than_allowed_are_told_to_come_again(running: Runnin
     head, _ = client.fetcher().fetch({tp: 0}, max_wait_ms=LONG_MS)
     assert ErrorCode(head.error.code) is ErrorCode.RESOURCE_EXHAUSTED
     assert head.error.retriable
-    assert head.throttle_time_ms == head.error.retry_after_ms > 0
+    assert head.error.retry_after_ms > 0
     assert "max.parked.partitions" in head.error.message
 
 

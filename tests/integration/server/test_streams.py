@@ -201,7 +201,7 @@ def test_beyond_the_hard_limit_a_request_is_refused_with_a_hint(running: Running
     answer = stream.answer()
     assert ErrorCode(answer.error.code) is ErrorCode.RESOURCE_EXHAUSTED
     assert Fate(answer.error.fate) is Fate.NOT_APPENDED
-    assert answer.throttle_time_ms == answer.error.retry_after_ms > 0
+    assert answer.error.retry_after_ms > 0
     running.run(_add(dirty, -dirty.limit))
     running.run(_add(in_flight, -2 * in_flight.limit - 1, owner))
     assert stream.produce(tp, values_batch(tp)).base_offset == 1

@@ -93,15 +93,14 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
     assert set(queue.ready(leader, always, 0).nodes) == {0}  # closing
 
 
-def test_muted_throttled_and_backing_off_are_not_ready() -> None:
+def test_muted_and_backing_off_are_not_ready() -> None:
     queue = accumulator(**{"linger.ms": 0})
     append(queue)
     (batch,) = drained(queue, LIMITS, 0)
     append(queue)
     assert looked(queue, leader, 9) == (set(), NEVER_MS, set())  # muted
     batch.come_back()
-    queue.unmute(TP, 20)
-    assert looked(queue, leader, 9) == (set(), 20, set())  # throttled
+    queue.unmute(TP)
     queue.reenqueue(batch, 50)
     assert looked(queue, leader, 20) == (set(), 50, set())  # backing off, and what is behind it waits
     assert drained(queue, LIMITS, 50) == [batch]
@@ -163,7 +162,7 @@ def test_a_retry_goes_back_to_the_head() -> None:
     drained(queue, LIMITS, 0)
     second = append(queue)
     first.come_back()
-    queue.unmute(TP, 0)
+    queue.unmute(TP)
     queue.reenqueue(first, 0)
     assert list(queue.queued(TP)) == [first, second]
 

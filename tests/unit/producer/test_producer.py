@@ -150,7 +150,7 @@ FAULTS = {
     "answered twice": Fault(answer_twice=True),
     "not ready": Fault(error=NotReadyError("starting", fate=Fate.NOT_APPENDED)),
     "storage error, fate unknown": Fault(error=StorageError("disk", fate=Fate.UNKNOWN)),
-    "throttled": Fault(throttle_ms=5),
+    "throttled": Fault(refusal=NotReadyError("busy", fate=Fate.NOT_APPENDED, retry_after_ms=5)),
 }
 
 
