@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Generic, NamedTuple, TypeVar
 
@@ -47,6 +47,16 @@ BROKER = Caller("", "")  # periodic jobs and the shutdown
 # The caller of the unary call that the current task runs, or was started by. A stream carries its caller itself, since other
 # callers' tasks start tasks for it.
 CALLER: ContextVar[Caller] = ContextVar("caller", default=BROKER)
+
+
+def equal_shares(wanted: Sequence[int], limit: int) -> list[int]:
+    """Max-min fair shares of `limit`: each gets what it wants, or as much as any other that wants more than it gets."""
+    given, left = [0] * len(wanted), max(0, limit)
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    for position, one in enumerate(order):
+        given[one] = min(wanted[one], left // (len(order) - position))
+        left -= given[one]
+    return given
 
 
 class Shares:

@@ -35,6 +35,7 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import BrokerdError, UnknownGroupError, WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.sharing import equal_shares
 from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse
 from brokerd.wire.v1.topics_pb2 import PartitionDescription, TopicDescription
 from brokerd.wire.v1.transaction_pb2 import TransactionListing
@@ -321,7 +322,7 @@ def lines_of(screen: Screen, address: str, *, width: int = sys.maxsize, height: 
     if screen["transactions"]:
         parts.append(("open transactions", _TRANSACTIONS, screen["transactions"]))
     room = height - len(lines) - _LINES_OF_A_TABLE * len(parts)
-    for (title, columns, rows), shown in zip(parts, shares([len(rows) for _, _, rows in parts], room), strict=True):
+    for (title, columns, rows), shown in zip(parts, equal_shares([len(rows) for _, _, rows in parts], room), strict=True):
         count = screen["group_count"] if rows is screen["groups"] else len(rows)
         lines.append(f"{count} {title}" + (f", {shown} shown" if shown < count else ""))
         if shown:
@@ -337,14 +338,3 @@ def _cells(columns: Sequence[_Column], row: Row, name_width: int) -> list[object
     for _, name, text in others:
         cells.append(NONE if row[name] is None else row[name] if text is None else text(row[name]))
     return cells
-
-
-def shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Shares `room` lines among tables: equal parts, where a table's unused lines go to the others."""
-    given = [0] * len(wanted)
-    left = max(0, room)
-    order = sorted(range(len(wanted)), key=lambda one: wanted[one])
-    for position, one in enumerate(order):
-        given[one] = min(wanted[one], left // (len(order) - position))
-        left -= given[one]
-    return given

@@ -46,7 +46,8 @@ LAYERS: dict[str, set[str]] = {
     "aio": _BASE | {"arguments", "client", "consumer", "producer", "steps", "waiter"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},
     "datasource": _BASE | {"arguments", "allocator", "client", "producer"},
-    "cli": _BASE | {"arguments", "allocator", "client", "producer", "offline", "datadir", "partition", "storage", "wire.v1"},
+    "cli": _BASE
+    | {"arguments", "allocator", "client", "producer", "offline", "datadir", "partition", "sharing", "storage", "wire.v1"},
     "testing": _BASE | {"allocator", "client", "coordination", "process", "producer", "server", "storage", "wire"},
     "pyspark_brokerd": {"datasource"},
     "spark": {"sink"},

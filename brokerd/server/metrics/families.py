@@ -28,6 +28,7 @@ from brokerd.server.coordinator.transactions import Transactions
 from brokerd.server.metrics.counters import Traffic
 from brokerd.server.paging import Pauses
 from brokerd.server.replication.leading import ReplicationFigures
+from brokerd.sharing import equal_shares
 
 _MEMBERS_AT_ONCE = 1_000
 _NO_OFFSET = -1
@@ -294,7 +295,7 @@ def group_figures(table: GroupTable, topics: TopicStore, known: PartitionTable, 
     for group in groups:
         partitions = group.partitions(count_of=topics.count_of)
         counts[group.principal] += sum(1 for _ in itertools.islice(partitions, limit - counts[group.principal]))
-    left = equal_shares(counts, limit)
+    left = dict(zip(counts, equal_shares(list(counts.values()), limit), strict=True))
     for group in groups:
         for tp in itertools.islice(group.partitions(count_of=topics.count_of), left[group.principal]):
             left[group.principal] -= 1
@@ -304,15 +305,6 @@ def group_figures(table: GroupTable, topics: TopicStore, known: PartitionTable, 
                 lag = max(0, log.ends.last_stable_offset - max(offset, log.ends.log_start_offset))
                 found.append(GroupFigures(group.group_id, log.topic, tp.partition, offset, lag))
     return found
-
-
-def equal_shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Max-min fair shares of `limit`: each name gets what it wants, or as much as any other that wants more than it gets."""
-    shares: dict[str, int] = {}
-    for number, (name, count) in enumerate(sorted(wanted.items(), key=lambda one: one[1])):
-        shares[name] = min(count, limit // (len(wanted) - number))
-        limit -= shares[name]
-    return shares
 
 
 def _group_families(table: GroupTable, figures: Iterable[GroupFigures]) -> list[Metric]:

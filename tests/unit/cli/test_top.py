@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from brokerd.cli import main
-from brokerd.cli.top import Look, Screen, Watch, lines_of, rate, rate_text, shares, tables_of
+from brokerd.cli.top import Look, Screen, Watch, lines_of, rate, rate_text, tables_of
 from brokerd.errors import BrokerUnreachableError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupListing, GroupPartitionDescription, PartitionGroupOffset
@@ -183,13 +183,6 @@ def test_every_terminal_is_filled_and_not_more(width: int, height: int) -> None:
         assert any(line.startswith("62 topics, ") for line in lines) == (height < 200)
     if width >= 120 and height >= 24:
         assert all(len(line) <= width for line in lines if not line.startswith("unreachable"))
-
-
-def test_lines_are_shared_out() -> None:
-    assert shares([3, 100, 100], 23) == [3, 10, 10]
-    assert shares([3, 2], 100) == [3, 2]
-    assert shares([5, 5], -1) == [0, 0]
-    assert shares([], 10) == []
 
 
 def test_rates_are_readable() -> None:

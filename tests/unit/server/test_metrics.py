@@ -15,8 +15,8 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.counters import Counters, Traffic
-from brokerd.server.metrics.families import equal_shares, families, group_figures, render
-from brokerd.sharing import Shares
+from brokerd.server.metrics.families import families, group_figures, render
+from brokerd.sharing import Shares, equal_shares
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
@@ -68,15 +68,16 @@ def test_traffic_is_kept_by_topic() -> None:
 @pytest.mark.parametrize(
     ("wanted", "limit", "expected"),
     [
-        ({}, 5, {}),
-        ({"a": 3}, 5, {"a": 3}),
-        ({"a": 9}, 5, {"a": 5}),
-        ({"first": 1_000, "second": 2}, 10, {"first": 8, "second": 2}),
-        ({"a": 1_000, "b": 1_000, "c": 1}, 10, {"a": 4, "b": 5, "c": 1}),
-        ({"a": 1, "b": 1}, 0, {"a": 0, "b": 0}),
+        ([], 5, []),
+        ([3], 5, [3]),
+        ([9], 5, [5]),
+        ([1_000, 2], 10, [8, 2]),
+        ([1_000, 1_000, 1], 10, [4, 5, 1]),
+        ([1, 1], 0, [0, 0]),
+        ([5, 5], -1, [0, 0]),
     ],
 )
-def test_nobody_takes_the_figures_of_others(wanted: dict[str, int], limit: int, expected: dict[str, int]) -> None:
+def test_nobody_takes_the_figures_of_others(wanted: list[int], limit: int, expected: list[int]) -> None:
     assert equal_shares(wanted, limit) == expected
 
 
