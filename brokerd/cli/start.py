@@ -9,7 +9,9 @@ import gc
 import logging
 import os
 import signal
+import socket
 import threading
+from collections.abc import Mapping
 from typing import NoReturn
 
 from brokerd.allocator import keep_freed_memory
@@ -22,10 +24,11 @@ from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.daemon import Daemon
 from brokerd.server.logs import set_up_logging
 from brokerd.server.stopping import StopOverdueError, overdue, within
-from brokerd.server.systemd import READY, STOPPING, notify
 
 logger = logging.getLogger(__name__)
 
+READY = "READY=1"
+STOPPING = "STOPPING=1"
 _LAST_WORDS_S = 0.1  # for a stopped server to report its end
 _WATCHDOG_MS = 200  # past the stop's own deadline
 
@@ -131,3 +134,19 @@ async def _reload(daemon: Daemon) -> None:
         await daemon.reload()
     except BrokerdError as error:
         logger.error("reload failed, certificates and auth file are unchanged: %s", error.message)
+
+
+def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Reports the state to systemd, if NOTIFY_SOCKET names its socket; see sd_notify(3). Ignores errors, since a supervisor that
+    does not listen is no reason to stop."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]  # an abstract socket
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        try:
+            sender.connect(address)
+            sender.sendall(state.encode())
+        except OSError:
+            return

@@ -18,7 +18,6 @@
     stopping.py         the deadline of a shutdown
     logs.py             the format of log lines
     method_names.py     survives method names that are not UTF-8
-    systemd.py          reports the service's state to systemd
 
 The rules of the log, of sequences and of batches are in other packages.
 """

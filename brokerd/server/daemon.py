@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import logging
 import os
+import resource
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +34,6 @@ from brokerd.server.cluster.calls import SERVICE as INTERNODE
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.failures import internal
 from brokerd.server.internode import InternodeService
-from brokerd.server.limits.descriptors import fitted, raise_limit
 from brokerd.server.logs import quiet_grpc
 from brokerd.server.method_names import accept_undecodable_names
 from brokerd.server.metrics.endpoint import MetricsEndpoint
@@ -51,6 +52,8 @@ logger = logging.getLogger(__name__)
 _REPLICATED_S = 1.0  # time for followers to copy what was written last
 _PATIENCE_S = 0.5  # time for gRPC and the metrics endpoint to end their clients' connections
 _FETCHES_AT_ONCE = 64  # parked fetches that a shutdown ends per iteration of the event loop
+RESERVED = 256  # open files for listeners, the metrics port, the event loop, threads working on directories, libraries
+_FILES_SHARE = 4  # log files get at least a quarter of the limit, however many connections are allowed
 _HEALTH_REQUEST_MAX_BYTES = 1_024
 _HEALTH_PATIENCE_S = 10.0
 
@@ -374,3 +377,33 @@ def _summary(report: RecoveryReport) -> str:
         + (f"; read-only: {report.read_only_reason}" if report.read_only_reason else "")
         + (f"; left alone: {', '.join(report.unknown_directories)}" if report.unknown_directories else "")
     )
+
+
+def raise_limit() -> int:
+    """Raises the soft limit of open files to the hard limit, since shells start with 1,024. Returns the new limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # some systems refuse a hard limit of infinity
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 2**31 - 1
+
+
+def fitted(config: BrokerConfig, limit: int) -> BrokerConfig:
+    """`config`, with fewer open log files and connections if they do not fit into `limit`."""
+    wanted = config.max_connections + config.log_max_open_files + RESERVED
+    if wanted <= limit:
+        return config
+    room = max(limit - RESERVED, 32)
+    files = min(config.log_max_open_files, max(room - config.max_connections, room // _FILES_SHARE))
+    connections = min(config.max_connections, room - files)
+    logger.warning(
+        "max.connections (%d) and log.max.open.files (%d) need %d open files, but the process may have %d (RLIMIT_NOFILE): using "
+        "%d log files and %d connections; raise the limit (LimitNOFILE= of a unit, ulimit -n), or lower the settings",
+        config.max_connections,
+        config.log_max_open_files,
+        wanted,
+        limit,
+        files,
+        connections,
+    )
+    return dataclasses.replace(config, log_max_open_files=files, max_connections=connections)

@@ -105,11 +105,6 @@ class BrokerService:
         """Produce and fetch streams open now."""
         return len(self._streams)
 
-    @property
-    def half_open_count(self) -> int:
-        """Unary calls whose request has not arrived yet."""
-        return self._half_open.total
-
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers to register with a gRPC server. Messages stay bytes: gRPC's (de)serializers are not used."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {

@@ -10,5 +10,4 @@ threads.py         threads that callers share
 fence.py           producer instances
 disconnect.py      closes connections
 memory.py          closes all connections when memory is short
-descriptors.py     the process's limit of open files
 """

@@ -31,7 +31,7 @@ def test_calls_that_go_no_further_take_no_place_of_others(tmp_path: Path, auth_f
         assert [many.status_of(call, DEADLINE_S) for call in calls[8:]] == ["8"] * 3, "RESOURCE_EXHAUSTED"
         broker_service = running.daemon._service
         assert broker_service is not None
-        wait_until(lambda: broker_service.half_open_count == 8)
+        wait_until(lambda: broker_service._half_open.total == 8)
         assert few.metadata("clicks").topics
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.server.limits.descriptors import RESERVED, fitted
+from brokerd.server.daemon import RESERVED, fitted
 from tests.support.logged import messages_of
 
 
@@ -38,7 +38,7 @@ def test_connections_are_served_before_files_are_kept_open() -> None:
 def test_the_soft_limit_becomes_the_hard_one() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     program = (
-        "import resource; from brokerd.server.limits.descriptors import raise_limit; "
+        "import resource; from brokerd.server.daemon import raise_limit; "
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (200, {hard})); "
         "print(raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

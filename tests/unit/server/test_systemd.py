@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from brokerd.server.systemd import READY, notify
+from brokerd.cli.start import READY, notify
 from tests.support.wait import DEADLINE_S
 
 
