@@ -237,11 +237,6 @@ class Budget:
         """The number of waiting callers."""
         return self._queue.waiting
 
-    @property
-    def next_units(self) -> int:
-        """The units that the next caller waits for; 0 if none waits."""
-        return self._queue.next_units
-
     def is_excessive(self, owner: str, times: int) -> bool:
         """True if more than `times` times the limit is in use, and the owner uses at least the average of it."""
         return self.used > times * self.limit and self._shares.has_average(owner)

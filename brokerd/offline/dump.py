@@ -105,12 +105,12 @@ def _describe_segment(files: RealFiles, name: str, tp: TopicIdPartition | None) 
 def _describe_batches(file: File, size: int, base_offset: int, seed: int) -> Iterator[Entry]:
     walk = SegmentWalk(file, seed, base_offset=base_offset, end=size, payload_from=0)
     while True:
-        for header in walk:
-            control = {"control": _describe_control(file, walk.batch_position, header)} if header.is_control else {}
-            yield {"type": "batch", "position": walk.batch_position, **describe_header(header), **control}
-        if walk.problem is None:
+        for header in walk.scan:
+            control = {"control": _describe_control(file, walk.scan.batch_position, header)} if header.is_control else {}
+            yield {"type": "batch", "position": walk.scan.batch_position, **describe_header(header), **control}
+        if walk.scan.problem is None:
             return
-        yield {"type": "problem", "position": walk.position, "offset": walk.next_offset, "problem": walk.problem}
+        yield {"type": "problem", "position": walk.scan.position, "offset": walk.scan.next_offset, "problem": walk.scan.problem}
         if walk.go_past().resume_position is None:
             return
 

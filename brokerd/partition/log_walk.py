@@ -206,18 +206,18 @@ class LogWalk:
             walk = self._segment_walk(file, segment, successor)
             resumed = False
             while True:
-                begin = walk.position
-                for header in walk:
-                    segment.size_bytes = walk.batch_position
+                begin = walk.scan.position
+                for header in walk.scan:
+                    segment.size_bytes = walk.scan.batch_position
                     segment.note(header, self._given.index_interval_bytes, force_entry=resumed)
                     resumed = False
-                    self._take(header, file, segment, walk.batch_position)
-                self.scanned_bytes += walk.position - begin
-                if walk.problem is None:
-                    return walk.next_offset, False
+                    self._take(header, file, segment, walk.scan.batch_position)
+                self.scanned_bytes += walk.scan.position - begin
+                if walk.scan.problem is None:
+                    return walk.scan.next_offset, False
                 if walk.is_torn() and not self._has_later_epochs(self.segments.index(segment) + 1):
-                    return walk.next_offset, True
-                self.is_outdated = self.is_outdated or walk.is_outdated
+                    return walk.scan.next_offset, True
+                self.is_outdated = self.is_outdated or walk.scan.is_outdated
                 lost = walk.go_past()
                 place = (segment.base_offset, lost.position)
                 if lost.resume_position is None:

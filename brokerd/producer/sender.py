@@ -335,7 +335,7 @@ class Sender:
                 batches.append(BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data, batch.leader_epoch))
         acks, timeout_ms = ACKS[self._config.acks], self._config.request_timeout_ms
         request = ProduceRequest(command.correlation_id, acks, timeout_ms, batches, command.membership)
-        return request, self._report(partial(self._core.on_overfull, command, rest)) if rest else None
+        return request, self._report(partial(self._core.streams.overflow, command, rest)) if rest else None
 
     def _encode_batch(self, batch: ProducerBatch) -> bool:
         """Encodes a batch; if that raises, fails it and returns False. Needs no lock: no other code touches a batch in flight."""

@@ -30,8 +30,8 @@ class Lost(NamedTuple):
 
 
 class SegmentWalk:
-    """Yields the headers of whole batches up to a bad one. Then `problem` is the reason (None: end of segment); after `go_past`,
-    iterate again for the rest.
+    """`scan` yields the headers of whole batches up to a bad one, and says what is wrong there. After `go_past`, it is another one,
+    which yields the rest.
     """
 
     def __init__(
@@ -65,53 +65,25 @@ class SegmentWalk:
         self._payload_from = payload_from
         self._found: Place | None = None
         self._has_searched = False
-        self._scan = self._scan_from(0, base_offset, 0)
-
-    def __iter__(self) -> Iterator[BatchHeader]:
-        yield from self._scan
-
-    @property
-    def position(self) -> int:
-        """The position reached: the end, or a bad batch."""
-        return self._scan.position
-
-    @property
-    def batch_position(self) -> int:
-        """The position of the last batch yielded."""
-        return self._scan.batch_position
-
-    @property
-    def next_offset(self) -> int:
-        """The offset of the next batch."""
-        return self._scan.next_offset
-
-    @property
-    def problem(self) -> str | None:
-        """Why the batch at `position` is bad; None at the end."""
-        return self._scan.problem
-
-    @property
-    def is_outdated(self) -> bool:
-        """True if the bad batch is whole, but of a leader epoch above `max_epoch`."""
-        return self._scan.is_outdated
+        self.scan = self._scan_from(0, base_offset, 0)
 
     def is_torn(self) -> bool:
         """True if the bad batch begins a torn tail, which was never known to be durable. Raises OSError."""
-        if self._scan.must_keep:
+        if self.scan.must_keep:
             return False
         if self._is_durable_end_known:
-            return self.next_offset >= self._durable_end
+            return self.scan.next_offset >= self._durable_end
         return self._behind() is None and self._successor is None
 
     def go_past(self) -> Lost:
         """Returns the damage at the bad batch, and moves past it if the log continues in this segment. Raises OSError."""
-        assert self.problem is not None
-        first, position, problem = self.next_offset, self.position, self.problem
+        assert self.scan.problem is not None
+        first, position, problem = self.scan.next_offset, self.scan.position, self.scan.problem
         found = self._behind()
         if found is None:
             until = self._successor if self._successor is not None else max(self._durable_end, first + 1)
             return Lost(first, until, position, problem, None)
-        self._scan = self._scan_from(found.position, found.header.base_offset, self._scan.epoch)
+        self.scan = self._scan_from(found.position, found.header.base_offset, self.scan.epoch)
         self._found, self._has_searched = None, False
         return Lost(first, found.header.base_offset, position, problem, found.position)
 
@@ -133,13 +105,13 @@ class SegmentWalk:
             self._found = find_after_damage(
                 self._file,
                 self._seed,
-                position=self.position,
-                offset=self.next_offset,
+                position=self.scan.position,
+                offset=self.scan.next_offset,
                 end=self._end,
                 limit_offset=NO_OFFSET_LIMIT if self._successor is None else self._successor,
-                known_offset=known if self.next_offset < known else NO_OFFSET_LIMIT,
+                known_offset=known if self.scan.next_offset < known else NO_OFFSET_LIMIT,
                 cut_offsets=self._cut_offsets,
-                epoch=self._scan.epoch,
+                epoch=self.scan.epoch,
                 max_epoch=self._max_epoch,
             )
             self._has_searched = True
@@ -150,9 +122,9 @@ def whole_batches(file: File, seed: int, base_offset: int) -> Iterator[tuple[int
     """Positions and headers of a segment's whole batches, past damage too; payload CRCs are not checked. Raises OSError."""
     walk = SegmentWalk(file, seed, base_offset=base_offset, end=file.size())
     while True:
-        for header in walk:
-            yield walk.batch_position, header
-        if walk.problem is None or walk.go_past().resume_position is None:
+        for header in walk.scan:
+            yield walk.scan.batch_position, header
+        if walk.scan.problem is None or walk.go_past().resume_position is None:
             return
 
 

@@ -44,7 +44,7 @@ from brokerd.errors import (
     counted,
     fresh,
 )
-from brokerd.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition
+from brokerd.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicInfo, TopicPartition
 from brokerd.producer.core.accumulator import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, BufferPool, Piece, ProducerBatch, RecordAccumulator
 from brokerd.producer.core.identity import Identity, Verdict, verdict_on
 from brokerd.producer.core.membership import MemberReport, Membership
@@ -621,10 +621,6 @@ class ProducerCore:
         """Notes that an encoded batch fits into no request to its node, so it was not sent."""
         self.streams.withdraw(batch)
         self._judge(batch, _oversize_error(batch, limits, self._config), now_ms)
-
-    def on_overfull(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
-        """Moves the `rest`, encoded batches that do not fit into the request, to a second one right after it, and returns that."""
-        return self.streams.overflow(request, rest, now_ms)
 
 
 # Errors of failed records: which records, why, and whether they may be in the log.

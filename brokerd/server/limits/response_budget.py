@@ -56,7 +56,7 @@ class ResponseBudget(Budget):
         of the owners that hold the most as it takes to free half of the limit and what the next in line waits for.
         """
         overdue: list[Caller] = []
-        left_bytes, enough_bytes = self.used, min(self.limit // 2, self.limit - self.next_units)
+        left_bytes, enough_bytes = self.used, min(self.limit // 2, self.limit - self._queue.next_units)
         for write in self._writes.values():
             age_ms = now_ms - write.start_ms
             if age_ms < min(PATIENCE_MS, self._write_timeout_ms):
