@@ -1,16 +1,12 @@
-"""An etcd in memory: the calls of coordination over real gRPC, in the caller's event loop, with faults that the real one does not
-have on request. Behaviour as in etcd's documentation of its v3 API; the contract test compares it with the real one. It keeps all
-history and nothing on disk, so it is for tests and first looks alone. `python -m brokerd.testing.memory_etcd PORT` serves until the
-process that started it ends.
+"""An etcd in memory: the calls of coordination over real gRPC, in the caller's event loop. Behaviour as in etcd's documentation of
+its v3 API; the contract test compares it with the real one. It keeps all history and nothing on disk, so it is for tests alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from brokerd import wire as wire  # before gRPC: see there
@@ -20,7 +16,6 @@ import grpc
 import grpc.aio
 
 from brokerd.coordination.v3 import etcd_pb2 as pb
-from brokerd.testing.processes import end_with_parent
 
 OPERATIONS_MAX = 128
 
@@ -28,18 +23,14 @@ OPERATIONS_MAX = 128
 class MemoryEtcd:
     """A store, and the server in front of it. `stop` and `start` again are an outage: the store stays."""
 
-    def __init__(self, *, term: int = 2, cluster_id: int = 7, version: str = "3.4.23") -> None:
-        """Does not serve yet. `term`, `cluster_id` and `version` are what it says of itself."""
-        self.term, self.cluster_id, self.version = term, cluster_id, version
-        self.leader = 1  # 0 = none: the member cannot reach the others
-        self.refuses = ""  # why changes and watches are refused; "" = they are not
-        self.loses_answers = False  # calls are carried out, and their connection is lost
-        self.watches_end_after = 0  # so many revisions; 0 = never
-        self.renews = True  # renewals of leases are answered
-        self.renewed = asyncio.Event()  # one was
+    term, cluster_id, version = 2, 7, "3.4.23"  # what it says of itself
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+
+    def __init__(self) -> None:
+        """Does not serve yet."""
         self.keys: dict[bytes, pb.KeyValue] = {}
         self.history: list[tuple[int, pb.Event]] = []
-        self.revision, self.compacted = 1, 0
+        self.revision = 1
         self.leases: dict[int, tuple[int, asyncio.TimerHandle]] = {}
         self.port = 0
         self._changed = asyncio.Condition()
@@ -54,15 +45,9 @@ class MemoryEtcd:
     async def start(self, credentials: grpc.ServerCredentials | None = None) -> None:
         """Serves, on the same port as before; the first time on a free one, unless `port` was set. Leases begin anew, as with a new
         leader of etcd. `credentials` None: plaintext."""
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.http2.min_ping_interval_without_data_ms", 5_000)])
-        unary: dict[str, tuple[Callable[[Any], Any], Any]] = {
-            "KV/Range": (self._range, pb.RangeRequest),
-            "KV/Txn": (self._txn, pb.TxnRequest),
-            "Lease/LeaseGrant": (self._grant, pb.LeaseGrantRequest),
-            "Lease/LeaseRevoke": (self._revoke, pb.LeaseRevokeRequest),
-            "Maintenance/Status": (self._status, pb.StatusRequest),
-        }
-        methods = {name: _unary(self, act, request) for name, (act, request) in unary.items()}
+        options = [("grpc.so_reuseport", 0), ("grpc.http2.min_ping_interval_without_data_ms", 5_000)]
+        self._server = grpc.aio.server(options=options, interceptors=self.interceptors)
+        methods = {name: _unary(act, request) for name, (act, request) in self._calls().items()}
         methods["Watch/Watch"] = _stream(self._watch, pb.WatchRequest)
         methods["Lease/LeaseKeepAlive"] = _stream(self._keep_alive, pb.LeaseKeepAliveRequest)
         for service in ("KV", "Lease", "Maintenance", "Watch"):
@@ -76,6 +61,16 @@ class MemoryEtcd:
         for lease_id, (ttl_s, _) in self.leases.items():
             self._renew(lease_id, ttl_s)
         await self._server.start()
+
+    def _calls(self) -> dict[str, tuple[Callable[[Any], Any], Any]]:
+        """The unary calls, each with what carries it out and the type of its request."""
+        return {
+            "KV/Range": (self._range, pb.RangeRequest),
+            "KV/Txn": (self._txn, pb.TxnRequest),
+            "Lease/LeaseGrant": (self._grant, pb.LeaseGrantRequest),
+            "Lease/LeaseRevoke": (self._revoke, pb.LeaseRevokeRequest),
+            "Maintenance/Status": (self._status, pb.StatusRequest),
+        }
 
     async def stop(self) -> None:
         """Ends all connections. No lease ends while nobody could renew it."""
@@ -99,12 +94,7 @@ class MemoryEtcd:
         self.keys.clear()
         self.history.clear()
         self.leases.clear()
-        self.revision, self.compacted = 1, 0
-
-    async def compact(self, revision: int) -> None:
-        """Forgets the history up to a revision."""
-        self.compacted = revision
-        self.history = [(at, event) for at, event in self.history if at > revision]
+        self.revision = 1
 
     def header(self) -> pb.ResponseHeader:
         """The header of an answer now."""
@@ -113,8 +103,6 @@ class MemoryEtcd:
     # --- keys
 
     async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
-        if request.revision and request.revision < self.compacted:
-            raise _RefusedError(grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted")
         found = [kv for key, kv in sorted(self._at(request.revision).items()) if _is_in(key, request.key, request.range_end)]
         limit = request.limit or len(found)
         return pb.RangeResponse(header=self.header(), kvs=found[:limit], more=len(found) > limit, count=len(found))
@@ -131,13 +119,11 @@ class MemoryEtcd:
         return keys
 
     async def _txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
-        if self.refuses:
-            raise _RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, self.refuses)
         if max(len(request.compare), len(request.success), len(request.failure)) > OPERATIONS_MAX:
-            raise _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: too many operations in txn request")
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: too many operations in txn request")
         for operation in request.success:
             if operation.request_put.lease and operation.request_put.lease not in self.leases:
-                raise _RefusedError(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
+                raise RefusedError(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
         succeeded = all(self._holds(compare) for compare in request.compare)
         if succeeded:
             await self._change(request.success)
@@ -179,15 +165,8 @@ class MemoryEtcd:
 
     async def _watch(self, requests: AsyncIterator[pb.WatchRequest]) -> AsyncIterator[pb.WatchResponse]:
         request = (await anext(requests)).create_request
-        if self.refuses:
-            yield pb.WatchResponse(header=self.header(), created=True, canceled=True, cancel_reason=self.refuses)
-            return
         yield pb.WatchResponse(header=self.header(), created=True)
-        told = 0
         sent = (request.start_revision or self.revision + 1) - 1
-        if sent < self.compacted:
-            yield pb.WatchResponse(header=self.header(), canceled=True, compact_revision=self.compacted)
-            return
         while True:
             async with self._changed:
                 while self.revision <= sent:
@@ -199,9 +178,6 @@ class MemoryEtcd:
                 sent = revision
                 if new:
                     yield pb.WatchResponse(header=self.header(), events=new)
-                    told += 1
-                    if told == self.watches_end_after:
-                        return
             sent = newest
 
     # --- leases
@@ -226,25 +202,24 @@ class MemoryEtcd:
 
     async def _revoke(self, request: pb.LeaseRevokeRequest) -> pb.LeaseRevokeResponse:
         if request.ID not in self.leases:
-            raise _RefusedError(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
+            raise RefusedError(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
         await self.end_lease(request.ID)
         return pb.LeaseRevokeResponse(header=self.header())
 
     async def _keep_alive(self, requests: AsyncIterator[pb.LeaseKeepAliveRequest]) -> AsyncIterator[pb.LeaseKeepAliveResponse]:
         async for request in requests:
-            if not self.renews:
-                await asyncio.get_running_loop().create_future()  # until the call ends
             ttl_s = self.leases[request.ID][0] if request.ID in self.leases else 0
             if ttl_s:
                 self._renew(request.ID, ttl_s)
-                self.renewed.set()
             yield pb.LeaseKeepAliveResponse(header=self.header(), ID=request.ID, TTL=ttl_s)
 
     async def _status(self, _request: pb.StatusRequest) -> pb.StatusResponse:
-        return pb.StatusResponse(header=self.header(), version=self.version, leader=self.leader, raftTerm=self.term)
+        return pb.StatusResponse(header=self.header(), version=self.version, leader=1, raftTerm=self.term)
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
+    """A call that etcd refuses."""
+
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
         self.code, self.details = code, details
@@ -254,16 +229,12 @@ def _is_in(key: bytes, first: bytes, end: bytes) -> bool:
     return first <= key < end if end else key == first
 
 
-def _unary(etcd: MemoryEtcd, act: Callable[[Any], Any], request_type: Any) -> Any:
+def _unary(act: Callable[[Any], Any], request_type: Any) -> Any:
     async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        if not etcd.leader and ("hasleader", "true") in (context.invocation_metadata() or ()):
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "etcdserver: no leader")
         try:
             response = await act(request)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             await context.abort(refused.code, refused.details)
-        if etcd.loses_answers and request_type is not pb.StatusRequest:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection is lost")
         return response
 
     return grpc.unary_unary_rpc_method_handler(handle, request_type.FromString, lambda message: message.SerializeToString())
@@ -275,17 +246,3 @@ def _stream(act: Callable[[Any], Any], request_type: Any) -> Any:
             yield response
 
     return grpc.stream_stream_rpc_method_handler(handle, request_type.FromString, lambda message: message.SerializeToString())
-
-
-async def _serve(port: int) -> None:
-    etcd = MemoryEtcd()
-    etcd.port = port
-    await etcd.start()
-    sys.stdout.write(f"etcd in memory ready on {etcd.address}\n")
-    sys.stdout.flush()
-    await asyncio.get_running_loop().create_future()
-
-
-if __name__ == "__main__":
-    end_with_parent(os.getppid())
-    asyncio.run(_serve(int(sys.argv[1])))

@@ -21,14 +21,15 @@ from brokerd.coordination.lease import grant
 from brokerd.coordination.v3.etcd_pb2 import LeaseRevokeRequest, LeaseRevokeResponse, PutRequest, RequestOp
 from brokerd.coordination.watch import Changes, watch
 from brokerd.errors import CoordinationError
-from brokerd.testing.memory_etcd import OPERATIONS_MAX, MemoryEtcd
+from brokerd.testing.memory_etcd import OPERATIONS_MAX
 from tests.support.certificates import Authority
 from tests.support.clock import ManualClock
+from tests.support.faulty_etcd import FaultyEtcd
 from tests.support.loop import all_wait, one_turn
 from tests.support.ports import held_port
 from tests.support.real_etcd import ETCD, MISSING, RealEtcd
 
-Etcd = MemoryEtcd | RealEtcd
+Etcd = FaultyEtcd | RealEtcd
 both = pytest.mark.parametrize("kind", ["memory", "real"])
 Scenario = Callable[[Etcd, CoordinationClient], Awaitable[None]]
 _LONG_MS = 30_000  # where an answer comes: the machine may be busy
@@ -40,7 +41,7 @@ def run(kind: str, directory: Path, scenario: Scenario) -> None:
         raise SkipTest(MISSING)
 
     async def all_of_it() -> None:
-        etcd = MemoryEtcd() if kind == "memory" else RealEtcd(directory)
+        etcd = FaultyEtcd() if kind == "memory" else RealEtcd(directory)
         async with client_of(etcd) as client:
             await etcd.start()
             try:
@@ -54,7 +55,7 @@ def run(kind: str, directory: Path, scenario: Scenario) -> None:
 
 @asynccontextmanager
 async def client_of(*etcds: Etcd, timeout_ms: int = 5_000) -> AsyncIterator[CoordinationClient]:
-    if isinstance(etcds[0], MemoryEtcd) and not etcds[0].port:
+    if isinstance(etcds[0], FaultyEtcd) and not etcds[0].port:
         with held_port() as etcds[0].port:
             pass
     client = CoordinationClient([etcd.address for etcd in etcds], SystemClock(), timeout_ms=timeout_ms)
@@ -185,7 +186,7 @@ def test_an_outage_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_a_watch_that_is_cut_in_the_middle_of_its_past_resumes_there(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         etcd.watches_end_after = 3
         seen = watch(client, "/w/")
         await snapshot_of(seen)
@@ -260,7 +261,7 @@ def test_a_watch_is_reconciled_now_and_then(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(watch_module, "RECONCILE_MS", 300)
 
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         seen = watch(client, "/w/")
         await snapshot_of(seen)
         etcd.history.clear()
@@ -347,7 +348,7 @@ def test_a_lease_outlives_an_outage_of_etcd(kind: str, tmp_path: Path) -> None:
 
 def test_a_lease_whose_renewals_nobody_answers_is_lost(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         lease = await grant(client, 1)
         await etcd.renewed.wait()
         etcd.renews = False
@@ -375,8 +376,8 @@ def test_a_lease_counts_the_time_asleep(tmp_path: Path) -> None:
 
 def test_members_that_hang_do_not_cost_the_lease(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
-        twins = [MemoryEtcd(), MemoryEtcd()]
+        assert isinstance(etcd, FaultyEtcd)
+        twins = [FaultyEtcd(), FaultyEtcd()]
         for twin in twins:
             twin.leases = etcd.leases
             await twin.start()
@@ -413,8 +414,8 @@ def test_who_does_not_answer_is_named(kind: str, tmp_path: Path) -> None:
 
 def test_another_endpoint_takes_over(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
-        twin = MemoryEtcd()
+        assert isinstance(etcd, FaultyEtcd)
+        twin = FaultyEtcd()
         twin.keys, twin.history, twin._changed = etcd.keys, etcd.history, etcd._changed
         await twin.start()
         with held_port() as dead_port:
@@ -432,7 +433,7 @@ def test_another_endpoint_takes_over(tmp_path: Path) -> None:
 
 def test_an_answer_that_is_lost_leaves_the_fate_unknown(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         await client.check()
         etcd.loses_answers = True
         error = await refused(client.transact({}, {"/a": b"1"}))
@@ -445,7 +446,7 @@ def test_an_answer_that_is_lost_leaves_the_fate_unknown(tmp_path: Path) -> None:
 
 def test_a_connection_that_one_call_finds_lost_is_lost_for_all(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         seen = watch(client, "/w/")
         await snapshot_of(seen)
         changes = asyncio.create_task(changes_of(seen))
@@ -485,7 +486,7 @@ def test_a_stream_whose_connection_is_closed_as_it_begins_does_not_hang(tmp_path
 
 def test_an_older_term_and_another_cluster_are_refused(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         async with client_of(etcd, timeout_ms=_LONG_MS) as client:
             await client.check()
             client.timeout_ms = 400
@@ -503,9 +504,9 @@ def test_an_older_term_and_another_cluster_are_refused(tmp_path: Path) -> None:
 
 def test_a_member_without_a_leader_is_passed_by_and_its_term_forgotten(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
-        cut_off = MemoryEtcd(term=50)
-        cut_off.leader = 0
+        assert isinstance(etcd, FaultyEtcd)
+        cut_off = FaultyEtcd(term=50)
+        cut_off.has_leader = False
         await cut_off.start()
         async with client_of(cut_off, etcd) as client:
             assert await client.transact({}, {"/a": b"1"}) == 2
@@ -520,7 +521,7 @@ def test_a_member_without_a_leader_is_passed_by_and_its_term_forgotten(tmp_path:
 
 def test_an_old_version_is_refused(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         for version in ("3.3.27", "2.0", "nonsense"):
             etcd.version = version
             assert f"is version '{version}': brokerd needs 3.4 or newer" in (await refused(client.check())).message
@@ -532,7 +533,7 @@ def test_an_old_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_value_of_hostile_size_is_refused(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         await client.transact({}, {"/a": b"1"})
         etcd.keys[b"/a"].value = bytes(40_000_000)
         client.timeout_ms = _LONG_MS
@@ -560,7 +561,7 @@ def test_a_last_attempt_with_little_time_does_not_hide_the_cause(monkeypatch: py
 
 def test_large_values_are_read_in_smaller_pages(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         for number in range(100):
             await etcd.put(f"/w/{number:02}", bytes(500_000))
         snapshot = await client.read("/w/")
@@ -576,7 +577,7 @@ def test_a_watch_that_is_refused_says_so_and_begins_anew(
     monkeypatch.setattr(watch_module, "_REFUSED_MS", 10)
 
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, MemoryEtcd)
+        assert isinstance(etcd, FaultyEtcd)
         seen = watch(client, "/w/")
         await snapshot_of(seen)
         puts = [PutRequest(key=b"/w/%d" % number, value=bytes(500_000)) for number in range(100)]
@@ -604,7 +605,7 @@ def test_tls_with_certificates(tmp_path: Path) -> None:
         return Path(path).read_bytes()
 
     async def scenario() -> None:
-        etcd = MemoryEtcd()
+        etcd = FaultyEtcd()
         pair = [(read(issued.key_file), read(issued.certificate_file))]
         await etcd.start(grpc.ssl_server_credentials(pair, read(authority.ca_file), require_client_auth=True))
         right = grpc.ssl_channel_credentials(read(authority.ca_file), read(node.key_file), read(node.certificate_file))

@@ -18,7 +18,7 @@ from brokerd.errors import CoordinationError
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership, for_ever
 from brokerd.server.cluster.topics import run as run_transactions
-from brokerd.testing.memory_etcd import MemoryEtcd
+from tests.support.faulty_etcd import FaultyEtcd
 
 KEYS = Keys("prod")
 TOPIC_ID = b"o" * 16
@@ -29,7 +29,7 @@ DEADLINE_S = 30
 class Nodes:
     """The nodes of a test, each with its client, and their etcd."""
 
-    def __init__(self, etcd: MemoryEtcd) -> None:
+    def __init__(self, etcd: FaultyEtcd) -> None:
         self.etcd = etcd
         self.running: dict[int, tuple[CoordinationClient, Membership, asyncio.Task[None]]] = {}
 
@@ -93,9 +93,9 @@ def run(scenario: Callable[[Nodes], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def an_etcd() -> AsyncIterator[MemoryEtcd]:
+async def an_etcd() -> AsyncIterator[FaultyEtcd]:
     """An etcd that serves."""
-    etcd = MemoryEtcd()
+    etcd = FaultyEtcd()
     await etcd.start()
     try:
         yield etcd

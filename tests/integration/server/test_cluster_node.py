@@ -32,11 +32,11 @@ from brokerd.server.coordinator import producer_ids
 from brokerd.server.daemon import Daemon
 from brokerd.server.handlers.groups import check_deleted
 from brokerd.server.metrics.families import families
-from brokerd.testing.memory_etcd import MemoryEtcd
 from brokerd.wire.v1.offsets_pb2 import PartitionGroupOffset
 from tests.support.certificates import Authority
 from tests.support.cluster_directories import becomes
 from tests.support.cluster_nodes import an_etcd
+from tests.support.faulty_etcd import FaultyEtcd
 from tests.support.files import MemoryFiles
 from tests.support.loop import one_turn
 
@@ -46,7 +46,7 @@ DEADLINE_S = 30
 class Machines(NamedTuple):
     """The disks of the nodes, by node id, and their etcd."""
 
-    etcd: MemoryEtcd
+    etcd: FaultyEtcd
     disks: dict[int, MemoryFiles]
     clocks: dict[int, Clock]  # of their next lives; the machine's, if there is none
 
