@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from brokerd.server.coordinator.host import CoordinatorHost, Hosted
+from tests.support.wait import DEADLINE_S
 
 
 class Transactions:
@@ -18,7 +19,7 @@ class Transactions:
         self.producer_ids = SimpleNamespace(limit=0)
         self.is_at_work = False
         self.sweeps = 0
-        self.may_end = asyncio.Event()
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
         self.load = self._done
 
     async def _done(self) -> None:
@@ -29,6 +30,7 @@ class Transactions:
 
     async def sweep(self) -> None:
         self.sweeps += 1
+        self.begun.set()
         await self.may_end.wait()
 
 
@@ -51,7 +53,8 @@ async def test_a_sweep_of_a_former_coordinator_holds_up_no_other() -> None:
         log.leader_epoch = epoch
         await host.follow()
         await host.follow()  # as when a node hears of others
-        await asyncio.sleep(0)
+        async with asyncio.timeout(DEADLINE_S):
+            await loaded[-1].begun.wait()
         assert [(one.epoch, one.sweeps) for one in loaded] == [(number, 1) for number in range(1, epoch + 1)]
     await host.sweep()  # the periodic one: the sweep of this epoch is under way
     assert loaded[-1].sweeps == 1
