@@ -2,7 +2,7 @@
 
 from brokerd.spark import append_to
 
-query = rows.writeStream.foreachBatch(append_to("events", {"bootstrap.servers": "localhost:9092"})).start()
+query = rows.writeStream.foreachBatch(append_to("events", {"bootstrap.servers": "127.0.0.1:9192"})).start()
 """
 
 from __future__ import annotations
