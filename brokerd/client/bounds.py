@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from brokerd.client.blocking import BlockingClient
 
 RELATIVE_FORMS = "-N (the newest N records), -10m (so long ago) or @TIME"
-FORMS = f"earliest, latest, N (that offset), {RELATIVE_FORMS}"
+FORMS = (
+    "earliest, latest, N (that offset), -N (the newest N records), -10m (so long ago), 2026-01-31T12:00:00Z, or @ and ms since 1970"
+)
 _NO_SUCH_RECORD = -1
 _MS_PER_S = 1_000
 
@@ -68,9 +70,10 @@ def parse_place(option: str, text: str) -> Bound | TimeAgo:
         if number > INT64_MAX:
             raise ConfigError(f"{option} must be between -{INT64_MAX} and {INT64_MAX}, not {text:.200}")
         return LastRecords(number) if text.startswith("-") else GivenOffset(number)
-    if not _may_be_time(text):
+    time = _time(option, text)
+    if time is None:
         raise ConfigError(f"{option} takes {FORMS}, not '{text:.200}'")
-    return parse_time(option, text)
+    return time
 
 
 def parse_timestamp(option: str, text: str, *, now_ms: int) -> int:
@@ -81,6 +84,17 @@ def parse_timestamp(option: str, text: str, *, now_ms: int) -> int:
 
 def parse_time(option: str, text: str) -> int | TimeAgo:
     """As `parse_timestamp`, but leaves relative times unresolved."""
+    time = _time(option, text)
+    if time is None:
+        example = f"{'@' if text.startswith('@') else ''}2026-01-31T12:00:00Z"
+        raise ConfigError(
+            f"{option} takes ms since 1970, a time ago such as -10m, or ISO 8601 such as {example}, not '{text:.200}'"
+        )
+    return time
+
+
+def _time(option: str, text: str) -> int | TimeAgo | None:
+    """The time that a text is; None if it is none. Raises ConfigError for one too far ahead."""
     given = text.removeprefix("@")
     if given.isascii() and given.isdecimal():
         return _limited(option, text, _whole(given))
@@ -91,10 +105,7 @@ def parse_time(option: str, text: str) -> int | TimeAgo:
         moment = datetime.datetime.fromisoformat(given)
         timestamp_ms = round((moment if moment.tzinfo else moment.astimezone()).timestamp() * _MS_PER_S)
     except (ValueError, OverflowError):
-        example = f"{text[: len(text) - len(given)]}2026-01-31T12:00:00Z"
-        raise ConfigError(
-            f"{option} takes ms since 1970, a time ago such as -10m, or ISO 8601 such as {example}, not '{text:.200}'"
-        ) from None
+        return None
     return _limited(option, text, max(0, timestamp_ms))  # no record is older
 
 
@@ -155,11 +166,6 @@ def _whole(digits: str) -> int:
     """The number, or one above all limits: Python refuses to parse thousands of digits."""
     significant = digits.lstrip("0") or "0"
     return int(significant) if len(significant) <= len(str(INT64_MAX)) else INT64_MAX + 1
-
-
-def _may_be_time(text: str) -> bool:
-    """False for texts that are no time: their error lists all forms, not only those of times."""
-    return text.startswith("@") or text[:4].isdecimal() or (text[:1] == "-" and text[1:2].isdecimal())
 
 
 def _limited(option: str, text: str, timestamp_ms: int) -> int:

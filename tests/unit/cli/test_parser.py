@@ -16,7 +16,10 @@ from tests.support.wait import DEADLINE_S
 
 CREATE = "brokerd topics create"
 LIST = "brokerd topics list"
-TIME = "{} takes ms since 1970, a time ago such as -10m, or ISO 8601 such as {}2026-01-31T12:00:00Z, not '{}'"
+PLACE = (
+    "{} takes earliest, latest, N (that offset), -N (the newest N records), -10m (so long ago), 2026-01-31T12:00:00Z, or @ and ms "
+    "since 1970, not '{}'"
+)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +66,9 @@ TIME = "{} takes ms since 1970, a time ago such as -10m, or ISO 8601 such as {}2
             "brokerd consume",
             "--offset and --from-beginning contradict each other: give one",
         ),
-        (
-            ["consume", "t", "-o", "soon"],
-            "brokerd consume",
-            "--offset takes earliest, latest, N (that offset), -N (the newest N records), -10m (so long ago) or @TIME, not 'soon'",
-        ),
-        (["consume", "t", "--end=-5w"], "brokerd consume", TIME.format("--end", "", "-5w")),
-        (["consume", "t", "-o", "@noon"], "brokerd consume", TIME.format("--offset", "@", "@noon")),
+        (["consume", "t", "-o", "soon"], "brokerd consume", PLACE.format("--offset", "soon")),
+        (["consume", "t", "--end=-5w"], "brokerd consume", PLACE.format("--end", "-5w")),
+        (["consume", "t", "-o", "@noon"], "brokerd consume", PLACE.format("--offset", "@noon")),
         (["consume", "t", "-e", "--end", "5"], "brokerd consume", "--end and --exit contradict each other: give one"),
         (["consume"], "brokerd consume", "name a TOPIC, or give a --pattern"),
         (
