@@ -6,6 +6,7 @@ Kafka connector: KafkaMicroBatchStream.rateLimit (in integers here) and KafkaOff
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -89,9 +90,8 @@ def continue_from(
     for topic in sorted(created_anew):
         ended = {str(tp.partition): offset for tp, offset in sorted(previous.offsets.items()) if tp.topic == topic and reads(tp)}
         if ended:  # otherwise the loss was reported when the topic was missing
-            losses.append(
-                f"topic '{topic}' was deleted and recreated: records of the old topic from offsets {ended} on were not read"
-            )
+            unread = f"records of the old topic from offsets {json.dumps(ended)} on were not read"
+            losses.append(f"topic '{topic}' was deleted and recreated: {unread}")
     lost: dict[TopicPartition, str] = {}
     for tp in sorted(snapshot.latest):
         earliest = snapshot.earliest[tp]
@@ -115,7 +115,7 @@ def continue_from(
     losses += [sentence for tp, sentence in lost.items() if reads(tp)]
     gone = sorted(tp for tp in previous.offsets if tp not in snapshot.latest and reads(tp))
     if gone:
-        losses.append(f"gone or no longer subscribed: {', '.join(map(str, gone))}")
+        losses.append(f"partitions of this query are gone or no longer subscribed to: {', '.join(map(str, gone))}")
     return Continuation(begins, starts, losses)
 
 

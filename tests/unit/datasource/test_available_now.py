@@ -44,7 +44,7 @@ def test_available_now_judges_a_deleted_topic_as_the_ordinary_trigger_does(broke
     fill(broker.topics["events"][0], [5])
     strict = reader_for(broker, subscribe="events,more")
     strict.prepareForTriggerAvailableNow()
-    with pytest.raises(DataLossError, match="gone or no longer subscribed: more-0"):
+    with pytest.raises(DataLossError, match="gone or no longer subscribed to: more-0"):
         latest(strict, first)
     tolerant = reader_for(broker, subscribe="events,more", failOnDataLoss="false")
     tolerant.prepareForTriggerAvailableNow()

@@ -87,7 +87,7 @@ def test_case_d_topic_created_anew_is_told_and_begins_at_its_start() -> None:
     assert begins == starts == {T0: 0, T1: 0}
     assert len(losses) == 1
     assert losses[0].startswith("topic 't' was deleted and recreated")
-    assert "{'0': 10, '1': 20}" in losses[0]
+    assert '{"0": 10, "1": 20}' in losses[0]
 
 
 def test_case_e_new_partition_begins_at_zero_and_lost_records_are_told() -> None:
@@ -106,7 +106,7 @@ def test_case_f_new_topic_begins_at_its_start() -> None:
 def test_case_g_partitions_that_are_gone_are_told() -> None:
     begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 10)}))
     assert (begins, starts) == ({T0: 10}, {})
-    assert losses == ["gone or no longer subscribed: t-1"]
+    assert losses == ["partitions of this query are gone or no longer subscribed to: t-1"]
 
 
 def test_limit_gives_every_partition_something_and_keeps_to_the_limit() -> None:
