@@ -33,7 +33,7 @@ from brokerd.client.topics import offset_count
 from brokerd.client.transactions import state_name
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.errors import BrokerdError, UnknownGroupError, WireError
+from brokerd.errors import BrokerdError, UnknownGroupError, WireError, counted
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import equal_shares
 from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse
@@ -318,13 +318,13 @@ def lines_of(screen: Screen, address: str, *, width: int = sys.maxsize, height: 
     lines.append("")
     if not screen["version"]:
         return lines[:height]
-    parts = [("topics", _TOPICS, screen["topics"]), ("groups", _GROUPS, screen["groups"])]
+    parts = [("topic", _TOPICS, screen["topics"]), ("group", _GROUPS, screen["groups"])]
     if screen["transactions"]:
-        parts.append(("open transactions", _TRANSACTIONS, screen["transactions"]))
+        parts.append(("open transaction", _TRANSACTIONS, screen["transactions"]))
     room = height - len(lines) - _LINES_OF_A_TABLE * len(parts)
-    for (title, columns, rows), shown in zip(parts, equal_shares([len(rows) for _, _, rows in parts], room), strict=True):
+    for (noun, columns, rows), shown in zip(parts, equal_shares([len(rows) for _, _, rows in parts], room), strict=True):
         count = screen["group_count"] if rows is screen["groups"] else len(rows)
-        lines.append(f"{count} {title}" + (f", {shown} shown" if shown < count else ""))
+        lines.append(counted(count, noun) + (f", {shown} shown" if shown < count else ""))
         if shown:
             cells = [_cells(columns, row, max(_NAME_MIN_WIDTH, width // 3)) for row in rows[:shown]]
             lines += table([heading for heading, _, _ in columns], cells).splitlines()

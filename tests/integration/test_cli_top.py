@@ -135,7 +135,7 @@ def test_a_terminal_is_drawn_followed_and_left_as_it_was(daemon: DaemonProcess, 
         terminal.run("produce", "watched", stdin=b"x\n" * 7)
         screen.read_until(r"watched +7 ")
         screen.resize(45, 8)
-        screen.read_until("1 topics, 0 shown")
+        screen.read_until("1 topic, 0 shown")
         screen.resize(100, 30)
         daemon.kill()
         screen.read_until(r"unreachable since 2\d\d\d-")
