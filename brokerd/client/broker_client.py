@@ -66,6 +66,7 @@ _TOPICS_MAX = 100_000  # to cache: topics come and go, and a client may live lon
 # The first failure may be a lost connection; the second, a fraction of a second later, is worth a warning. A change of leader is
 # ordinary, and worth one only if it takes long.
 _SPEAKS_AT_FAILURE = 2
+_REFUSED = "Connection refused"  # nothing listens at the address
 _ELECTION_MS = 10_000
 _OF_ELECTIONS = (
     NotLeaderError,
@@ -666,7 +667,8 @@ class CallRetries:
         tried = f"{(now_ms - self._started_ms) / 1000:.1f} s"
         if isinstance(error, BrokerUnreachableError) and is_repeatable(error):
             at = f" at {', '.join(self._addresses)}" if self._addresses else ""
-            return NoBrokerAnsweredError(f"no broker responded{at} in {tried}: {error.message}")
+            remedy = "; start the broker, or correct the address" if error.message.startswith(_REFUSED) else ""
+            return NoBrokerAnsweredError(f"no broker responded{at} in {tried}: {error.message}{remedy}")
         if isinstance(error, (WireError, AuthenticationError)) and is_repeatable(error):
             error.message += f" (tried {self.failures} times in {tried})"
         return error

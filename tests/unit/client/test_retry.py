@@ -86,7 +86,10 @@ def test_final_error_of_a_lost_broker_names_address_and_time() -> None:
     for error in (BrokerUnreachableError("silent", address="10.0.0.2:9192"), NotLeaderError("no"), last, last):
         tries.failed(error, now_ms=5_000, random=MIDDLE)
     final = tries.final_error(last, now_ms=6_500)
-    assert str(final) == "no broker responded at 10.0.0.2:9192, 10.0.0.1:9192 in 1.5 s: Connection refused (111)"
+    assert str(final) == (
+        "no broker responded at 10.0.0.2:9192, 10.0.0.1:9192 in 1.5 s: Connection refused (111); start the broker, or correct the "
+        "address"
+    )
     assert retries().final_error(final, now_ms=9_000) is final
     assert str(retries().final_error(BrokerUnreachableError("x"), now_ms=6_000)) == "no broker responded in 1.0 s: x"
 
