@@ -84,8 +84,8 @@ def check_cluster(meta: Meta, cluster: ClusterIdentity | None) -> None:
     if cluster is None:
         if meta.cluster_name:
             raise DataDirectoryError(
-                f"the data directory belongs to node {meta.node_id} of cluster '{meta.cluster_name}': set cluster.name to it, and "
-                "coordination.servers to the cluster's etcd"
+                f"the data directory belongs to node {meta.node_id} of cluster '{meta.cluster_name}': start it with "
+                f"cluster.name = {meta.cluster_name}, node.id = {meta.node_id}, and coordination.servers, the cluster's etcd"
             )
     elif not meta.cluster_name:
         raise DataDirectoryError(

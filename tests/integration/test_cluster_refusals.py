@@ -104,7 +104,7 @@ def test_a_cluster_name_that_is_not_the_directorys(cluster: Cluster) -> None:
     directory = cluster.nodes[2].directory / "data"
     text = "etcd knows no cluster 'testin', but this node's data directory is in use: check coordination"
     refused(directory, text, cluster="testin", coordination=cluster.coordination, node_id=2)
-    text = "belongs to node 2 of cluster 'testing': set cluster.name to it, and coordination.servers to the cluster's etcd"
+    text = "belongs to node 2 of cluster 'testing': start it with cluster.name = testing, node.id = 2, and coordination.servers"
     refused(directory, text, cluster="", coordination="", node_id=2)
     comes_back(cluster)
 

@@ -132,7 +132,7 @@ def test_a_topic_that_grows_elsewhere_changes_here_too(files: MemoryFiles) -> No
 def test_a_directory_belongs_to_one_cluster(files: MemoryFiles) -> None:
     opened(files)
     refused = {
-        None: "belongs to node 0 of cluster 'prod': set cluster.name to it",
+        None: "belongs to node 0 of cluster 'prod': start it with cluster.name = prod, node.id = 0, and coordination.servers",
         ClusterIdentity("prod", "another"): "but etcd says .* has id another: .* and coordination.servers; .* restore",
     }
     for other, text in refused.items():
