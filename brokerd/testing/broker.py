@@ -293,7 +293,7 @@ class Broker:
             self._clients.close()
             keeper.end(_END_TIMEOUT_S)
         if unmet:
-            raise UnmetFaultError(f"ordered, and never happened, since no such request came: {'; '.join(unmet)}")
+            raise UnmetFaultError(f"no request came for a fault that the test has ordered: {'; '.join(unmet)}")
 
 
 def given_settings(config: object, keywords: Mapping[str, object]) -> dict[str, object]:

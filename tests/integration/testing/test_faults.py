@@ -133,7 +133,7 @@ def test_a_fault_that_met_nothing_fails_the_test() -> None:
     assert met.has_happened
     assert not unmet.has_happened
     with pytest.raises(
-        UnmetFaultError, match="never happened, since no such request came: the broker is killed after the next EndT"
+        UnmetFaultError, match="no request came for a fault that the test has ordered: the broker is killed after the next EndT"
     ):
         broker.close()
 

@@ -153,7 +153,7 @@ def test_a_fault_that_met_nothing_fails_its_test_and_none_that_has_failed_before
     done = pytest_run(tmp_path, FAILS, "-p", "no:xdist", "-k", "with_a_fault or before_its_fault")
     assert done.returncode == 1
     assert "1 failed, 1 passed, 1 deselected, 1 error" in done.stdout
-    assert "UnmetFaultError: ordered, and never happened, since no such request came" in done.stdout
+    assert "UnmetFaultError: no request came for a fault that the test has ordered" in done.stdout
     assert "ERROR test_it.py::test_with_a_fault_that_meets_nothing" in done.stdout
 
 
