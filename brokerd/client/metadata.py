@@ -115,5 +115,7 @@ def parse_bootstrap_servers(text: str) -> tuple[str, ...]:
         is_plain_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
         is_port = port.isascii() and port.isdecimal() and port[0] != "0" and len(port) <= 5 and int(port) < 65_536
         if not host or "/" in address or is_plain_ipv6 or not is_port:
-            raise ConfigError(f"bootstrap.servers must be host:port (several separated by commas), not '{address}'")
+            raise ConfigError(
+                f"bootstrap.servers must be host:port, with a port from 1 to 65535 (several separated by commas), not '{address}'"
+            )
     return addresses

@@ -132,7 +132,9 @@ def test_a_producer_that_fails_for_good_ends_what_is_staged() -> None:
 
 
 def test_bad_servers_and_files_are_refused_before_there_is_a_producer() -> None:
-    with pytest.raises(ConfigError, match=r"bootstrap\.servers must be host:port"):
+    with pytest.raises(
+        ConfigError, match=r"bootstrap\.servers must be host:port, with a port from 1 to 65535 .* not '127\.0\.0\.1:99999'"
+    ):
         GrpcProducer({"bootstrap.servers": "127.0.0.1:99999"})
     with pytest.raises(ConfigError, match=r"bootstrap\.servers is empty"):
         GrpcProducer(bootstrap_servers=" ,")
