@@ -171,7 +171,7 @@ def move_leader(args: argparse.Namespace) -> None:
 
 
 def elect_leaders(args: argparse.Namespace) -> None:
-    """Lets the preferred leaders lead, the first replica of each partition. Raises BrokerdError, UsageError."""
+    """Lets the preferred leaders lead, the first replica of each partition. Raises BrokerdError, UsageError; also if one cannot."""
     _check_timeout(args)
     with connect_to_change(args) as client:
 
@@ -203,6 +203,8 @@ def elect_leaders(args: argparse.Namespace) -> None:
             f"{name}-{one.partition} stays {f'with node {one.leader}' if one.leader != NO_LEADER else 'without a leader'}: {why}"
         )
     show(args, document, lines or ["every partition is led by its preferred leader"])
+    if staying:
+        raise ClientError(f"{counted(len(staying), 'partition')} cannot be led by the preferred leader now: try again later")
 
 
 def _node_ids(args: argparse.Namespace) -> tuple[int, ...]:

@@ -613,7 +613,8 @@ examples:
             run="cluster.elect_leaders",
             arguments=(option("topics", "TOPIC", "only these topics (default: all)", nargs="*"), *_WAIT, *_PRINTED),
             epilog="""\
-The preferred leader is the first of a partition's REPLICAS. Where it is not in sync, or the partition moves, nothing changes.
+The preferred leader is the first of a partition's REPLICAS. Where it is not in sync, or the partition moves, nothing changes, and
+the exit code is 1.
 """,
         ),
         Command(

@@ -182,7 +182,9 @@ def test_preferred_leaders_that_cannot_lead_are_named(broker: FakeBroker, capsys
     response = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic])
     for name, answers in (("_Metadata", lambda _: response), ("_AlterPartitionReassignments", reassign)):
         setattr(broker, name, answers)
-    run(broker, "cluster", "elect-leaders")
+    staying = "3 partitions cannot be led by the preferred leader now: try again later"
+    with pytest.raises(ClientError, match=staying):
+        run(broker, "cluster", "elect-leaders")
     assert asked == [(1, [1, 2])]
     assert capsys.readouterr().out.splitlines() == [
         "t-1 will be led by node 1",
@@ -192,7 +194,8 @@ def test_preferred_leaders_that_cannot_lead_are_named(broker: FakeBroker, capsys
     ]
     with pytest.raises(ClientError, match="not done within 0 ms, and going on: 1 partition left: t-1"):
         run(broker, "cluster", "elect-leaders", "t", "--wait", "--timeout-ms", "0")
-    run(broker, "cluster", "elect-leaders", "--json")
+    with pytest.raises(ClientError, match=staying):
+        run(broker, "cluster", "elect-leaders", "--json")
     assert json.loads(capsys.readouterr().out) == {
         "moving": [{"topic": "t", "partition": 1, "leader": 1}],
         "staying": [
