@@ -28,7 +28,6 @@ mutant, bug = MUTANTS.add, MUTANTS.method
 
 
 MUTANTS.instead("it_records_its_decisions", CoordinatorLog, "_check_leads", lambda _self: None)
-MUTANTS.instead("leaders_do_as_it_says", Members, "_accept", lambda _self, _epoch: None)
 
 
 @bug(CoordinatorLog, "confirmed")
@@ -40,15 +39,6 @@ async def it_answers_from_memory(_original: Any, self: CoordinatorLog) -> None:
 async def its_sweep_voids_members_without_an_entry_of_its_own(open_members: Any, self: Leaders) -> OpenMembers:
     found: OpenMembers = await open_members(self)
     return found._replace(others=False)
-
-
-@bug(Members, "_accept")
-def its_word_for_a_member_counts_under_the_next_one(accept: Any, self: Any, epoch: int) -> None:
-    verified, asking = self._verified.copy(), [set(one) for one in self._asking]
-    accept(self, epoch)
-    self._verified.update(verified)
-    for one, before in zip(self._asking, asking, strict=True):
-        one.update(before)
 
 
 MUTANTS.instead("topics_are_deleted_of_which_it_has_not_heard", Members, "has_deleted", lambda _self, _topic_id: True)
@@ -134,15 +124,3 @@ async def each_leader_releases_when_its_own_markers_are_durable(_write: Any, sel
 async def a_leader_that_does_not_answer_is_taken_for_marked(write: Any, self: Any, name: str, commit: CommitPrepared) -> None:
     with suppress(WireError):
         await write(self, name, commit)
-
-
-@bug(Members, "_settle")
-async def an_answer_about_holds_counts_whoever_led_meanwhile(_settle: Any, self: Any, partitions: Any) -> None:
-    await _settle(self, _InAnyEpoch(partitions))
-
-
-class _InAnyEpoch(dict[Any, int]):
-    """Partitions, each in the epoch in which it is led when somebody looks."""
-
-    def items(self) -> Any:
-        return [(partition, partition.leader_epoch) for partition in self]

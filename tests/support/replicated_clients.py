@@ -64,14 +64,21 @@ class Clients:
         self._versions = Versions(_VERSIONS, counts)
 
     def start(self) -> None:
-        """They begin."""
-        for name in self.rng.choice(("", "1", "1", "1", "1", "12", "12")):  # groups alone, or with drivers of one id or two
-            kind, drivers = drivers_of(self, name, _VERSIONS)
-            self.sim.count(f"scenario: {kind}")
-            self.drivers += drivers
+        """They begin: groups at once, and drivers perhaps when the cluster has been quiet for a while."""
         for commits in (True, False, False):
             GroupClient(self, self.sim.rows_tps[0], commits=commits).step()
         self.sim.every(self._beat, _BEAT_MS)
+        if self.rng.random() < 0.7:
+            self._start_drivers()
+        else:
+            self.sim.after(self.rng.randint(500, 4_000), self._start_drivers)
+
+    def _start_drivers(self) -> None:
+        if not self.is_calm:
+            for name in self.rng.choice(("1", "1", "12")):
+                kind, drivers = drivers_of(self, name, _VERSIONS)
+                self.sim.count(f"scenario: {kind}")
+                self.drivers += drivers
 
     def calm_down(self) -> None:
         """They end with the versions at hand."""
@@ -118,6 +125,8 @@ class Clients:
     def send(self, call: Call) -> None:
         """Puts a client's request on its way, until it is answered or nobody waits for it."""
         tp = call.request.tp if isinstance(call.request, Batch) else COORDINATOR_LOG
+        if isinstance(call.request, Batch) and call.request.producer_id in self.rash_ids:
+            self.sim.strike_soon(0.2)
         if (call.actor, tp) not in self._metadata:
             self._metadata[call.actor, tp] = Client(self.sim, tp)
         self._ask(_Asked(call, self._metadata[call.actor, tp]))

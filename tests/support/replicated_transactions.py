@@ -246,15 +246,28 @@ class Simulation(replication_simulation.Simulation):
             self.crash(process.machine)
         elif kind < 0.45:
             self.pause(process)
-        elif kind < 0.6:
+        elif kind < 0.5:
             self.cut_link()
+        elif kind < 0.6:
+            self._die_apart(process)
         elif kind < 0.75:
-            self._lead_elsewhere(self.some_tp())
+            self._lead_elsewhere(self.rng.choice((COORDINATOR_LOG, self.some_tp())))
         elif kind < 0.9:
             self.end_leases_of(process)
         else:
             self._depose()
         self.count("struck in a commit")
+
+    def _die_apart(self, process: Process) -> None:
+        """A node dies when another one has not heard of it for a while."""
+        other = self.rng.choice([node_id for node_id in sorted(self.machines) if node_id != process.node_id])
+        self.cut({(process.node_id, other), (other, process.node_id)})
+
+        def die() -> None:
+            if not (self.is_healing or process.is_dead):
+                self.crash(process.machine)
+
+        self.after(self.rng.randint(20, 400), die)
 
     def _lead_elsewhere(self, tp: TopicIdPartition) -> None:
         """An operator names another one in sync as the leader, and a controller that hears of it at once elects it."""

@@ -598,7 +598,10 @@ class Simulation:
     def cut_link(self) -> None:
         """Nothing comes from one node to another, or back, for a while."""
         source, target = self.rng.sample(sorted(self.machines), 2)
-        links = {(source, target)} if self.rng.random() < 0.5 else {(source, target), (target, source)}
+        self.cut({(source, target)} if self.rng.random() < 0.5 else {(source, target), (target, source)})
+
+    def cut(self, links: set[Link]) -> None:
+        """Nothing comes through these links for a while."""
         self._cut |= links
         self.count("link cut")
         self.after(self.rng.choice((50, 300, 1_000, 3_000)), lambda: self._cut.difference_update(links))
@@ -609,7 +612,7 @@ class Simulation:
                 self.after(self.rng.randint(50, 1_500), stream.break_off)
 
     def links_cut(self, links: set[Link]) -> None:
-        """Nothing comes through these links for a while."""
+        """What else is on its way there may be lost."""
 
     def _cut_off_one(self) -> None:
         self._cut_off_for(self.rng.choice(sorted(self.machines)), self.rng.choice((100, 700, 2_000, 4_000)))
