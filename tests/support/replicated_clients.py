@@ -70,8 +70,11 @@ class Clients:
         self.sim.every(self._beat, _BEAT_MS)
         if self.rng.random() < 0.7:
             self._start_drivers()
-        else:
-            self.sim.after(self.rng.randint(500, 4_000), self._start_drivers)
+            return
+        at_ms = self.rng.randint(500, 4_000)
+        self.sim.after(at_ms, self._start_drivers)
+        if self.rng.random() < 0.5:  # a coordinator with nothing to do does not notice that it is replaced
+            self.sim.after(at_ms - self.rng.randint(0, 500), self.sim.depose)
 
     def _start_drivers(self) -> None:
         if not self.is_calm:

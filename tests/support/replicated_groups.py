@@ -38,6 +38,7 @@ class GroupClient(Actor):
         self._tp = tp
         self._commits = commits
         self._number = NOTHING
+        self._pause_ms = clients.rng.choice((200, 200, 2_000))
 
     def step(self) -> None:
         """Asks something."""
@@ -52,7 +53,7 @@ class GroupClient(Actor):
     def on_answer(self, request: Request, answer: object) -> None:
         assert isinstance(answer, Done | Read), f"a group is answered with {answer!r}"
         if not self._clients.is_calm:
-            self._clients.sim.after(self._clients.rng.randint(0, 200), self.step)
+            self._clients.sim.after(self._clients.rng.randint(0, self._pause_ms), self.step)
 
 
 class GroupPromises:

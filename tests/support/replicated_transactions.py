@@ -228,7 +228,7 @@ class Simulation(replication_simulation.Simulation):
     def faults(self) -> Mapping[Callable[[], None], int]:
         """Those of replication, but that nobody deletes records; and those of clients. Some of them, and some of these often: what
         comes seldom among all others is met in the rest."""
-        clients = {self.clients.twin: 3, self.clients.give_up: 2, self.clients.kill_driver: 4, self._depose: 6}
+        clients = {self.clients.twin: 3, self.clients.give_up: 2, self.clients.kill_driver: 4, self.depose: 6}
         found = {fault: weight for fault, weight in {**super().faults(), **clients}.items() if fault != self.trim}
         return {fault: weight * self.rng.choice((0, 1, 1, 4)) for fault, weight in found.items()} | {self.start_one: 4}
 
@@ -255,7 +255,7 @@ class Simulation(replication_simulation.Simulation):
         elif kind < 0.9:
             self.end_leases_of(process)
         else:
-            self._depose()
+            self.depose()
         self.count("struck in a commit")
 
     def _die_apart(self, process: Process) -> None:
@@ -284,7 +284,7 @@ class Simulation(replication_simulation.Simulation):
             self.transact(Transaction({key: at.mod_revision}, {key: encode(elected)}))
             self.count("led elsewhere")
 
-    def _depose(self) -> None:
+    def depose(self) -> None:
         """Another node is to lead the coordinator's log, or another partition. The leader, and perhaps another one, hear of nothing
         for a while, and go on."""
         tp = COORDINATOR_LOG if self.rng.random() < 0.6 else self.some_tp()
