@@ -5,13 +5,14 @@ must find each.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from brokerd.errors import WireError
 from brokerd.internode.v1.internode_pb2 import ReleaseRequest
 from brokerd.server.coordinator import members
-from brokerd.server.coordinator.leaders import Leaders, OpenMembers
+from brokerd.server.coordinator.leaders import Leaders
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
 from brokerd.server.coordinator.producer_ids import ProducerIds
@@ -21,27 +22,28 @@ from tests.support.mutants import Mutants
 from tests.support.planting import Put
 
 MUTANTS = Mutants()
-mutant, bug = MUTANTS.add, MUTANTS.method
+mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
 
 
 # --- a coordinator that was replaced
 
 
-MUTANTS.instead("it_records_its_decisions", CoordinatorLog, "_check_leads", lambda _self: None)
-
-
-@bug(CoordinatorLog, "confirmed")
+@bug(CoordinatorLog, "confirmed", first=105)
 async def it_answers_from_memory(_original: Any, self: CoordinatorLog) -> None:
     await self.durable()
 
 
-@bug(Leaders, "open_members")
-async def its_sweep_voids_members_without_an_entry_of_its_own(open_members: Any, self: Leaders) -> OpenMembers:
-    found: OpenMembers = await open_members(self)
-    return found._replace(others=False)
+@rare(105)
+def it_reads_from_memory(put: Put) -> None:
+    @asynccontextmanager
+    async def settled(log: CoordinatorLog) -> AsyncIterator[None]:
+        yield
+        await log.durable()
+
+    put(CoordinatorLog, "settled", settled)
 
 
-MUTANTS.instead("topics_are_deleted_of_which_it_has_not_heard", Members, "has_deleted", lambda _self, _topic_id: True)
+MUTANTS.instead("topics_are_deleted_of_which_it_has_not_heard", Members, "has_deleted", lambda _self, _topic_id: True, first=85)
 
 
 @bug(ProducerIds, "fill")
@@ -75,15 +77,6 @@ async def markers_are_written_for_a_decision_that_is_not_replicated(finish: Any,
         self.log.durable = durable
 
 
-@mutant
-def records_count_that_are_not_replicated(put: Put) -> None:
-    async def at_once(*_: Any) -> None:
-        pass
-
-    put(Members, "_until_durable", at_once)
-    put(Members, "_not_durable", lambda _self: set())
-
-
 # --- what members append, and what readers see
 
 
@@ -96,7 +89,7 @@ async def a_new_leader_shows_what_it_has(_settle: Any, self: Members) -> bool:
     return True
 
 
-@bug(Transactions, "_holds_in")
+@bug(Transactions, "_holds_in", first=40)
 def a_new_leader_is_told_of_no_commit(holds_in: Any, self: Transactions, asked: Any) -> Any:
     response = holds_in(self, asked)
     del response.commits[:]

@@ -270,7 +270,8 @@ class Simulation(replication_simulation.Simulation):
         self.after(self.rng.randint(20, 400), die)
 
     def _lead_elsewhere(self, tp: TopicIdPartition) -> None:
-        """An operator names another one in sync as the leader, and a controller that hears of it at once elects it."""
+        """An operator names another one in sync as the leader, and a controller that hears of it at once elects it. The present one
+        may have to go: then the next one does not wait for it."""
         image = self.image()
         at = image.partition(tp)
         others = [replica.node_id for replica in at.entry.isr if replica.node_id != at.entry.leader] if at is not None else []
@@ -278,6 +279,8 @@ class Simulation(replication_simulation.Simulation):
             return
         first = self.rng.choice(others)
         target = (first, *(node_id for node_id in at.entry.replicas if node_id != first))
+        if len(others) > 1 and self.rng.random() < 0.5:
+            target = tuple(node_id for node_id in target if node_id != at.entry.leader)
         elected = advanced(at.entry._replace(target=target), image.nodes)
         if elected is not None:
             key = KEYS.partition(tp)
