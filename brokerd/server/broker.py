@@ -102,6 +102,7 @@ class BrokerParts:
             admin=self.admin,
             clock=self.clock,
             unusable=logs.checkpoint_problem,
+            is_current=self.cluster.is_current_coordinator,
         )
         groups = Groups(self.config, log, logs.topics, logs.time, self.cluster.has_topic)
         transactions = Transactions(

@@ -47,6 +47,7 @@ class InnerPeers:
         self._cluster = cluster
         self.node_id = node_id
         self.topics = self
+        self.epoch_in_store = 0  # of the coordinator's log; 0 = the store does not answer
 
     def leader_of(self, tp: TopicIdPartition) -> int:
         return self._cluster.leaders.get(tp, NO_LEADER)
@@ -59,6 +60,9 @@ class InnerPeers:
 
     def has_topic(self, topic_id: bytes) -> bool:
         return topic_id in self._cluster.topics
+
+    async def is_current_coordinator(self, epoch: int) -> bool:
+        return epoch == self.epoch_in_store
 
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:
         return at_least, PRODUCER_NUMBERS

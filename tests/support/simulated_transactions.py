@@ -119,11 +119,15 @@ class LogPartition:
         return epoch == self._disk.epoch
 
 
+async def _store_is_away(_epoch: int) -> bool:
+    return False
+
+
 class SimulatedLog(CoordinatorLog):
     """The coordinator's log on the disk's list; all else of it is real."""
 
     def __init__(self, broker: SimulatedBroker, parts: Any) -> None:
-        super().__init__(parts, parts, parts, parts, purgatory=parts, admin=parts, clock=broker.clock)
+        super().__init__(parts, parts, parts, parts, purgatory=parts, admin=parts, clock=broker.clock, is_current=_store_is_away)
         self._broker = broker
         self._disk = broker.disk
 

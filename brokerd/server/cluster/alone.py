@@ -82,6 +82,10 @@ class Alone:
         """This node."""
         return self.node_id
 
+    async def is_current_coordinator(self, _epoch: int) -> bool:
+        """True: nobody else could take its place."""
+        return True
+
     def has_topic(self, _topic_id: bytes) -> bool:
         """False: what this node does not know there is not."""
         return False

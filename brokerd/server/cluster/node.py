@@ -19,7 +19,16 @@ from google.protobuf.message import Message
 from brokerd.clock import Clock
 from brokerd.cluster.changes import ABSENT
 from brokerd.cluster.image import ClusterImage, Node
-from brokerd.cluster.keys import PARTITIONS_MAX, EntryError, Keys, PartitionEntry, Registration, decode_topic, number_of
+from brokerd.cluster.keys import (
+    PARTITIONS_MAX,
+    EntryError,
+    Keys,
+    PartitionEntry,
+    Registration,
+    decode_partition,
+    decode_topic,
+    number_of,
+)
 from brokerd.config.broker import BrokerConfig, coordination_endpoints
 from brokerd.config.small_files import read_small_file
 from brokerd.coordination.client import CoordinationClient
@@ -58,6 +67,7 @@ _TOKEN_BYTES = 24
 _STORE_AWAY_S = 5.0  # after five seconds of attempts
 _PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
 _LOG_TIME_S = 2.0  # for another node to tell it
+_CURRENT_S = 0.5  # for the store to say who is the coordinator
 _ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
 
 
@@ -292,6 +302,18 @@ class ClusterNode:
         entry = self.partition(tp)
         # Asked where this node does not lead: what it has been elected for, it will lead in a moment.
         return (NO_LEADER, NO_EPOCH) if entry is None or entry.leader == self.node_id else (entry.leader, entry.leader_epoch)
+
+    async def is_current_coordinator(self, epoch: int) -> bool:
+        """True if the store says, now, that the coordinator's log is in this leader epoch. False if it says another one, or does
+        not answer at once."""
+        if not self.is_registered:
+            return False
+        try:
+            async with asyncio.timeout(_CURRENT_S):
+                found = await self._client.get(self.image.keys.partition(COORDINATOR_LOG))
+            return found is not None and decode_partition(found.value).leader_epoch == epoch
+        except (CoordinationError, EntryError, TimeoutError):
+            return False
 
     async def find_coordinator(self) -> Node:
         """The coordinator of transactions and groups: the leader of its log, which is created if there is none. Raises

@@ -20,8 +20,9 @@ release         once all markers are durable, leader by leader (Release), in one
 leader starts   it shows nothing behind the last stable offset that was announced before, if that is of a transaction, until the
                 coordinator names no prepared commit there (PreparedHolds), or has released those that it named: their Release may
                 have gone to the leader before
-refusals,       told once the log has confirmed, by an entry of its own, that this node is the coordinator still: another one may
-what is read    have decided otherwise. Needless while no other replica of the log is in sync: nobody else can have been elected
+refusals,       told once the store says that this node is the coordinator still, or else its log, by an entry of its own:
+what is read    another one may have decided otherwise. Needless while no other replica of the log is in sync: nobody else can have
+                been elected
 fencing         requests and control batches carry the coordinator's epoch, and a leader refuses lower ones
 nobody's data   of a member that is neither open nor prepared: void; all leaders are asked for it (OpenMembers, OpenData)
 """

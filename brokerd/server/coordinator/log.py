@@ -63,8 +63,10 @@ class CoordinatorLog:
         admin: Admin,
         clock: Clock,
         unusable: str = "",
+        is_current: Callable[[int], Awaitable[bool]],
     ) -> None:
-        """`create` makes the log's partition. `unusable`: why the log that was found may lack records at its end."""
+        """`create` makes the log's partition. `unusable`: why the log that was found may lack records at its end. `is_current`:
+        True if certainly no node led the log in a later epoch than this one when it was called."""
         self._partitions = partitions
         self._create = create
         self._retention = retention
@@ -73,6 +75,7 @@ class CoordinatorLog:
         self._admin = admin
         self._clock = clock
         self._unusable = unusable
+        self._is_current = is_current
         self._making = asyncio.Lock()
         self._partition: Partition | None = None
         self.leader_epoch = 0  # in which the log was opened, and for which alone all of this holds; 0 = there is no log
@@ -195,9 +198,10 @@ class CoordinatorLog:
 
     async def confirmed(self) -> None:
         """As `durable`, for an answer that another coordinator could make wrong: a refusal, which rests on what is not in the log,
-        and what is read. Shows that there was none when it was called: nobody takes what one that was replaced appends. One that is
-        registered may have been replaced, too, by a move of which it has not heard. Raises as `append` and `durable` do."""
-        if self._partition is not None and self._partition.may_be_succeeded:
+        and what is read. Shows that there was none when it was called. One that is registered may have been replaced, too, by a
+        move of which it has not heard. So the coordination store is asked, which needs neither disk nor followers; if it does not
+        know, an entry is appended: nobody takes what one that was replaced appends. Raises as `append` and `durable` do."""
+        if self._partition is not None and self._partition.may_be_succeeded and not await self._is_current(self.leader_epoch):
             self.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
         await self.durable()
 

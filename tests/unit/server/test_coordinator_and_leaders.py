@@ -358,8 +358,9 @@ async def test_a_leader_that_has_not_written_a_topic_yet_has_not_marked_it(monke
         await members.write_markers(asked)  # it is deleted
 
 
+@pytest.mark.parametrize("later", [None, 0, 1], ids=["store away", "current", "replaced"])
 @pytest.mark.parametrize("asked", ["commit", "abort", "ended member", "holds", "offsets"])
-async def test_a_refusal_and_what_is_read_are_confirmed_by_the_log(asked: str) -> None:
+async def test_a_refusal_and_what_is_read_are_confirmed_by_the_store_or_the_log(asked: str, later: int | None) -> None:
     """The coordinator may have been moved to the other replica in sync without having heard of it."""
     async with cluster(ManualClock()) as running:
         member, broker, log = (
@@ -371,6 +372,8 @@ async def test_a_refusal_and_what_is_read_are_confirmed_by_the_log(asked: str) -
         end = log.ends.log_end_offset
         log.set_in_sync(InSync((9,), 2, 2))
         log.replica_fetched(9, end + 1)
+        peers: Any = broker.cluster
+        peers.epoch_in_store = 0 if later is None else log.leader_epoch + later
         unknown = [(MemberOpened(producer_id=1), 0)]
         work: dict[str, Coroutine[Any, Any, object]] = {
             "commit": commit(running, member, records=5),
@@ -386,7 +389,8 @@ async def test_a_refusal_and_what_is_read_are_confirmed_by_the_log(asked: str) -
             other.close()
         (found,) = await asyncio.gather(task, return_exceptions=True)
         assert isinstance(found, TxnAbortedError) == (asked == "commit")
-        assert log.ends.high_watermark == log.ends.log_end_offset == end + 1, "the other one has taken the entry"
+        entries = 0 if later == 0 else 1  # which the other one has taken
+        assert log.ends.high_watermark == log.ends.log_end_offset == end + entries
 
 
 async def test_an_open_member_and_what_one_reads_who_cannot_be_succeeded_need_no_entry() -> None:
