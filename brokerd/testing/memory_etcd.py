@@ -1,11 +1,14 @@
 """An etcd in memory: the calls of coordination over real gRPC, in the caller's event loop. Behaviour as in etcd's documentation of
-its v3 API; the contract test compares it with the real one. It keeps all history and nothing on disk, so it is for tests alone.
+its v3 API; the contract test compares it with the real one. It keeps all history and nothing on disk, so it is for tests and
+first looks alone. `python -m brokerd.testing.memory_etcd PORT` serves until the process that started it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -16,6 +19,7 @@ import grpc
 import grpc.aio
 
 from brokerd.coordination.v3 import etcd_pb2 as pb
+from brokerd.testing.processes import end_with_parent
 
 OPERATIONS_MAX = 128
 
@@ -246,3 +250,17 @@ def _stream(act: Callable[[Any], Any], request_type: Any) -> Any:
             yield response
 
     return grpc.stream_stream_rpc_method_handler(handle, request_type.FromString, lambda message: message.SerializeToString())
+
+
+async def _serve(port: int) -> None:
+    etcd = MemoryEtcd()
+    etcd.port = port
+    await etcd.start()
+    sys.stdout.write(f"etcd in memory ready on {etcd.address}\n")
+    sys.stdout.flush()
+    await asyncio.get_running_loop().create_future()
+
+
+if __name__ == "__main__":
+    end_with_parent(os.getppid())
+    asyncio.run(_serve(int(sys.argv[1])))

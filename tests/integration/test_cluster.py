@@ -304,11 +304,22 @@ def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster:
     read_all(cluster, sent)
 
 
-def test_the_example_for_one_machine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_etcd", [True, False])
+def test_the_example_for_one_machine(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *, has_etcd: bool) -> None:
     port = 20_000 + os.getpid() % 500 * 20  # below those that are given to anybody
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    path = os.environ["PATH"] if has_etcd else str(without_etcd(tmp_path_factory.mktemp("bin")))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{path}", "TMPDIR": str(tmp_path)}
     command = [str(ROOT / "examples" / "cluster.sh"), str(port)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "--- node 2 is back, and all of the 1000 records were read" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def without_etcd(directory: Path) -> Path:
+    """A directory of all commands but etcd."""
+    for each in map(Path, os.environ["PATH"].split(os.pathsep)):
+        for command in each.iterdir() if each.is_dir() else ():
+            if command.name != "etcd" and not (directory / command.name).is_symlink():
+                (directory / command.name).symlink_to(command)
+    return directory
