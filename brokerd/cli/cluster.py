@@ -13,7 +13,7 @@ from brokerd.cli.topic_lookup import with_nearest_name
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
-from brokerd.errors import ClientError, UnknownTopicOrPartitionError, counted, some_of
+from brokerd.errors import ClientError, UnknownTopicOrPartitionError, WireError, counted, some_of
 from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, address_of
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
 from brokerd.wire.v1.topics_pb2 import DrainNodeResponse, NamedPartition
@@ -173,6 +173,7 @@ def move_leader(args: argparse.Namespace) -> None:
 def elect_leaders(args: argparse.Namespace) -> None:
     """Lets the preferred leaders lead, the first replica of each partition. Raises BrokerdError, UsageError; also if one cannot."""
     _check_timeout(args)
+    refused: dict[tuple[str, int], WireError] = {}
     with connect_to_change(args) as client:
 
         def led_by_others() -> list[_Named]:
@@ -184,9 +185,15 @@ def elect_leaders(args: argparse.Namespace) -> None:
 
         found = led_by_others()
         due = [(name, one) for name, one in found if one.replicas[0] in one.isr and not one.target]
-        begun = {(name, one.partition) for name, one in due}
         for name, one in due:
-            client.reassign_partition(name, one.partition, one.replicas)
+            try:
+                client.reassign_partition(name, one.partition, one.replicas)
+            except WireError as error:
+                if error.retriable:
+                    raise
+                refused[name, one.partition] = error  # such as of a topic that the caller may only read
+        due = [(name, one) for name, one in due if (name, one.partition) not in refused]
+        begun = {(name, one.partition) for name, one in due}
         if args.wait:
             _wait(args, left, "TOPIC PARTITION")
     staying = [(name, one) for name, one in found if (name, one.partition) not in begun]
@@ -199,10 +206,15 @@ def elect_leaders(args: argparse.Namespace) -> None:
     lines = [f"{name}-{one.partition} {verb} led by node {one.replicas[0]}" for name, one in due]
     for name, one in staying:
         why = f"it moves to {listed(one.target)}" if one.target else f"node {one.replicas[0]} is not in sync"
+        if (name, one.partition) in refused:
+            why = refused[name, one.partition].message
         lines.append(
             f"{name}-{one.partition} stays {f'with node {one.leader}' if one.leader != NO_LEADER else 'without a leader'}: {why}"
         )
     show(args, document, lines or ["every partition is led by its preferred leader"])
+    if refused:
+        first = next(iter(refused.values()))
+        raise ClientError(f"{counted(len(refused), 'partition')} refused, the first one: {first.message}")
     if staying:
         raise ClientError(f"{counted(len(staying), 'partition')} cannot be led by the preferred leader now: try again later")
 

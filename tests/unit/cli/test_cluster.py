@@ -14,7 +14,7 @@ from brokerd.cli import cluster as command
 from brokerd.cli import main
 from brokerd.cli import topics as topics_command
 from brokerd.cli.parser import UsageError, parse
-from brokerd.errors import ClientError, NotLeaderError
+from brokerd.errors import ClientError, NotLeaderError, TopicAuthorizationFailedError
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2 as pb
 from brokerd.wire.v1 import topics_pb2
@@ -205,6 +205,35 @@ def test_preferred_leaders_that_cannot_lead_are_named(broker: FakeBroker, capsys
         ],
         "is_done": False,
     }
+
+
+def test_preferred_leaders_of_a_topic_that_is_refused_stop_no_others(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
+    topics = [
+        pb.TopicMetadata(
+            name=name, topic_id=name.encode() * 16, partitions=[pb.PartitionMetadata(leader=2, replicas=[1, 2], isr=[1, 2])]
+        )
+        for name in "ab"
+    ]
+
+    def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
+        (one,) = request.partitions
+        result = topics_pb2.PartitionReassignmentResult(name=one.name, partition=one.partition)
+        if one.name == "a":
+            result.error.CopyFrom(to_proto(TopicAuthorizationFailedError("you may not administer topic 'a'")))
+        return topics_pb2.AlterPartitionReassignmentsResponse(results=[result])
+
+    response = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=topics)
+    for name, answers in (("_Metadata", lambda _: response), ("_AlterPartitionReassignments", reassign)):
+        setattr(broker, name, answers)
+    with pytest.raises(ClientError, match="1 partition refused, the first one: you may not administer topic 'a'"):
+        run(broker, "cluster", "elect-leaders")
+    assert capsys.readouterr().out.splitlines() == [
+        "b-0 will be led by node 1",
+        "a-0 stays with node 2: you may not administer topic 'a'",
+    ]
 
 
 def test_what_stays_on_a_drained_node_is_an_error(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
