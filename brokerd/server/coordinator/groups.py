@@ -73,13 +73,14 @@ class Groups:
 
     async def renew(self, group_id: str) -> None:
         """Keeps a group from expiring while it is read. Recorded only if a quarter of the retention has passed since its last
-        commit, so most calls cost no write. Raises retriable errors."""
+        commit, so most calls cost no write: what is durable here, another coordinator knows as well. Raises retriable errors."""
         now_ms, ahead_ms = self._time.stamp_ms()
-        async with self.settled() as table:
-            group = table.groups.get(group_id)
+        group = self.table.groups.get(group_id)
         if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
             with contextlib.suppress(UnknownGroupError):  # deleted meanwhile
                 await self._recorded(lambda: self.table.renew(group_id, now_ms, ahead_ms))
+        else:
+            await self._log.durable()
 
     async def delete(self, group_id: str) -> int:
         """Deletes a group, durably on return; returns the number of offsets it had. Raises the errors of GroupTable.delete, and

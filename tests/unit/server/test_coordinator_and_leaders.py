@@ -43,13 +43,14 @@ from brokerd.server.coordinator.members import Members
 from brokerd.server.handlers import groups, transaction_admin, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
-from brokerd.wire.v1.coordinator_log_pb2 import HeldBack, MemberOpened
+from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, HeldBack, MemberOpened
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest
 from tests.support.clock import ManualClock
 from tests.support.inner_broker import PRINCIPAL, end_request
 from tests.support.inner_cluster import InnerCluster, cluster
 from tests.support.loop import one_turn
 from tests.support.transaction_bench import Execution
+from tests.support.wait import DEADLINE_S
 
 NAME = "app"
 
@@ -403,6 +404,21 @@ async def test_an_open_member_and_what_one_reads_who_cannot_be_succeeded_need_no
         log.set_in_sync(InSync((9,), 2, 2))
         (verified,) = (await broker.transactions.verify_members(VerifyMembersRequest(producer_ids=[member.producer_id]))).members
         assert verified.state == MEMBER_STATE_OPEN
+        assert log.ends.log_end_offset == end
+
+
+async def test_a_group_that_is_read_is_renewed_without_an_entry() -> None:
+    """Each of its readers asks for that every half minute."""
+    async with cluster(ManualClock()) as running:
+        broker, log = running.nodes[0].broker, running.nodes[0].logs.partitions.coordinator_log
+        assert log is not None
+        offset = CommittedOffset(topic_id=running.topic.id, partition=0, timestamp=broker.time.now_ms())
+        await broker.groups.commit("g", PRINCIPAL, [offset])
+        end = log.ends.log_end_offset
+        log.set_in_sync(InSync((9,), 2, 2))
+        async with asyncio.timeout(DEADLINE_S):
+            await broker.groups.renew("g")
+            await broker.groups.renew("nobody's")
         assert log.ends.log_end_offset == end
 
 
