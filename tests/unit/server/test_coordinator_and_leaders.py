@@ -310,8 +310,22 @@ async def test_a_partition_that_two_nodes_count_is_asked_for_again(monkeypatch: 
 
         with monkeypatch.context() as patch:
             patch.setattr(asked, "_freeze", both)
-            with pytest.raises(NotReadyError, match="is led by node 0, or by node 1"):
+            with pytest.raises(NotReadyError, match="is led by node 1, or by node 0"):
                 await commit(running, member)
+        await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_a_partition_that_another_node_counts_than_the_one_known_as_its_leader_is_asked_for_again() -> None:
+    """The coordinator's node has led it, and has not heard of the next leader. It would find nothing there that needs a marker."""
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        asked, tp = running.nodes[0].broker.transactions.leaders, running.tps[1]
+        running.leaders[tp] = 0
+        others = [one for one in running.tps if one != tp]
+        with pytest.raises(NotReadyError, match="is led by node 0, or by node 1"):
+            await asked.freeze([member.producer_id], others)
+        running.leaders[tp] = 1
         await commit(running, member)
         assert shown(running) == [1, 1, 1, 1]
 
