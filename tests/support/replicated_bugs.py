@@ -43,7 +43,7 @@ def it_reads_from_memory(put: Put) -> None:
     put(CoordinatorLog, "settled", settled)
 
 
-MUTANTS.instead("topics_are_deleted_of_which_it_has_not_heard", Members, "has_deleted", lambda _self, _topic_id: True, first=85)
+MUTANTS.instead("topics_are_deleted_of_which_it_has_not_heard", Members, "has_deleted", lambda _self, _topic_id: True, first=20)
 
 
 @bug(ProducerIds, "fill")
@@ -89,7 +89,7 @@ async def a_new_leader_shows_what_it_has(_settle: Any, self: Members) -> bool:
     return True
 
 
-@bug(Transactions, "_holds_in", first=40)
+@bug(Transactions, "_holds_in", first=60)
 def a_new_leader_is_told_of_no_commit(holds_in: Any, self: Transactions, asked: Any) -> Any:
     response = holds_in(self, asked)
     del response.commits[:]
