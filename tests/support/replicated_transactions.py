@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from unittest import mock
 from brokerd.cluster.changes import Transaction
 from brokerd.cluster.election import place
 from brokerd.cluster.image import Node
-from brokerd.cluster.keys import TopicEntry, encode
+from brokerd.cluster.keys import InSyncReplica, TopicEntry, encode
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG
 from brokerd.errors import NotReadyError, UnknownServerError
 from brokerd.ids import TopicIdPartition
@@ -348,9 +349,19 @@ class Simulation(replication_simulation.Simulation):
 
 @contextlib.contextmanager
 def steady_hashes() -> Iterator[None]:
-    """Sets of partitions have the same order in every process: a seed is a schedule, wherever it runs. All hashes are equal, which
-    is quick enough for a handful."""
-    with mock.patch.object(TopicIdPartition, "__hash__", tuple.__len__):
+    """Sets of partitions and of replicas have the same order in every process, and ids are the same ones: a seed is a schedule,
+    wherever it runs. All hashes are equal, which is quick enough for a handful."""
+    rng = random.Random(0)
+
+    def drawn() -> uuid.UUID:
+        return uuid.UUID(int=rng.getrandbits(128), version=4)
+
+    with (
+        mock.patch.object(TopicIdPartition, "__hash__", tuple.__len__),
+        mock.patch.object(InSyncReplica, "__hash__", tuple.__len__),
+        mock.patch("uuid.uuid4", drawn),
+        mock.patch("secrets.randbelow", rng.randrange),
+    ):
         yield
 
 

@@ -786,12 +786,12 @@ class Simulation:
             named = {replica.directory_id for replica in self.entries[tp].isr}
             if any(machine.disk.directory_id in named for machine in self.machines.values()):
                 continue
-            found = ((machine, disk) for machine in self.machines.values() for disk in machine.disks if disk.directory_id in named)
-            machine, disk = next(found)
-            if machine.process is not None:
-                self.crash(machine)
-            machine.disk = disk
-            changed.append(machine)
+            out = [(machine, disk) for machine in self.machines.values() for disk in machine.disks if disk.directory_id in named]
+            for machine, disk in out[:1]:  # none before the partition is made
+                if machine.process is not None:
+                    self.crash(machine)
+                machine.disk = disk
+                changed.append(machine)
         return changed
 
     def _check_dead(self) -> None:
