@@ -10,6 +10,7 @@ When all is quiet, nothing holds back a reader.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -56,7 +57,7 @@ class World(Protocol):
         """Its clock."""
 
 
-class Answers:
+class Answers(ABC):
     """What is recorded and what is told, compared with each other and with what was before."""
 
     def __init__(self, world: World) -> None:
@@ -125,17 +126,17 @@ class Answers:
         """For good."""
         return producer_id in self.ended and self._is_durable(self.ended[producer_id])
 
+    @abstractmethod
     def _newest(self) -> int:
         """Where the event stands that is recorded now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_durable(self, index: int) -> bool:
         """True if no crash takes back what stands there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check_markers(self, committed: CommitPrepared) -> None:
         """A commit is answered: its markers are durable."""
-        raise NotImplementedError
 
     # --- told
 

@@ -20,6 +20,7 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
+from brokerd.datadir.topic_store import COORDINATOR_LOG
 from brokerd.errors import CoordinationError, DataDirectoryError, NotLeaderError, NotReadyError
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import OpenMembersRequest, OpenMembersResponse
@@ -513,5 +514,21 @@ def test_a_node_that_joins_takes_over_the_log_time(caplog: pytest.LogCaptureFixt
             assert "ahead of this node's" in caplog.text
         async with machines.node(2) as two:
             assert abs(SystemClock().wall_ms() - two.broker.time.now_ms()) < 60_000, "alone, it keeps that"
+
+    run(scenario)
+
+
+def test_the_store_says_who_is_the_coordinator_and_silence_is_no_word() -> None:
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one, client_of(one) as client:
+            await init_producer_id(client)  # the log exists
+            cluster = cluster_of(one)
+            entry = cluster.partition(COORDINATOR_LOG)
+            assert entry is not None
+            assert await cluster.is_current_coordinator(entry.leader_epoch)
+            assert not await cluster.is_current_coordinator(entry.leader_epoch - 1), "as one that was replaced asks"
+            await machines.etcd.stop()
+            assert not await cluster.is_current_coordinator(entry.leader_epoch)
+            await machines.etcd.start()
 
     run(scenario)
