@@ -167,7 +167,7 @@ class TransactionCoordinator:
     def commit(self, principal: str, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         """Decides a commit. `held`: the listed members' open data at this moment.
 
-        Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError by the table;
+        Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError, NotReadyError by the table;
         TransactionalIdAuthorizationFailedError; InvalidRequestError; PolicyViolationError.
         """
         state = self._state_for(principal, asked)

@@ -8,8 +8,8 @@
     commit         | done, if one of | after the markers:                   | after the markers of what is prepared:
                    | the last few    | another write of a known run, any    | prepare, if no member was told that it is too
                    | commits; else   | rows: TXN_CONFLICT; other totals:    | late, and all are open, of this execution, and
-                   | PRODUCER_FENCED | REPLAY_MISMATCH; else done, and its  | have durably what they report; else TXN_ABORTED
-                   |                 | run is known                         |
+                   | PRODUCER_FENCED | REPLAY_MISMATCH; else done, and its  | have durably what they report; else TXN_ABORTED,
+                   |                 | run is known                         | or NOT_READY if a node did not say what they have
     abort          | no effect       | ALREADY_COMMITTED, no effect         | the listed members that are open in this execution
     heartbeat      | INVALID_TXN_STATE                                      | open members only, else INVALID_TXN_STATE
     expiry         | none is open    | none is open                         | abort of the whole execution
@@ -37,6 +37,7 @@ from brokerd.errors import (
     AlreadyCommittedError,
     Fate,
     InvalidTxnStateError,
+    NotReadyError,
     ProducerFencedError,
     ReplayMismatchError,
     TxnAbortedError,
@@ -91,6 +92,7 @@ class Held(NamedTuple):
 
     members: Mapping[int, HeldData]
     missing: Collection[TopicIdPartition] = ()  # partitions named by the driver whose topics are deleted
+    silent: Collection[int] = ()  # nodes that did not answer; one of them may lead a partition in place of the node that did
 
 
 class Progress(Enum):
@@ -173,7 +175,7 @@ class TransactionalIdState:
     def decide_commit(self, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         """Decides a commit; `held` is the listed members' open data.
 
-        Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError.
+        Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError, NotReadyError.
         """
         if asked.txn_version < self.last_version:
             self._check_earlier(asked)
@@ -300,13 +302,20 @@ class TransactionalIdState:
                 raise self._aborted(asked, f"producer {report.producer_id} {problem}")
         seen: set[int] = set()
         for report in asked.members:
+            if report.producer_id in seen:
+                raise self._aborted(asked, f"producer {report.producer_id} is listed twice")
+            seen.add(report.producer_id)
+        for report in asked.members:
             found = held.members.get(report.producer_id, HeldData(0, True))
             problem = _problem(report, found, may_miss=bool(held.missing))
-            if report.producer_id in seen:
-                problem = "is listed twice"
+            if problem and held.silent:
+                nodes = ", ".join(map(str, held.silent))
+                raise NotReadyError(
+                    f"{self._subject(asked)}: producer {report.producer_id} {problem}, but node {nodes} does not answer: retry",
+                    fate=Fate.NOT_APPENDED,
+                )
             if problem:
                 raise self._aborted(asked, f"producer {report.producer_id} {problem}")
-            seen.add(report.producer_id)
 
     def _why_not_open(self, report: TransactionMember, execution: Execution) -> str:
         """Why this is no open member of the execution; empty if it is one."""

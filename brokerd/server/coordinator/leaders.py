@@ -85,7 +85,8 @@ class Leaders:
 
     async def freeze(self, producer_ids: Collection[int], partitions: Iterable[TopicIdPartition]) -> Frozen:
         """Freezes members at all leaders. Those of `partitions` must answer, so that nothing is missing; members may have data
-        elsewhere only if nobody knows of it, which is void then. Raises InvalidRequestError if a topic has no such partition;
+        elsewhere only if nobody knows of it, which is void then. Of the others those that do not answer are named: this node may
+        take one of them for no leader that is one. Raises InvalidRequestError if a topic has no such partition;
         NotReadyError and others if a leader does not answer, having frozen some.
         """
         named = list(partitions)
@@ -105,6 +106,7 @@ class Leaders:
         sums: dict[int, HeldData] = {}
         held_back: list[HeldBack] = []
         counted_at: dict[TopicIdPartition, int] = {}
+        silent: list[int] = []
         for node_id, answered in zip(nodes, found, strict=True):
             if isinstance(answered, WireError):
                 if node_id in required and isinstance(answered, NotLeaderError | UnknownTopicIdError):
@@ -112,7 +114,7 @@ class Leaders:
                     raise NotReadyError(f"node {node_id}: {answered.message}: retry", fate=Fate.NOT_APPENDED) from answered
                 if node_id in required:
                     raise answered
-                logger.debug("node %d was not asked about members: %s", node_id, answered)
+                silent.append(node_id)
                 continue
             for response in answered:
                 held_back += response.held_back
@@ -127,7 +129,7 @@ class Leaders:
                     known = sums.get(one.producer_id, HeldData(0, True))
                     sums[one.producer_id] = HeldData(known.records + one.records, known.is_durable and one.is_durable)
         # Those deleted meanwhile too: some of the answers lack their records.
-        return Frozen(Held(sums, [tp for tp in named if not self._is_known(tp)]), held_back)
+        return Frozen(Held(sums, [tp for tp in named if not self._is_known(tp)], silent), held_back)
 
     async def _freeze(
         self, node_id: int, producer_ids: list[int], tps: Sequence[TopicIdPartition]

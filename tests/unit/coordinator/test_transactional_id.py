@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
-from brokerd.coordinator.transactional_id import EARLIER_MAX, REPEATS_MAX, Progress
+from brokerd.coordinator.transactional_id import EARLIER_MAX, REPEATS_MAX, Held, Progress
 from brokerd.errors import (
     AlreadyCommittedError,
     Fate,
     InvalidRequestError,
     InvalidTxnStateError,
+    NotReadyError,
     ProducerFencedError,
     ReplayMismatchError,
     TxnAbortedError,
@@ -21,10 +24,12 @@ from tests.support.transaction_bench import (
     FIRST_PRODUCER_ID,
     ID,
     NOTHING,
+    PRINCIPAL,
     TIMEOUT_MS,
     TransactionBench,
     execution,
     partition,
+    summed,
     totals,
 )
 
@@ -194,6 +199,17 @@ def test_a_commit_that_does_not_hold_changes_nothing(
     assert "run the batch again" in raised.value.message
     assert len(bench.log) == before
     assert bench.commit_all(bench.end_request(ONE, {"a": 3})) is Progress.COMPLETE
+
+
+@pytest.mark.parametrize(("reported", "error"), [(3, None), (4, NotReadyError), (2, NotReadyError)])
+def test_records_are_missing_only_once_all_nodes_have_answered(
+    bench: TransactionBench, reported: int, error: type[Exception] | None
+) -> None:
+    write(bench, "a", ONE, 3)
+    held = Held(summed(bench.data.values()), silent=[7])
+    asked = bench.end_request(ONE, {"a": reported}).asked
+    with pytest.raises(error, match="node 7 does not answer") if error is not None else nullcontext():
+        bench.coordinator.commit(PRINCIPAL, asked, held)
 
 
 def test_records_of_several_partitions_are_added_up(bench: TransactionBench) -> None:

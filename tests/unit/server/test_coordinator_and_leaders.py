@@ -330,6 +330,17 @@ async def test_a_partition_that_another_node_counts_than_the_one_known_as_its_le
         assert shown(running) == [1, 1, 1, 1]
 
 
+async def test_a_node_that_does_not_answer_is_named_though_it_leads_nothing_that_the_driver_names() -> None:
+    """This node may not have heard that it does."""
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        asked, at_node_0 = running.nodes[0].broker.transactions.leaders, running.tps[::2]
+        running.loses = lambda _node_id, name: name == "FreezeMembers"
+        assert list((await asked.freeze([member.producer_id], at_node_0)).held.silent) == [1]
+        running.loses = lambda _node_id, _name: False
+        assert list((await asked.freeze([member.producer_id], at_node_0)).held.silent) == []
+
+
 async def test_a_topic_that_the_coordinator_has_not_written_yet_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster(ManualClock()) as running:
         member = await begin(running)
