@@ -63,7 +63,9 @@ class LogPromises(Promises):
                     continue
                 event = event_of(record)
                 if not isinstance(event, StateBegins | StateEnds):
-                    self._world.decided.recorded(record.transactional_id, event, record.timestamp - START_WALL_MS)
+                    decided, at_ms = self._world.decided, record.timestamp - START_WALL_MS
+                    decided.epoch = batch.header.leader_epoch
+                    decided.recorded(record.transactional_id, event, at_ms)
 
 
 class RowPromises(Promises):
@@ -140,6 +142,8 @@ class Decisions(Answers):
         self._sim = sim
         self._count = 0
         self._teller: Process
+        self.epoch = 0  # in which the event at hand was decided
+        self._signs: dict[tuple[str, int, str], list[tuple[int, int]]] = {}  # all: epoch and time
         self.groups = GroupPromises()
 
     # --- recorded
@@ -179,7 +183,16 @@ class Decisions(Answers):
 
     def _sign(self, request: Request, asked_ms: int) -> None:
         if self._sim.leader(COORDINATOR_LOG) is self._teller:
+            self.epoch = self._sim.entries[COORDINATOR_LOG].leader_epoch
             super()._sign(request, asked_ms)
+
+    def _add_sign(self, key: tuple[str, int, str], at_ms: int) -> None:
+        self._signs.setdefault(key, []).append((self.epoch, at_ms))
+
+    def _last_sign_ms(self, key: tuple[str, int, str], at_ms: int) -> int:
+        """One that has been replaced, and does not know it, does not hear what its successor hears. If it leads again, what it has
+        decided meanwhile may stand."""
+        return max(sign_ms for epoch, sign_ms in self._signs[key] if epoch <= self.epoch and sign_ms <= at_ms)
 
     # --- visible
 

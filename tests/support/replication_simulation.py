@@ -641,7 +641,7 @@ class Simulation:
 
     def _store_comes_back(self) -> None:
         self.is_store_down = False
-        for process in {owner for owner in self._leases.values() if owner is not None}:
+        for process in dict.fromkeys(owner for owner in self._leases.values() if owner is not None):
             self._end_leases(process, LEASE_MS)
 
     def _break_stream(self) -> None:

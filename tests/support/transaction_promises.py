@@ -85,25 +85,29 @@ class Answers(ABC):
         if isinstance(event, MemberOpened):
             assert event.producer_id not in self.opened, f"producer id {event.producer_id} is given twice"
             self.opened[event.producer_id] = (index, name, event)
-            self.signs[key_of(name, event)] = max(since_ms, self.signs.get(key_of(name, event), since_ms))
+            self._add_sign(key_of(name, event), since_ms)
             self.begun.setdefault(key_of(name, event), since_ms)
         elif isinstance(event, MembersAborted):
             for producer_id in event.producer_ids:
-                self._check_may_end(name, producer_id)
+                self._check_may_end(name, producer_id, since_ms)
                 self.ended[producer_id] = index
         elif isinstance(event, CommitPrepared):
             self._prepared(name, event, index)
         elif isinstance(event, VersionRepeated):
             self.repeats.append((index, name, _execution(event)))
 
-    def _check_may_end(self, name: str, producer_id: int) -> None:
+    def _check_may_end(self, name: str, producer_id: int, at_ms: int) -> None:
         _, owner, member = self.opened[producer_id]
         assert owner == name
-        silent_ms = self._world.now_ms - max(self.signs[key_of(name, member)], self.started_ms)
-        age_ms = self._world.now_ms - max(self.begun[key_of(name, member)], self.started_ms)
+        silent_ms = at_ms - max(self._last_sign_ms(key_of(name, member), at_ms), self.started_ms)
+        age_ms = at_ms - max(self.begun[key_of(name, member)], self.started_ms)
         is_expired = silent_ms >= TIMEOUT_MS or age_ms >= AGE_MAX_MS
         assert producer_id in self.asked_to_abort or is_expired, f"member {producer_id} ends without a reason"
         assert producer_id not in self.ended, f"member {producer_id} ends twice"
+
+    def _last_sign_ms(self, key: tuple[str, int, str], _at_ms: int) -> int:
+        """When who decided at a time had heard of an execution last."""
+        return self.signs[key]
 
     def _prepared(self, name: str, event: CommitPrepared, index: int) -> None:
         version = event.txn_version
@@ -243,7 +247,10 @@ class Answers(ABC):
             assert isinstance(request, InitProducerIdRequest | HeartbeatRequest)
             key = key_of(request.transactional_id, request)
         if key is not None:
-            self.signs[key] = max(self.signs.get(key, 0), asked_ms)
+            self._add_sign(key, asked_ms)
+
+    def _add_sign(self, key: tuple[str, int, str], at_ms: int) -> None:
+        self.signs[key] = max(self.signs.get(key, 0), at_ms)
 
 
 class Promises(Answers):
