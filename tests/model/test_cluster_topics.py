@@ -87,7 +87,7 @@ def a_topic_is_created_though_its_partitions_were_swept(put: Put) -> None:
     put(changes, "create_topic", careless)
 
 
-@MUTANTS.add
+@MUTANTS.rare(650)
 def the_last_partitions_are_swept_first(put: Put) -> None:
     original = changes.sweep
     put(changes, "sweep", lambda *args: original(*args)[::-1])

@@ -92,7 +92,7 @@ def the_controller_does_not_compare(_compare: Any, self: Store, key: str, _mod_r
     return True
 
 
-@bug(Simulation, "acknowledge")
+@bug(Simulation, "acknowledge", first=1_630)
 def one_that_joins_does_not_count(acknowledge: Any, self: Simulation, leader: Process, tp: Any) -> None:
     leader.leading[tp].joining.clear()
     acknowledge(self, leader, tp)

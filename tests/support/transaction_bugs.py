@@ -127,7 +127,7 @@ def data_is_acknowledged_before_it_is_durable(write: Any, self: PartitionCore, a
 
 
 # A task that reports it before it is acknowledged would be believed.
-@mutant
+@rare(850)
 def a_commit_takes_data_that_is_not_durable(put: Put) -> None:
     async def at_once(_self: Members, _tps: object, _producer_ids: object) -> None:
         pass
@@ -139,7 +139,7 @@ def a_commit_takes_data_that_is_not_durable(put: Put) -> None:
 # --- markers
 
 
-MUTANTS.instead("a_commit_holds_nothing_back", Members, "hold", lambda _self, _name, _version, _tp, _first: None, first=84)
+MUTANTS.instead("a_commit_holds_nothing_back", Members, "hold", lambda _self, _name, _version, _tp, _first: None, first=740)
 
 
 @bug(Leaders, "write_markers")
@@ -152,7 +152,7 @@ async def markers_of_a_commit_count_one_by_one(write: Any, self: Leaders, name: 
     await writing
 
 
-@bug(Members, "write_markers", first=210)
+@bug(Members, "write_markers", first=2_090)
 async def markers_of_a_failed_attempt_are_not_waited_for(write: Any, self: Members, asked: Any) -> Any:
     held = {producer_id for producer_ids in self._partitions.values() for producer_id in producer_ids}
     if held.isdisjoint((*asked.committed_producer_ids, *asked.aborted_producer_ids)):
@@ -191,7 +191,7 @@ async def a_deleted_topic_is_waited_for(freeze: Any, self: Leaders, producer_ids
 # --- recovery
 
 
-MUTANTS.instead("a_recovery_holds_nothing_back", CoordinatorHost, "_hold", lambda _self, _transactions: None, first=301)
+MUTANTS.instead("a_recovery_holds_nothing_back", CoordinatorHost, "_hold", lambda _self, _transactions: None, first=2_160)
 
 
 @bug(Transactions, "_record_of")
@@ -216,7 +216,7 @@ def open_members_are_presumed_aborted(_original: Any, self: TransactionCoordinat
     return [pid for pid in producer_ids if pid not in prepared]
 
 
-@bug(TransactionCoordinator, "presumed_aborted", first=467)
+@bug(TransactionCoordinator, "presumed_aborted", first=2_570)
 def prepared_members_are_presumed_aborted(_original: Any, self: TransactionCoordinator, producer_ids: Iterable[int]) -> Any:
     return [pid for pid in producer_ids if pid not in self.open_members]
 
