@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from brokerd.cli.output import NONE, cluster_text, dashed, fields, known, listed, note, placed, show, table
@@ -202,21 +202,25 @@ def elect_leaders(args: argparse.Namespace) -> None:
         "staying": [{"topic": name, "partition": one.partition, "leader": known(one.leader)} for name, one in staying],
         "is_done": args.wait,
     }
+    lines = _election_lines(args, due, staying, refused)
+    show(args, document, lines or ["every partition is led by its preferred leader"])
+    if staying:
+        why = next((error.message for error in refused.values()), "try again later")
+        raise ClientError(f"{counted(len(staying), 'partition')} cannot be led by the preferred leader now: {why}")
+
+
+def _election_lines(
+    args: argparse.Namespace, due: Iterable[_Named], staying: Iterable[_Named], refused: Mapping[tuple[str, int], WireError]
+) -> list[str]:
     verb = "is" if args.wait else "will be"
     lines = [f"{name}-{one.partition} {verb} led by node {one.replicas[0]}" for name, one in due]
     for name, one in staying:
         why = f"it moves to {listed(one.target)}" if one.target else f"node {one.replicas[0]} is not in sync"
         if (name, one.partition) in refused:
             why = refused[name, one.partition].message
-        lines.append(
-            f"{name}-{one.partition} stays {f'with node {one.leader}' if one.leader != NO_LEADER else 'without a leader'}: {why}"
-        )
-    show(args, document, lines or ["every partition is led by its preferred leader"])
-    if refused:
-        first = next(iter(refused.values()))
-        raise ClientError(f"{counted(len(refused), 'partition')} refused, the first one: {first.message}")
-    if staying:
-        raise ClientError(f"{counted(len(staying), 'partition')} cannot be led by the preferred leader now: try again later")
+        leader = f"with node {one.leader}" if one.leader != NO_LEADER else "without a leader"
+        lines.append(f"{name}-{one.partition} stays {leader}: {why}")
+    return lines
 
 
 def _node_ids(args: argparse.Namespace) -> tuple[int, ...]:

@@ -228,7 +228,7 @@ def test_preferred_leaders_of_a_topic_that_is_refused_stop_no_others(
     response = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=topics)
     for name, answers in (("_Metadata", lambda _: response), ("_AlterPartitionReassignments", reassign)):
         setattr(broker, name, answers)
-    with pytest.raises(ClientError, match="1 partition refused, the first one: you may not administer topic 'a'"):
+    with pytest.raises(ClientError, match="cannot be led by the preferred leader now: you may not administer topic 'a'"):
         run(broker, "cluster", "elect-leaders")
     assert capsys.readouterr().out.splitlines() == [
         "b-0 will be led by node 1",
