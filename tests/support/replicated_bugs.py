@@ -28,12 +28,12 @@ mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
 # --- a coordinator that was replaced
 
 
-@bug(CoordinatorLog, "confirmed", first=105)
+@bug(CoordinatorLog, "confirmed", first=115)
 async def it_answers_from_memory(_original: Any, self: CoordinatorLog) -> None:
     await self.durable()
 
 
-@rare(105)
+@rare(115)
 def it_reads_from_memory(put: Put) -> None:
     @asynccontextmanager
     async def settled(log: CoordinatorLog) -> AsyncIterator[None]:
@@ -80,10 +80,10 @@ async def markers_are_written_for_a_decision_that_is_not_replicated(finish: Any,
 # --- what members append, and what readers see
 
 
-MUTANTS.instead("a_late_batch_is_taken_after_the_freeze", Members, "_take_back", lambda _self, _producer_ids: None)
+MUTANTS.instead("a_late_batch_is_taken_after_the_freeze", Members, "_take_back", lambda _self, _producer_ids: None, first=20)
 
 
-@bug(Members, "settle")
+@bug(Members, "settle", first=20)
 async def a_new_leader_shows_what_it_has(_settle: Any, self: Members) -> bool:
     self.partitions.release([("", one) for one in self.partitions.of_clients()])
     return True

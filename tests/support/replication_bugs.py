@@ -69,7 +69,7 @@ def a_follower_believes_more_than_it_has(_original: Any, self: LogEnds, high_wat
     return (LogEnd.HIGH_WATERMARK,)
 
 
-@bug(ReplicaChanges, "_promise")
+@bug(ReplicaChanges, "_promise", first=30)
 def an_epoch_is_not_durable_before_its_first_batch(_original: Any, _self: ReplicaChanges, _epochs: Any) -> Any:
     yield lambda: None
 
@@ -104,7 +104,7 @@ def logs_are_compared_by_their_last_epochs_alone(put: Put) -> None:
     put(serving, "divergence", divergence)
 
 
-@rare(440)
+@rare(465)
 def a_cut_ignores_the_epochs_of_the_follower(put: Put) -> None:
     put(copying, "cut_offset", lambda _epochs, log_end_offset, common: min(common.end_offset, log_end_offset))
 
@@ -129,7 +129,7 @@ def who_leaves_is_not_counted_before_it_is_decided(proposal: Any, self: Any, *ar
     return found
 
 
-@bug(LedPartition, "_count")
+@bug(LedPartition, "_count", first=30)
 def who_joins_is_not_counted_before_it_is_decided(count: Any, self: Any) -> None:
     joining, self._joining = self._joining, None
     count(self)
@@ -143,7 +143,7 @@ def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args
     return proposal(self, *args)  # type: ignore[no-any-return]
 
 
-@bug(LedPartition, "_counts", first=140)
+@bug(LedPartition, "_counts", first=165)
 def an_emptied_disk_counts_for_the_one_that_is_in_sync(_original: Any, self: Any, follower: Follower) -> bool:
     return follower.replica.node_id not in self._is_lost
 
@@ -164,7 +164,7 @@ def _joins(self: Any, node: Node, wanted: int) -> bool:
     return bool(follower.durable_end >= wanted)
 
 
-@bug(LedPartition, "_joins")
+@bug(LedPartition, "_joins", first=35)
 def a_follower_joins_below_the_high_watermark(_original: Any, self: Any, node: Node) -> bool:
     return _joins(self, node, self.partition.core.epoch_start_offset)
 
@@ -211,7 +211,7 @@ def an_emptied_disk_is_elected(put: Put) -> None:
     put(assignments, "_is_in_sync", lambda *_: True)
 
 
-@mutant
+@rare(40)
 def a_leader_that_is_gone_keeps_the_partition(put: Put) -> None:
     def patient(entry: PartitionEntry, nodes: Nodes) -> PartitionEntry | None:
         return elect(entry, nodes) if entry.leader in nodes or entry.leader == NO_LEADER else None
@@ -232,7 +232,7 @@ def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: Replicate
     return snapshot_at(self, offset)._replace(producers={})
 
 
-@bug(Membership, "look_again", first=1670)
+@bug(Membership, "look_again", first=1720)
 async def a_copy_that_has_begun_anew_is_forgotten(_original: Any, _self: Membership) -> None:
     pass
 
