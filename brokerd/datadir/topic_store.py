@@ -145,13 +145,14 @@ class TopicStore:
         return sum(topic.partition_count for topic in self._by_name.values() if not _is_internal(topic))
 
     def put(self, topic: Topic) -> Steps[None]:
-        """Adds or replaces a topic; the change is invisible until durable. On StorageError nothing has changed, but with fate
+        """Adds or replaces a topic, also one of another name; the change is invisible until durable. On StorageError nothing has changed, but with fate
         UNKNOWN the change may appear after a restart.
 
         Only one `put` or `remove` may be in progress at a time.
         """
         try:
-            yield self._job({**self._by_name, topic.name: topic}, self.deleting)
+            others = {name: other for name, other in self._by_name.items() if other.id != topic.id}
+            yield self._job({**others, topic.name: topic}, self.deleting)
         except OSError as error:
             unsynced = "it is unchanged, but the change may appear after a restart unless another topic change follows"
             raise _write_error(error, f"topic '{topic.name}'", unsynced) from error
@@ -183,6 +184,9 @@ class TopicStore:
         self.deleting.discard(topic_id)
 
     def _put(self, topic: Topic) -> None:
+        before = self._by_id.get(topic.id)
+        if before is not None and before.name != topic.name:
+            del self._by_name[before.name]
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
 

@@ -2,7 +2,7 @@
 
 Runs only at an operator's request, and only on files that are missing or damaged; a damaged file is kept as `<name>.damaged`.
 Epochs, which must never be reused, continue far above all that are found. Topic names and settings are not in the logs: they are
-lost.
+lost, except where a cluster has them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
 from brokerd.datadir.node_epoch import create_node_epoch, find_node_epoch
-from brokerd.datadir.node_state import CLEAN_KIND, FORMAT_VERSION, META_KIND, create_meta
+from brokerd.datadir.node_state import CLEAN_KIND, FORMAT_VERSION, META_KIND, Meta, create_meta, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, topic_name_problem
@@ -60,7 +60,9 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
             )
         if names and TOPICS not in lost:
             raise DataDirectoryError(f"the file {TOPICS} is in order: names can be given only while it is lost")
-        topics = _topics(files, partitions, names) if TOPICS in lost else []
+        meta = read_meta(files) if META not in lost else None
+        is_partial = meta is not None and bool(meta.cluster_name)
+        topics = _topics(files, partitions, names, is_partial=is_partial) if TOPICS in lost else []
         seen_epoch = _largest_epoch(files)
         for name in set(lost) & set(files.listdir()):
             files.rename(name, name + _DAMAGED_SUFFIX)
@@ -78,10 +80,12 @@ def _is_lost(files: Files, read: Callable[[Files], object]) -> bool:
     return False
 
 
-def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str, str]) -> list[Topic]:
-    ids = {tp.topic_id for tp in partitions}
-    own = [COORDINATOR] if COORDINATOR.id in ids else []
-    ids.discard(COORDINATOR.id)
+def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str, str], *, is_partial: bool) -> list[Topic]:
+    """`is_partial`: other nodes may have the partitions that are not here."""
+    here: dict[bytes, list[int]] = {}
+    for tp in sorted(partitions):
+        here.setdefault(tp.topic_id, []).append(tp.partition)
+    ids = here.keys() - {COORDINATOR.id}
     unknown = sorted(set(names) - {topic_id.hex() for topic_id in ids})
     if unknown:
         raise DataDirectoryError(
@@ -98,7 +102,9 @@ def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str
             raise DataDirectoryError(f"'{topic.name}' cannot be a topic's name: {problem}")
     if len({topic.name for topic in topics}) != len(topics):
         raise DataDirectoryError("two topics would have the same name: give each its own")
-    return sorted([*topics, *own])
+    if COORDINATOR.id in here:
+        topics.append(COORDINATOR)
+    return sorted(topic._replace(held=tuple(here[topic.id])) if is_partial else topic for topic in topics)
 
 
 def _write(files: Files, lost: list[str], topics: list[Topic], seen_epoch: int) -> list[Finding]:
@@ -115,7 +121,7 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen_epoch: int) 
         notes.append((NODE_EPOCH, f"the node epoch continues at {epoch}; the last one known is {seen_epoch}"))
     if META in lost:
         meta = create_meta(files, 0)
-        notes.append((META, f"the cluster has a new id, {meta.cluster_id}, and this is node {meta.node_id}"))
+        notes.append((META, f"the cluster has a new id, {meta.cluster_id}, and this is its only node, {meta.node_id}"))
     return [Finding(Severity.NOTE, name, text) for name, text in notes]
 
 

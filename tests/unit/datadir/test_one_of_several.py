@@ -20,6 +20,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.core import InSync, Role
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_state import Snapshot
@@ -170,6 +171,26 @@ def test_the_doctor_knows_what_a_directory_holds(tmp_path_factory: pytest.TempPa
     run_here(manager.changes.hold(TOPIC, [1, 2]))
     manager.close()
     assert check_data_dir(path) == []
+
+
+def test_lost_topics_come_back_as_the_cluster_has_them_and_only_those_here(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("node")
+    manager = opened(RealFiles(str(path)))
+    run_here(manager.changes.hold(TOPIC, [1, 3]))
+    manager.close()
+    (path / "topics").unlink()
+    rebuild_lost(str(path), {})
+    manager = opened(RealFiles(str(path)))
+    (topic,) = manager.topics.list()
+    assert (topic.name, topic.partitions_here) == (f"recovered-{TOPIC.id.hex()}", (1, 3))
+    run_here(manager.changes.hold(TOPIC, []))
+    assert manager.topics.list() == [TOPIC._replace(held=(1, 3))]
+    assert not manager.topics.has(topic.name)
+    manager.close()
+    manager = opened(RealFiles(str(path)))
+    assert manager.topics.list() == [TOPIC._replace(held=(1, 3))]
+    manager.close()
+    assert not (path / TopicIdPartition(TOPIC.id, 0).directory_name).exists()
 
 
 def test_a_start_gives_no_roles_and_uses_up_no_epochs(files: MemoryFiles) -> None:
