@@ -5,7 +5,7 @@
     lease.py   keeps a lease alive, and says once when it is lost
     v3/        generated from proto/
 
-What the keys mean does not belong here (cluster/). Not called yet: a broker knows only itself.
+What the keys mean does not belong here (cluster/).
 """
 
 from brokerd import wire as wire  # before gRPC: see there

@@ -145,8 +145,8 @@ class TopicStore:
         return sum(topic.partition_count for topic in self._by_name.values() if not _is_internal(topic))
 
     def put(self, topic: Topic) -> Steps[None]:
-        """Adds or replaces a topic, also one of another name; the change is invisible until durable. On StorageError nothing has changed, but with fate
-        UNKNOWN the change may appear after a restart.
+        """Adds a topic, or replaces the one of its id; the change is invisible until durable. On StorageError nothing has changed,
+        but with fate UNKNOWN the change may appear after a restart.
 
         Only one `put` or `remove` may be in progress at a time.
         """

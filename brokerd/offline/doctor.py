@@ -47,9 +47,9 @@ from brokerd.storage.names import (
 from brokerd.storage.segment_walk import batches_of
 
 _CONSEQUENCES = {
-    META: "`--rebuild-lost` gives the cluster a new id and this node the id 0; nothing else depends on them, if it is a node alone. "
-    "One of several cannot come back to its cluster without this file: start it with an empty directory, which gets its copies from "
-    "the other nodes. Rebuild only what has no other copy: it is a node alone then, from which the records can be read.",
+    META: "`--rebuild-lost` gives the cluster a new id and this node the id 0; for a node alone nothing else depends on them. "
+    "One of several cannot come back to its cluster without this file: start it with an empty directory, and it gets its copies "
+    "from the other nodes. Rebuild only what has no other copy: it is a node alone then, from which the records can be read.",
     NODE_EPOCH: "`--rebuild-lost` continues far above the last known one, and loses nothing.",
     TOPICS: "All records are intact, but only this file holds names and settings of topics; a damaged file can still be read by "
     "eye. `--rebuild-lost --name ID=NAME ...` restores the names, where ID is the first 32 digits of a partition's directory. "

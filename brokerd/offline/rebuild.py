@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
 from brokerd.datadir.node_epoch import create_node_epoch, find_node_epoch
-from brokerd.datadir.node_state import CLEAN_KIND, FORMAT_VERSION, META_KIND, Meta, create_meta, read_meta
+from brokerd.datadir.node_state import CLEAN_KIND, FORMAT_VERSION, META_KIND, create_meta, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, topic_name_problem
