@@ -32,8 +32,8 @@ class PartitionTable:
         self.elects_itself = elects_itself
         self.node_id = -1  # set when the data directory is opened
         self.leads = 0  # how often this node has begun to lead partitions
-        # Node id and epoch of a leader as the cluster has it; -1 = unknown.
-        self.leader_in_cluster: Callable[[TopicIdPartition], tuple[int, int]] = lambda _: (NO_LEADER, NO_EPOCH)
+        # Node id and epoch of a leader as the cluster has it, -1 = unknown; and why there can be none now, if it is known.
+        self.leader_in_cluster: Callable[[TopicIdPartition], tuple[int, int, str]] = lambda _: (NO_LEADER, NO_EPOCH, "")
         self.on_role: Callable[[Partition], None] = lambda _: None  # called when a partition has got another role or epoch
         self._partitions: dict[TopicIdPartition, ReplicatedPartition] = {}
 
@@ -155,8 +155,8 @@ class PartitionTable:
             partition.producers.bound_forgotten(limit)
 
     def _not_leader(self, problem: str, tp: TopicIdPartition, known_epoch: int = NO_EPOCH) -> NotLeaderError:
-        leader, epoch = self.leader_in_cluster(tp)
-        text = f"{problem}: fetch new metadata"
+        leader, epoch, why_none = self.leader_in_cluster(tp)
+        text = f"{problem}: {why_none or 'fetch new metadata'}"
         return NotLeaderError(text, current_leader=leader, current_leader_epoch=max(epoch, known_epoch))
 
     def _other_epoch(self, partition: Partition, epoch: int) -> FencedLeaderEpochError | UnknownLeaderEpochError:

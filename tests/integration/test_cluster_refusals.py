@@ -146,6 +146,7 @@ def test_a_node_id_that_is_in_use(cluster: Cluster, tmp_path: Path) -> None:
     code, said = start(tmp_path / "new", NAME, cluster.coordination, 2)
     assert code == 1
     assert f"node id 2 is in use by {cluster.nodes[2].bootstrap_servers}, with another data directory: set another node.id" in said
+    assert files(tmp_path / "new") == {}
     assert cluster.leader("orders", 1) == 2
     assert len(cluster.topic("orders").rows()) == 40
 
@@ -162,6 +163,8 @@ def test_what_had_its_only_copy_on_a_lost_disk_is_said(terminal: Terminal) -> No
         cluster.restart(owner)
         lost = f"no copy with all records is alive: they are on node {owner}'s former directory; put it back, or delete the topic"
         wait_until(lambda: f"  orders-0 has no leader at present: {lost}\n" in terminal.run("cluster", "status")[1])
+        code, _, err = terminal.run("consume", "orders", "--exit", "-X", "default.api.timeout.ms=1000")
+        assert (code, lost in err) == (1, True)
         for words in (["reassign", "orders", "0", "--replicas", str(other)], ["move-leader", "orders", "0", str(owner)]):
             code, _, err = terminal.run("cluster", *words, "--wait")
             assert (code, err.endswith(f"{lost}\n")) == (1, True)

@@ -44,7 +44,7 @@ from brokerd.record.header import BatchHeader
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
-from brokerd.server.cluster.membership import Membership, for_ever
+from brokerd.server.cluster.membership import Membership, check_own, for_ever
 from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading
 from brokerd.server.replication.serving import ReplicaStream
@@ -214,7 +214,7 @@ class _Membership(Membership):
                     break
                 found = await client.get(key)
                 if found is not None:
-                    self._check_own(found)
+                    check_own(found, self.node_id, self._registration.directory_id, self._lease_s)
                     await client.transact({key: found.mod_revision}, {}, [key])
         except BaseException:
             await lease.revoke()

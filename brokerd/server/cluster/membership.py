@@ -53,6 +53,19 @@ async def cluster_identity(client: CoordinationClient, keys: Keys, name: str, *,
     return ClusterIdentity(name, found.value.decode(errors="replace"))
 
 
+def check_own(found: KeyValue, node_id: int, directory_id: str, lease_s: int) -> None:
+    """Checks that a registration under this node's id is of this directory. Raises CoordinationError."""
+    try:
+        other = decode_registration(found.value)
+    except EntryError as error:
+        raise CoordinationError(f"etcd's key {found.key} cannot be read: {error}") from None
+    if other.directory_id != directory_id:
+        raise CoordinationError(
+            f"node id {node_id} is in use by {other.host}:{other.port}, with another data directory: set another node.id; if that "
+            f"node has ended, wait {lease_s} s"
+        )
+
+
 class Membership:
     """See the module docstring."""
 
@@ -173,7 +186,7 @@ class Membership:
                     break
                 found = await client.get(key)
                 if found is not None:
-                    self._check_own(found)
+                    check_own(found, self.node_id, self._registration.directory_id, self._lease_s)
                     await client.transact({key: found.mod_revision}, {}, [key])
         except BaseException:
             with contextlib.suppress(CoordinationError):
@@ -192,17 +205,6 @@ class Membership:
                 "changed"
             )
         return {found.key: found.mod_revision}
-
-    def _check_own(self, found: KeyValue) -> None:
-        try:
-            other = decode_registration(found.value)
-        except EntryError as error:
-            raise CoordinationError(f"etcd's key {found.key} cannot be read: {error}") from None
-        if other.directory_id != self._registration.directory_id:
-            raise CoordinationError(
-                f"node id {self.node_id} is in use by {other.host}:{other.port}, with another data directory: set another node.id; "
-                f"if that node has ended, wait {self._lease_s} s"
-            )
 
     async def _became(self, life: Life | None) -> None:
         async with self._changed:

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from brokerd.clock import Clock
 from brokerd.cluster.changes import ABSENT
+from brokerd.cluster.election import no_copy_alive
 from brokerd.cluster.image import ClusterImage, Node
 from brokerd.cluster.keys import (
     PARTITIONS_MAX,
@@ -53,7 +54,7 @@ from brokerd.server.admin import Admin
 from brokerd.server.cluster.calls import NodeCalls, call_credentials
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
-from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
+from brokerd.server.cluster.membership import Membership, check_own, cluster_identity, for_ever
 from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copying, Means
@@ -112,7 +113,14 @@ class ClusterNode:
         if meta is not None and not meta.cluster_name:
             check_cluster(meta, ClusterIdentity(name, ""))  # raises: it is of a node alone
         self._is_new = meta is None
+        found = await self._client.get(self._keys.node(self._config.node_id)) if self._is_new else None
+        if found is not None:  # refused before the directory is this node's
+            check_own(found, self._config.node_id, "", self._lease_s)
         return await cluster_identity(self._client, self._keys, name, is_new=self._is_new)
+
+    @property
+    def _lease_s(self) -> int:
+        return -(-self._config.broker_session_timeout_ms // 1_000)
 
     async def _reach_store(self) -> None:
         """Waits for a store that is away: after a power cut it may come later than this node. Raises CoordinationError."""
@@ -148,7 +156,7 @@ class ClusterNode:
             logs.cluster_id,
             logs.node_id,
             registration,
-            -(-self._config.broker_session_timeout_ms // 1_000),
+            self._lease_s,
         )
         lag_max_ms = self._config.replica_lag_time_max_ms
         leading = self._leading = Leading(self._client, membership, logs.partitions, lag_max_ms, logs.refusals)
@@ -298,10 +306,12 @@ class ClusterNode:
         found = self.image.partition(tp)
         return found.entry if found is not None else None
 
-    def _leader(self, tp: TopicIdPartition) -> tuple[int, int]:
+    def _leader(self, tp: TopicIdPartition) -> tuple[int, int, str]:
         entry = self.partition(tp)
         # Asked where this node does not lead: what it has been elected for, it will lead in a moment.
-        return (NO_LEADER, NO_EPOCH) if entry is None or entry.leader == self.node_id else (entry.leader, entry.leader_epoch)
+        if entry is None or entry.leader == self.node_id:
+            return NO_LEADER, NO_EPOCH, ""
+        return entry.leader, entry.leader_epoch, no_copy_alive(entry, self.image.nodes) if entry.leader == NO_LEADER else ""
 
     async def is_current_coordinator(self, epoch: int) -> bool:
         """True if the store says, now, that the coordinator's log is in this leader epoch. False if it says another one, or does
