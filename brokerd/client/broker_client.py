@@ -241,9 +241,6 @@ class BrokerClient:
             logger.log(level, "%s: retrying for up to %d s", named(error), left_s)
         return wait_ms
 
-    def _is_last(self, retries: CallRetries, error: BrokerdError) -> bool:
-        return isinstance(error, BrokerUnreachableError) and not retries.left_ms(error, now_ms=self.clock.monotonic_ms())
-
     def _final_error(self, retries: CallRetries, error: BrokerdError, now_ms: int) -> BrokerdError:
         if isinstance(error, UnknownLeaderEpochError):
             # No node has heard of this epoch for as long as a call may last, so the data may be a restored copy's.
@@ -366,19 +363,21 @@ class BrokerClient:
         now_ms = self.clock.monotonic_ms()
         retries = self.retries(now_ms, timeout_ms)
         answer: WireError | None = None
+        unreached = 0  # nodes in a row that did not respond
         while True:
             timeout_ms = retries.attempt_timeout_ms(self.config.request_timeout_ms, now_ms=now_ms)
             try:
                 return await attempt(timeout_ms)
             except BrokerdError as failure:
                 error = failure
+                unreached = unreached + 1 if isinstance(error, BrokerUnreachableError) else 0
                 if isinstance(error, WireError):
                     answer = error
-                elif answer is not None and timeout_ms < _SHORT_MS and self._is_last(retries, error):
-                    error = answer  # the attempt had no time for one
+                elif answer is not None and unreached and (timeout_ms < _SHORT_MS or unreached < len(self._nodes.addresses)):
+                    error = answer  # a node is down where another one answers, or had no time to: the answer says more
                 await self.wait_or_raise(retries, error)
                 if failures is not None:
-                    failures.append(error)
+                    failures.append(failure)
                 now_ms = self.clock.monotonic_ms()
                 if not retries.left_ms(error, now_ms=now_ms):
                     # The wait used up the remaining time: an attempt without time could only fail, and hide the actual cause.

@@ -248,6 +248,14 @@ class FakeBroker(FakeTransactions, FakeGroups):
                 result.topic_id = self.create(new.name, new.partitions or 1)[0].tp.topic_id
         return answer
 
+    def _AlterTopicConfigs(self, request: topics_pb2.AlterTopicConfigsRequest) -> Message:  # noqa: N802
+        answer = topics_pb2.AlterTopicConfigsResponse()
+        answer.result.name = request.name
+        error = self._error("AlterTopicConfigs")
+        if error is not None:
+            answer.result.error.CopyFrom(to_proto(error))
+        return answer
+
     def _DescribeTopics(self, request: topics_pb2.DescribeTopicsRequest) -> Message:  # noqa: N802
         answer = topics_pb2.DescribeTopicsResponse()
         for name in request.names or sorted(self.topics):

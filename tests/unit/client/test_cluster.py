@@ -5,6 +5,7 @@ is asked nothing more. Method: nodes in memory that count their calls.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +24,7 @@ from brokerd.errors import (
     CoordinatorNotAvailableError,
     Fate,
     NotCoordinatorError,
+    NotReadyError,
     ProducerFencedError,
     WireError,
 )
@@ -61,6 +63,13 @@ def client_of(
         metadata_max_age_ms=metadata_max_age_ms,
     )
     return BlockingClient(config)
+
+
+class Middle(random.SystemRandom):
+    """Back-offs take what is configured."""
+
+    def random(self) -> float:
+        return 0.5
 
 
 def calls_of(node: FakeBroker) -> dict[str, int]:
@@ -278,6 +287,21 @@ def test_the_one_node_that_is_away_is_named(cluster: FakeCluster, caplog: pytest
     for text in (caplog.text, str(raised.value)):
         assert [f"127.0.0.1:{node.port}" in text for node in cluster.nodes] == [False, True, False]
     assert "retrying for up to" in caplog.text
+
+
+def test_what_one_node_answers_says_more_than_that_another_is_away(cluster: FakeCluster) -> None:
+    """The second attempt is the last one, and has time for an answer."""
+    servers = f"127.0.0.1:{cluster.nodes[2].port},127.0.0.1:{cluster.nodes[0].port}"
+    config = ClientConfig(bootstrap_servers=servers, retry_backoff_ms=1_200, retry_backoff_max_ms=1_200, api_timeout_ms=2_300)
+    cluster.stop(0)
+    cluster.nodes[2].errors["AlterTopicConfigs"] = [NotReadyError("etcd is away")]
+    with BlockingClient(config) as client:
+        client.broker_client._random = Middle()
+        with pytest.raises(NotReadyError, match=r"etcd is away \(tried 2 times"):
+            client.alter_topic_configs("t", set_={"retention.ms": "1"})
+        cluster.stop(2)
+        with pytest.raises(BrokerUnreachableError):
+            client.alter_topic_configs("t", set_={"retention.ms": "1"})
 
 
 # --- leaders
