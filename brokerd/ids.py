@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 TOPIC_NAME_MAX_LENGTH = 249
@@ -85,12 +85,15 @@ def is_member_producer_id(producer_id: int) -> bool:
     return producer_id >= 0 and producer_id & MEMBER_BIT != 0
 
 
+_NO_PROBLEMS: Mapping[int, str] = {}
+
+
 class TopicInfo(NamedTuple):
     """The facts about a topic that a client needs to read and write it."""
 
     topic_id: bytes  # 16 bytes
     leaders: tuple[int, ...]  # node id per partition; -1 = none at present
-    unwritable: frozenset[int] = frozenset()  # partitions that refuse records although they have a leader: damaged, or stopped
+    problems: Mapping[int, str] = _NO_PROBLEMS  # why partitions have no leader, or refuse records: damaged, or stopped
     leader_epochs: tuple[int, ...] = ()  # of `leaders`; -1 = unknown
     name: str = ""
 

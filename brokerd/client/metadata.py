@@ -82,9 +82,9 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
         if any(partition.partition != number for number, partition in enumerate(topic.partitions)):
             raise senseless(what, f"the partitions of topic '{topic.name}' are not numbered from 0")
         leaders = tuple(partition.leader for partition in topic.partitions)
-        unwritable = frozenset(partition.partition for partition in topic.partitions if partition.HasField("error"))
+        problems = {one.partition: from_proto(one.error).message for one in topic.partitions if one.HasField("error")}
         epochs = tuple(max(NO_EPOCH, partition.leader_epoch) for partition in topic.partitions)
-        topics[topic.name] = TopicInfo(topic.topic_id, leaders, unwritable, epochs, topic.name)
+        topics[topic.name] = TopicInfo(topic.topic_id, leaders, problems, epochs, topic.name)
     nodes = {node.node_id: read_node(what, node) for node in response.nodes}
     return Metadata(nodes, topics, errors)
 

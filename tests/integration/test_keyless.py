@@ -77,11 +77,11 @@ def test_a_partition_that_is_found_damaged_later_is_avoided_from_then_on(tmp_pat
             assert producer.partitions_for("t") == PARTITIONS
             topics = producer._core.topics
             with producer._shared.lock:
-                topics.note_unwritable(TopicPartition("t", 2))
+                topics.note_unwritable(TopicPartition("t", 2), "damaged")
             futures = [producer.send("t", b"v" * 100) for _ in range(100)]
             producer.flush(DEADLINE_S)
             assert 2 not in {future.result(0).partition for future in futures}
-            wait_until(lambda: not getattr(topics.view("t"), "unwritable", {2}), what="the broker to say that it is well")
+            wait_until(lambda: not getattr(topics.view("t"), "problems", {2: ""}), what="the broker to say that it is well")
 
 
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])

@@ -27,7 +27,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition, new_topic_id
+from brokerd.ids import NO_LEADER, ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition, new_topic_id
 from brokerd.producer.core.membership import Membership, TransactionEnd
 from brokerd.producer.core.transport import (
     BATCH_OVERHEAD_BYTES,
@@ -246,7 +246,9 @@ class TransportDouble:
             elif topic is None:
                 answer[name] = UnknownTopicOrPartitionError(f"no topic '{name}'")
             else:
-                answer[name] = TopicInfo(topic.topic_id, tuple(topic.leaders))
+                leaderless = [number for number, leader in enumerate(topic.leaders) if leader == NO_LEADER]
+                problems = {number: f"{name}-{number} has no leader at present" for number in leaderless}
+                answer[name] = TopicInfo(topic.topic_id, tuple(topic.leaders), problems)
         return answer
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:

@@ -564,6 +564,11 @@ class RecordAccumulator:
         queue = self._queues.get(tp)
         return queue.in_flight_count if queue is not None else 0
 
+    def first(self, tp: TopicPartition) -> ProducerBatch | None:
+        """The oldest batch of a partition that is not in flight."""
+        queue = self._queues.get(tp)
+        return queue.batches[0] if queue is not None and queue.batches else None
+
     def partitions(self) -> list[TopicPartition]:
         """Partitions with batches that are queued or in flight."""
         return list(self._queues)

@@ -182,7 +182,7 @@ class PartitionLoad:
         return int(np.searchsorted(self._ends, number % int(self._ends[-1]), side="right"))
 
     def _takes_none(self, partition: int) -> bool:
-        return self._view.leaders[partition] == NO_LEADER or partition in self._view.unwritable
+        return self._view.leaders[partition] == NO_LEADER or partition in self._view.problems
 
     def _cumulative(self) -> npt.NDArray[np.int64]:
         """Cumulative weights: a partition is chosen by the numbers from the previous partition's sum up to its own (exclusive)."""
@@ -193,7 +193,7 @@ class PartitionLoad:
         for partition, size in sizes.items():
             weights[partition] = 0 if self._is_backing_off(partition) else longest + 1 - size
         weights[np.asarray(self._view.leaders) == NO_LEADER] = 0
-        weights[[partition for partition in self._view.unwritable if partition < count]] = 0
+        weights[[partition for partition in self._view.problems if partition < count]] = 0
         if not weights.any():  # all are avoided, so none is better than another
             weights[:] = 1
         ends: npt.NDArray[np.int64] = np.cumsum(weights)

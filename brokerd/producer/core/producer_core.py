@@ -32,6 +32,7 @@ from brokerd.errors import (
     InvalidProducerEpochError,
     LogDamagedError,
     MessageTooLargeError,
+    NotLeaderError,
     OutOfOrderSequenceError,
     ProducerClosedError,
     ProducerFencedError,
@@ -44,7 +45,7 @@ from brokerd.errors import (
     counted,
     fresh,
 )
-from brokerd.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicInfo, TopicPartition
+from brokerd.ids import NO_LEADER, NO_SEQUENCE, ProducerIdAndEpoch, TopicInfo, TopicPartition
 from brokerd.producer.core.accumulator import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, BufferPool, Piece, ProducerBatch, RecordAccumulator
 from brokerd.producer.core.identity import Identity, Verdict, verdict_on
 from brokerd.producer.core.membership import MemberReport, Membership
@@ -207,6 +208,8 @@ class ProducerCore:
                 self.last_trouble = view
                 if not view.retriable:
                     self._fail_topic(topic, view, now_ms)
+            else:
+                self._note_leaderless(topic, view, now_ms)
 
     def on_metadata_failed(self, error: BrokerdError, now_ms: int) -> None:
         """Notes that no broker answered the request for metadata."""
@@ -362,7 +365,7 @@ class ProducerCore:
         if error.fate is not Fate.NOT_APPENDED:
             batch.is_fate_unknown = True
         if isinstance(error, LogDamagedError):
-            self.topics.note_unwritable(batch.tp)
+            self.topics.note_unwritable(batch.tp, error.message)
         if error.refresh_metadata:
             self.topics.note_leader(batch.tp, error.current_leader, error.current_leader_epoch)
             self.topics.request_refresh()
@@ -401,6 +404,16 @@ class ProducerCore:
             batch.retried_since_ms = now_ms
         self._note_stall(batch, error, now_ms)
         self.metrics.records_retried.record(batch.record_count, now_ms)
+
+    def _note_leaderless(self, topic: str, view: TopicInfo, now_ms: int) -> None:
+        """Notes why batches wait for a leader."""
+        for number, why in view.problems.items():
+            batch = self.accumulator.first(TopicPartition(topic, number))
+            if batch is not None and self.topics.leader_of(batch.tp) == NO_LEADER:
+                batch.last_error = NotLeaderError(why)
+                if batch.retried_since_ms < 0:
+                    batch.retried_since_ms = now_ms
+                self._note_stall(batch, batch.last_error, now_ms)
 
     def _note_stall(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         """Warns of what keeps a batch from being acknowledged, if that lasts."""

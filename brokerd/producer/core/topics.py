@@ -126,11 +126,11 @@ class TopicRegistry:
         """The partition, identified by the topic's id."""
         return TopicIdPartition(self._views[tp.topic].topic_id, tp.partition)
 
-    def note_unwritable(self, tp: TopicPartition) -> None:
+    def note_unwritable(self, tp: TopicPartition, why: str) -> None:
         """Notes that a partition refuses records: until the next metadata, keyless records avoid it."""
         view = self._views.get(tp.topic)
         if view is not None:
-            self._views[tp.topic] = view._replace(unwritable=view.unwritable | {tp.partition})
+            self._views[tp.topic] = view._replace(problems={**view.problems, tp.partition: why})
         self.request_refresh()
 
     def request_refresh(self) -> None:

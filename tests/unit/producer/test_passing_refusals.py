@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.errors import AuthenticationError, DeliveryTimeoutError, Fate, NotEnoughReplicasError, ProducerClosedError
+from brokerd.ids import NO_LEADER
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.clock import HastyClock, ManualClock
@@ -110,3 +111,24 @@ def test_what_keeps_acknowledgements_waiting_is_told_once(broker: BrokerDouble, 
     (text,) = told()
     assert text.startswith("acknowledgements have waited for ")
     assert text.endswith(f" s: {few}: retrying for up to delivery.timeout.ms (120000 ms)")
+
+
+def test_records_that_wait_for_a_leader_are_told_of_and_why(broker: BrokerDouble, caplog: pytest.LogCaptureFixture) -> None:
+    why, clock = "t-0 has no leader at present", ManualClock()
+    broker.topics["t"].leaders[0] = NO_LEADER
+
+    def is_told() -> bool:
+        clock.advance(200)
+        return any(record.levelname == "WARNING" for record in caplog.records)
+
+    with producer_of(broker, clock, request_timeout_ms=10_000, delivery_timeout_ms=10**9) as producer:
+        producer.partitions_for("t")
+        late = producer.send("t", b"x")
+        wait_awake(producer, clock, is_told)
+        clock.advance(10**9)
+        wait_awake(producer, clock, late.done)
+        error = late.exception(0)
+    text = next(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert text.endswith(f" s: {why}: retrying for up to delivery.timeout.ms (1000000000 ms)")
+    assert isinstance(error, DeliveryTimeoutError)
+    assert str(error).endswith(f"they are not in the log; last trouble: {why}")

@@ -35,7 +35,7 @@ def load_of(
     backing_off: tuple[int, ...] = (),
 ) -> PartitionLoad:
     leaders = tuple(-1 if partition in leaderless else 0 for partition in range(partitions))
-    view = TopicInfo(b"1" * 16, leaders, frozenset(unwritable))
+    view = TopicInfo(b"1" * 16, leaders, dict.fromkeys(unwritable, "damaged"))
     return PartitionLoad(view, lambda: queues or {}, lambda partition: partition in backing_off)
 
 
