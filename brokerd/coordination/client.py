@@ -75,10 +75,15 @@ _HANDSHAKES = {
     "CERTIFICATE_REQUIRED": "it wants a certificate: set coordination.ssl.certificate.file and coordination.ssl.key.file",
 }
 # A connection that is closed in its handshake.
-_HANGS_UP = ("failed to connect to all addresses", "Socket closed")
-_HANGS_UP_ADVICE = (
-    "it closes connections at once: if it speaks TLS, or wants a certificate, set coordination.ssl.ca.file, "
+_NOT_CONNECTED = "failed to connect to all addresses"
+_HANGS_UP = ("Socket closed", "Handshake read failed", "TSI_DATA_CORRUPTED")
+_SPEAK_TLS = (
+    "it closes connections at once: if it speaks TLS, set coordination.ssl.ca.file, and if it wants a certificate, "
     "coordination.ssl.certificate.file and coordination.ssl.key.file"
+)
+_SPEAK_OTHERWISE = (
+    "it closes connections at once: if it wants a certificate, set coordination.ssl.certificate.file and "
+    "coordination.ssl.key.file; if it does not speak TLS, leave coordination.ssl.ca.file out"
 )
 
 
@@ -274,8 +279,9 @@ class CoordinationClient:
             return CoordinationError(f"etcd at {self.address} cannot be used: {advice}", is_fate_unknown=True)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() not in _LOST:
             return CoordinationError(f"etcd at {self.address} refused the request ({details or error.code().name})")
-        hangs_up = all(text in details for text in _HANGS_UP)
-        reason = _HANGS_UP_ADVICE if hangs_up else in_plain_words(details)
+        hangs_up = _NOT_CONNECTED in details and any(text in details for text in _HANGS_UP)
+        advice = _SPEAK_TLS if self.credentials is None else _SPEAK_OTHERWISE
+        reason = advice if hangs_up else in_plain_words(details)
         text = f"etcd at {', '.join(self._endpoints)} does not answer ({reason})"
         return CoordinationError(text, is_fate_unknown=True, is_away=not hangs_up)
 

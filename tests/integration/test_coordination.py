@@ -27,7 +27,7 @@ from tests.support.clock import ManualClock
 from tests.support.faulty_etcd import FaultyEtcd
 from tests.support.loop import all_wait, one_turn
 from tests.support.ports import held_port
-from tests.support.real_etcd import ETCD, MISSING, RealEtcd
+from tests.support.real_etcd import ETCD, MISSING, RealEtcd, etcd_command
 
 Etcd = FaultyEtcd | RealEtcd
 both = pytest.mark.parametrize("kind", ["memory", "real"])
@@ -628,6 +628,43 @@ def test_tls_with_certificates(tmp_path: Path) -> None:
         await client.check()
         await client.close()
         await etcd.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.skipif(ETCD is None, reason=MISSING)
+def test_a_real_etcd_that_wants_a_certificate_is_known_by_how_it_hangs_up(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("etcd", "127.0.0.1")
+    with held_port() as port, held_port() as peer_port:
+        address = f"127.0.0.1:{port}"
+        command = etcd_command(tmp_path / "etcd", "127.0.0.1", port, peer_port)
+    command = [word.replace(f"http://{address}", f"https://{address}") for word in command]
+    command += [f"--cert-file={issued.certificate_file}", f"--key-file={issued.key_file}"]
+    command += ["--client-cert-auth", f"--trusted-ca-file={authority.ca_file}"]
+    ca, key, certificate = (Path(name).read_bytes() for name in (authority.ca_file, issued.key_file, issued.certificate_file))
+    advice = {
+        grpc.ssl_channel_credentials(ca): "if it wants a certificate, set coordination.ssl.certificate.file",
+        None: "if it speaks TLS, set coordination.ssl.ca.file",
+    }
+
+    async def scenario() -> None:
+        quiet = asyncio.subprocess.DEVNULL
+        etcd = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
+        right = grpc.ssl_channel_credentials(ca, key, certificate)
+        clients = {credentials: CoordinationClient([address], SystemClock(), credentials=credentials) for credentials in advice}
+        clients[right] = CoordinationClient([address], SystemClock(), credentials=right, timeout_ms=_LONG_MS)
+        try:
+            await clients[right].check()  # asks again until it answers
+            for credentials, text in advice.items():
+                error = await refused(clients[credentials].check())
+                assert text in error.message
+                assert not error.is_away
+        finally:
+            for client in clients.values():
+                await client.close()
+            etcd.kill()
+            await etcd.wait()
 
     asyncio.run(scenario())
 
