@@ -222,11 +222,14 @@ class Membership:
             with contextlib.suppress(CoordinationError):  # it ends by itself, if it has not
                 await self._lease.revoke()
             await asyncio.sleep(_RETRY_S)  # somebody else may be deleting it, again and again
+            told = ""
             while self.life is None:
                 try:
                     await self._register()
                 except CoordinationError as error:
-                    logger.warning("%s: retrying", error)
+                    if error.message != told:  # an outage may last
+                        told = error.message
+                        logger.warning("%s: retrying", told)
                     await asyncio.sleep(_RETRY_S)
 
     async def _follow(self) -> None:
