@@ -52,6 +52,7 @@ from brokerd.errors import (
     UnknownLeaderEpochError,
     UnsupportedVersionError,
     WireError,
+    fresh,
 )
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, TopicInfo
 from brokerd.wire.errors import from_proto
@@ -374,7 +375,9 @@ class BrokerClient:
                 if isinstance(error, WireError):
                     answer = error
                 elif answer is not None and unreached and (timeout_ms < _SHORT_MS or unreached < len(self._nodes.addresses)):
-                    error = answer  # a node is down where another one answers, or had no time to: the answer says more
+                    # A node is down where another one answers, or had no time to: the answer says more, but not of this attempt.
+                    error = fresh(answer)
+                    error.fate = Fate.UNKNOWN
                 await self.wait_or_raise(retries, error)
                 if failures is not None:
                     failures.append(failure)
