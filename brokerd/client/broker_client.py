@@ -374,10 +374,12 @@ class BrokerClient:
                 unreached = unreached + 1 if isinstance(error, BrokerUnreachableError) else 0
                 if isinstance(error, WireError):
                     answer = error
-                elif answer is not None and unreached and (timeout_ms < _SHORT_MS or unreached < len(self._nodes.addresses)):
-                    # A node is down where another one answers, or had no time to: the answer says more, but not of this attempt.
-                    error = fresh(answer)
-                    error.fate = Fate.UNKNOWN
+                elif answer is not None and unreached:
+                    had_no_time = timeout_ms < _SHORT_MS and not retries.left_ms(error, now_ms=self.clock.monotonic_ms())
+                    if had_no_time or unreached < len(self._nodes.addresses):
+                        # A node is down where another one answers: the answer says more, but not whether this attempt was made.
+                        error = fresh(answer)
+                        error.fate = Fate.UNKNOWN
                 await self.wait_or_raise(retries, error)
                 if failures is not None:
                     failures.append(failure)

@@ -8,6 +8,7 @@ import contextlib
 import random
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
 from brokerd.arguments import OffsetAndMetadata
@@ -302,6 +303,25 @@ def test_what_one_node_answers_says_more_than_that_another_is_away(cluster: Fake
         assert raised.value.fate is Fate.UNKNOWN, "the last attempt may have been carried out"
         cluster.stop(2)
         with pytest.raises(BrokerUnreachableError):
+            client.alter_topic_configs("t", set_={"retention.ms": "1"})
+
+
+def test_an_answer_of_long_ago_does_not_hide_that_nobody_responds(broker: FakeBroker) -> None:
+    """The last attempts are short, and refused at once."""
+    config = ClientConfig(
+        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=200, retry_backoff_max_ms=200, api_timeout_ms=900
+    )
+    broker.errors["AlterTopicConfigs"] = [NotReadyError("it starts")]
+    with BlockingClient(config) as client:
+        client.broker_client._random = Middle()
+        answered = broker._error
+
+        def once(name: str) -> WireError | None:
+            broker.fail_calls = [grpc.StatusCode.UNAVAILABLE] * 100
+            return answered(name)
+
+        broker._error = once  # type: ignore[method-assign]
+        with pytest.raises(BrokerUnreachableError, match="no broker responded"):
             client.alter_topic_configs("t", set_={"retention.ms": "1"})
 
 
