@@ -187,7 +187,7 @@ def elect_leaders(args: argparse.Namespace) -> None:
         due = [(name, one) for name, one in found if one.replicas[0] in one.isr and not one.target]
         for name, one in due:
             try:
-                client.reassign_partition(name, one.partition, one.replicas)
+                client.reassign_partition(name, one.partition, one.replicas, is_order_only=True)
             except WireError as error:
                 if error.retriable:
                     raise
@@ -248,7 +248,7 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
         return f"{name}: {listed(now.replicas)} -> {listed(replicas)}, {what}"
 
     before = _partition_now(args, client)
-    client.reassign_partition(args.topic, args.partition, replicas)
+    client.reassign_partition(args.topic, args.partition, replicas, is_order_only=is_leader_enough)
     if args.wait:
         _wait(args, left, f"{args.topic} {args.partition}")
     goal = f"nodes {listed(replicas)}" if len(replicas) > 1 else f"node {listed(replicas)}"

@@ -139,11 +139,14 @@ async def alter_topic_configs(
     await client.call(request, pb.AlterTopicConfigsResponse)
 
 
-async def reassign_partition(client: BrokerClient, name: str, partition: int, replicas: Sequence[int]) -> None:
-    """Sets the nodes that shall have a partition, the preferred leader first; none stops a move. Returns once that is written down;
-    `describe_cluster` says how far it is. Raises the broker's error."""
+async def reassign_partition(
+    client: BrokerClient, name: str, partition: int, replicas: Sequence[int], *, is_order_only: bool = False
+) -> None:
+    """Sets the nodes that shall have a partition, the preferred leader first; none stops a move. `is_order_only`: refused if these
+    are not the nodes that it has or gets. Returns once that is written down; `describe_cluster` says how far it is. Raises the
+    broker's error."""
     request = pb.AlterPartitionReassignmentsRequest()
-    request.partitions.add(name=name, partition=partition, replicas=replicas)
+    request.partitions.add(name=name, partition=partition, replicas=replicas, is_order_only=is_order_only)
     response = await client.call(request, pb.AlterPartitionReassignmentsResponse)
     if [(result.name, result.partition) for result in response.results] != [(name, partition)]:
         raise senseless("AlterPartitionReassignments", "it has results for other partitions than the one that was requested")

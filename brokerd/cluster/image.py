@@ -22,6 +22,7 @@ from brokerd.cluster.keys import (
     decode_registration,
     decode_tombstone,
     decode_topic,
+    level_of,
     number_of,
     topic_id_of,
 )
@@ -60,6 +61,8 @@ class ClusterImage:
         self.cluster_id = ""
         self.controller = NO_LEADER
         self.controller_revision = 0  # that taking its place compares, also if the value cannot be read
+        self.feature_level = 1
+        self.feature_revision = 0  # as the controller's
         self.nodes: dict[int, Node] = {}
         self.tombstones: dict[bytes, TombstoneAt] = {}
         self.problems: dict[str, str] = {}  # by key: why its value cannot be read
@@ -141,6 +144,9 @@ class ClusterImage:
             case ("controller",):
                 self.controller_revision = mod_revision
                 self.controller = number_of(_text(value), NODE_ID_MAX)
+            case ("feature-level",):
+                self.feature_revision = mod_revision
+                self.feature_level = level_of(value)
             case ("nodes", node):
                 node_id = number_of(node, NODE_ID_MAX)
                 self.nodes[node_id] = Node(node_id, create_revision, decode_registration(value), mod_revision)
@@ -162,6 +168,8 @@ class ClusterImage:
                 self.cluster_id = ""
             case ("controller",):
                 self.controller, self.controller_revision = NO_LEADER, 0
+            case ("feature-level",):
+                self.feature_level, self.feature_revision = 1, 0
             case ("nodes", node):
                 self.nodes.pop(number_of(node, NODE_ID_MAX), None)
             case ("names", name):

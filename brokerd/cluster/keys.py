@@ -8,9 +8,10 @@
     tombstones/<topic id>           a deleted topic whose data some directory may still hold
     controller                      the node that elects, under its lease
     producer-ids                    the lowest number of a producer that no coordinator was given
+    feature-level                   what all nodes know: the controller raises it, and who knows less cannot join; absent = 1
 
-Values are JSON objects; unknown fields are ignored. They are checked like everything that comes from outside: a mistyped or hostile
-store must not end a node.
+Values are JSON objects; unknown fields are ignored, and lost when the value is written again. They are checked like everything that
+comes from outside: a mistyped or hostile store must not end a node.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from brokerd.config.topic import REPLICAS_MAX
 from brokerd.ids import HOST, NO_LEADER, TOPIC_NAME_MAX_LENGTH, TopicIdPartition, topic_name_problem
 
 NODE_ID_MAX = 2**31 - 1
+# What this version knows of these keys, of calls between nodes and of files that go from node to node. One higher for each change
+# that an older version would not understand; it is not to be used before the cluster's level has reached it
+# (ClusterImage.feature_level).
+FEATURE_LEVEL = 1
+_LEVEL_MAX = 1_000_000
 _OUT_OF_SYNC_MAX = 4 * REPLICAS_MAX
 PARTITIONS_MAX = 100_000  # of a topic: no max.partitions.per.topic is larger
 VALUE_MAX_BYTES = 64 * 1024
@@ -50,6 +56,7 @@ class Registration(NamedTuple):
     token: str = ""  # a secret of this life: nodes know each other by it, since whoever may read the store is a node
     auth: str = ""  # a hash of its auth file, which should be that of the others; "" = it has none
     refuses: bool = False  # its disk is full, or cannot be written: others lead where they can
+    feature_level: int = FEATURE_LEVEL  # the highest that its version knows
 
 
 class TopicEntry(NamedTuple):
@@ -99,6 +106,7 @@ class Keys:
         self.cluster_id = f"{self.prefix}cluster-id"
         self.controller = f"{self.prefix}controller"
         self.producer_ids = f"{self.prefix}producer-ids"
+        self.feature_level = f"{self.prefix}feature-level"
 
     def node(self, node_id: int) -> str:
         """A node's registration."""
@@ -132,6 +140,13 @@ def number_of(text: str, maximum: int) -> int:
     return int(text)
 
 
+def level_of(value: bytes) -> int:
+    """A feature level. Raises EntryError."""
+    if not _NUMBER.fullmatch(text := value.decode(errors="replace")) or not 1 <= int(text) <= _LEVEL_MAX:
+        raise EntryError(f"'{text[:50]}' is not a feature level from 1 to {_LEVEL_MAX}")
+    return int(text)
+
+
 def topic_id_of(text: str) -> bytes:
     """A topic id in a key or value. Raises EntryError."""
     if not _TOPIC_ID.fullmatch(text):
@@ -155,6 +170,7 @@ def decode_registration(data: bytes) -> Registration:
         fields.match("token", _TOKEN),
         fields.text("auth", _AUTH_MAX),
         fields.get("refuses", bool),
+        fields.number("feature_level", 1, _LEVEL_MAX),
     )
 
 

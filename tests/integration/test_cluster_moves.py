@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from brokerd import Consumer, Producer, TopicPartition
-from brokerd.errors import InvalidReplicationFactorError
+from brokerd.errors import InvalidReplicationFactorError, InvalidRequestError
 from brokerd.testing import Cluster
 from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
 from tests.integration.conftest import Terminal
@@ -153,6 +153,10 @@ def test_a_leader_moves_and_a_move_stops(cluster: Cluster, terminal: Terminal) -
     topic.append([b"row"])
     code, out, _ = terminal.run("cluster", "move-leader", "led", "0", str(two), "--wait", "--json")
     assert (code, json.loads(out)) == (0, {"topic": "led", "partition": 0, "target": [two, three, one], "is_done": True})
+    with client_of(cluster.bootstrap_servers) as client:  # as if it was moved meanwhile
+        now = f"its replicas are nodes {two}, {three}, {one} now, not nodes {one}, {two}: try again"
+        with pytest.raises(InvalidRequestError, match=now):
+            client.reassign_partition("led", 0, [one, two], is_order_only=True)
     has_no_copy = f"node {outside} has no copy of led-0, which is on {two},{three},{one}: give it one with"
     assert has_no_copy in terminal.run("cluster", "move-leader", "led", "0", str(outside))[2]
     cluster.pause(outside)

@@ -4,6 +4,7 @@ nor the cluster has lost anything by it: `brokerd start` as a process.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import signal
@@ -17,6 +18,9 @@ from typing import IO
 
 import pytest
 
+from brokerd.clock import SystemClock
+from brokerd.cluster.keys import Keys
+from brokerd.coordination.client import CoordinationClient
 from brokerd.testing import Broker, Cluster
 from brokerd.testing.topic import Topic
 from tests.integration.conftest import Terminal
@@ -114,6 +118,26 @@ def comes_back(cluster: Cluster) -> None:
     cluster.restart(2)
     wait_until(lambda: cluster.leader("orders", 1) == cluster.leader("orders", 3) == 2)
     assert len(cluster.topic("orders").rows()) == 40
+
+
+def test_a_cluster_of_newer_nodes(tmp_path: Path) -> None:
+    with Cluster(1) as cluster:
+        put(cluster, Keys(NAME).feature_level, b"1000000")
+        text = "the cluster's feature level is 1000000, and this version of brokerd knows none above"
+        refused(tmp_path / "new", text, coordination=cluster.coordination, node_id=2)
+        cluster.kill(1)
+        refused(cluster.nodes[1].directory / "data", text, coordination=cluster.coordination, node_id=1)
+
+
+def put(cluster: Cluster, key: str, value: bytes) -> None:
+    """Writes a key of a cluster's store."""
+
+    async def work() -> None:
+        client = CoordinationClient([cluster.coordination.removeprefix("etcd://")], SystemClock())
+        await client.transact({}, {key: value})
+        await client.close()
+
+    asyncio.run(work())
 
 
 def test_a_directory_of_another_cluster(cluster: Cluster) -> None:

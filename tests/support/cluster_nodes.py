@@ -37,13 +37,12 @@ class Nodes:
         """A client of the etcd."""
         return CoordinationClient([self.etcd.address], SystemClock(), timeout_ms=2_000)
 
-    async def start(self, node_id: int, directory_id: str = "") -> Membership:
+    async def start(self, node_id: int, directory_id: str = "", feature_level: int = 1) -> Membership:
         """Starts a node."""
         client = self.client()
         await client.transact({KEYS.cluster_id: 0}, {KEYS.cluster_id: CLUSTER_ID.encode()})
-        node = Membership(
-            client, KEYS, CLUSTER_ID, node_id, Registration("127.0.0.1", 9000 + node_id, directory_id or f"d{node_id}")
-        )
+        own = Registration("127.0.0.1", 9000 + node_id, directory_id or f"d{node_id}", feature_level=feature_level)
+        node = Membership(client, KEYS, CLUSTER_ID, node_id, own)
         try:
             await node.start()
         except CoordinationError:

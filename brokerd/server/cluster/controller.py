@@ -1,5 +1,5 @@
 """The controller: the one node that holds the elections, moves partitions to the replicas that they shall have, and sweeps the
-partitions of ids that have no topic. It is whichever node holds the key, under its lease.
+partitions of ids that have no topic, and raises the feature level. It is whichever node holds the key, under its lease.
 
 It holds nothing that the keys do not say. Each election compares the entry that it rests on, so a node that still takes itself for
 the controller does no harm.
@@ -69,6 +69,7 @@ class Controller:
         elif image.controller == membership.node_id:
             await self._elect(image)
             await self._sweep(image)
+            await self._raise_level(image)
 
     async def _elect(self, image: ClusterImage) -> None:
         partitions = image.partitions()
@@ -112,3 +113,13 @@ class Controller:
         for (topic_id, _), since_ms in self._orphans.items():
             if now_ms - since_ms >= _ORPHANED_MS and await run(self._client, sweep(image, topic_id)) is not None:
                 logger.info("swept the partitions of topic id %s, which has no topic", topic_id.hex())
+
+    async def _raise_level(self, image: ClusterImage) -> None:
+        """To what every node knows, those too that have partitions and are away."""
+        level = min(node.registration.feature_level for node in image.nodes.values())
+        if level <= image.feature_level:
+            return
+        if all(image.nodes.keys() >= {*at.entry.replicas, *at.entry.target} for _, at in image.partitions()):
+            compares = {image.keys.feature_level: image.feature_revision}
+            if await self._client.transact(compares, {image.keys.feature_level: str(level).encode()}) is not None:
+                logger.info("the cluster's feature level is %d now: versions that do not know it cannot join any more", level)

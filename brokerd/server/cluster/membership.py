@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from brokerd.cluster.assignments import Life
 from brokerd.cluster.image import ClusterImage
-from brokerd.cluster.keys import EntryError, Keys, Registration, decode_registration, encode
+from brokerd.cluster.keys import FEATURE_LEVEL, EntryError, Keys, Registration, decode_registration, encode, level_of
 from brokerd.coordination.client import CoordinationClient, KeyValue, Snapshot
 from brokerd.coordination.lease import Lease, grant
 from brokerd.coordination.watch import Changes, watch
@@ -64,6 +64,21 @@ def check_own(found: KeyValue, node_id: int, directory_id: str, lease_s: int) ->
             f"node id {node_id} is in use by {other.host}:{other.port}, with another data directory: set another node.id; if that "
             f"node has ended, wait {lease_s} s"
         )
+
+
+async def known_level(client: CoordinationClient, keys: Keys) -> dict[str, int]:
+    """The comparison that the cluster's feature level is one that this version knows. Raises CoordinationError if it is not."""
+    found = await client.get(keys.feature_level)
+    try:
+        level = level_of(found.value) if found is not None else 1
+    except EntryError as error:
+        raise CoordinationError(f"etcd's key {keys.feature_level} cannot be read: {error}") from None
+    if level > FEATURE_LEVEL:
+        raise CoordinationError(
+            f"the cluster's feature level is {level}, and this version of brokerd knows none above {FEATURE_LEVEL}: start the "
+            "version that the other nodes run; nothing was changed"
+        )
+    return {keys.feature_level: found.mod_revision if found is not None else 0}
 
 
 class Membership:
@@ -180,7 +195,7 @@ class Membership:
         lease = await grant(client, self._lease_s)
         try:
             while True:
-                compares = {key: 0, **await self._of_this_cluster()}
+                compares = {key: 0, **await self._of_this_cluster(), **await known_level(client, self.image.keys)}
                 revision = await client.transact(compares, {key: encode(self._registration)}, lease_id=lease.id)
                 if revision is not None:
                     break
@@ -250,7 +265,8 @@ class Membership:
             known = self.image.nodes.get(self.node_id)
             registered = (self.life.node_epoch, _lasting(self._registration))
             found = (known.epoch, _lasting(known.registration)) if known is not None else None
-            if self._lease is not None and found != registered:
+            is_too_old = self.image.feature_level > FEATURE_LEVEL  # it registered while the controller raised the level
+            if self._lease is not None and (found != registered or is_too_old):
                 self._lease.lost.set()
 
     def _replace(self, snapshot: Snapshot) -> None:

@@ -54,7 +54,7 @@ from brokerd.server.admin import Admin
 from brokerd.server.cluster.calls import NodeCalls, call_credentials
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
-from brokerd.server.cluster.membership import Membership, check_own, cluster_identity, for_ever
+from brokerd.server.cluster.membership import Membership, check_own, cluster_identity, for_ever, known_level
 from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copying, Means
@@ -112,6 +112,7 @@ class ClusterNode:
         meta, name = await asyncio.to_thread(read_meta, files), self._config.cluster_name
         if meta is not None and not meta.cluster_name:
             check_cluster(meta, ClusterIdentity(name, ""))  # raises: it is of a node alone
+        await known_level(self._client, self._keys)
         self._is_new = meta is None
         found = await self._client.get(self._keys.node(self._config.node_id)) if self._is_new else None
         if found is not None:  # refused before the directory is this node's

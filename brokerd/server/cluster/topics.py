@@ -155,26 +155,25 @@ class ClusterTopics:
 
         return await self._change(name, decide)
 
-    async def reassign(self, name: str, number: int, replicas: Sequence[int]) -> bool:
-        """Sets which nodes shall have a partition, the preferred leader first; none: stops a move that is under way. The controller
-        does the rest. Returns True if only the leader is to change. Raises InvalidRequestError for nodes that cannot have it, and
-        StorageError with an unknown fate, too.
+    async def reassign(self, name: str, number: int, replicas: Sequence[int], *, is_order_only: bool = False) -> None:
+        """Sets which nodes shall have a partition, the preferred leader first; none: stops a move that is under way. The
+        controller does the rest. `is_order_only`: they are those that it has or gets. Raises InvalidRequestError for nodes that
+        cannot have it, and StorageError with an unknown fate, too.
         """
         topic = await self._known(name, number)
-        is_of_leader = False
 
         def decide(_tp: TopicIdPartition, entry: PartitionEntry) -> PartitionEntry | None:
-            nonlocal is_of_leader
             nodes = self._membership.image.nodes
+            held = entry.target or entry.replicas
+            if is_order_only and set(held) != set(replicas):
+                raise InvalidRequestError(f"its replicas are {nodes_text(held)} now, not {nodes_text(replicas)}: try again")
             if not replicas:
                 return stopped(entry, nodes)
-            is_of_leader = entry.leader != replicas[0] and set(entry.target or entry.replicas) == set(replicas)
             check_target(entry, replicas, nodes)
             is_done = not entry.target and entry.replicas == tuple(replicas) and entry.leader == replicas[0]
             return None if is_done else entry._replace(target=tuple(replicas))
 
         await self._change_partitions([TopicIdPartition(topic.id, number)], decide)
-        return is_of_leader
 
     async def drain(self, node_id: int, *, validate_only: bool = False) -> Drain:
         """Gives all partitions of a node to others, the coordinator's log too. Raises InvalidRequestError if the cluster does not

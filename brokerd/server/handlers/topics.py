@@ -195,16 +195,17 @@ async def reassign(
                 authorizer.require_everything("move the log of transactions and groups")
             else:
                 authorizer.require_name(Right.ADMIN, entry.name)
-            is_of_leader = await broker.cluster.topics.reassign(entry.name, entry.partition, tuple(entry.replicas))
-            broker.audit.changed(_asked_move(entry, is_of_leader=is_of_leader))
+            replicas = tuple(entry.replicas)
+            await broker.cluster.topics.reassign(entry.name, entry.partition, replicas, is_order_only=entry.is_order_only)
+            broker.audit.changed(_asked_move(entry))
     return response
 
 
-def _asked_move(entry: PartitionReassignment, *, is_of_leader: bool) -> str:
+def _asked_move(entry: PartitionReassignment) -> str:
     name = f"'{entry.name}-{entry.partition}'"
     if not entry.replicas:
         return f"stopped the move of partition {name}"
-    if is_of_leader:
+    if entry.is_order_only:
         return f"moved the lead of partition {name} to node {entry.replicas[0]}"
     return f"moved partition {name} to {nodes_text(entry.replicas)}"
 

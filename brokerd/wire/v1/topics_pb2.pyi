@@ -198,14 +198,16 @@ class DeleteRecordsResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[PartitionDeleteRecordsResult, _Mapping]]] = ...) -> None: ...
 
 class PartitionReassignment(_message.Message):
-    __slots__ = ("name", "partition", "replicas")
+    __slots__ = ("name", "partition", "replicas", "is_order_only")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    IS_ORDER_ONLY_FIELD_NUMBER: _ClassVar[int]
     name: str
     partition: int
     replicas: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., partition: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+    is_order_only: bool
+    def __init__(self, name: _Optional[str] = ..., partition: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., is_order_only: bool = ...) -> None: ...
 
 class AlterPartitionReassignmentsRequest(_message.Message):
     __slots__ = ("partitions",)

@@ -176,6 +176,45 @@ def test_a_registration_that_somebody_deletes_or_replaces_is_written_anew() -> N
     run(scenario)
 
 
+def test_the_feature_level_rises_once_every_node_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "FEATURE_LEVEL", 9)
+
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        other = await nodes.start(2)
+        await until(node, lambda image: len(image.nodes) == 2)
+        await create(nodes, node, 2)
+        await nodes.stop(1)
+        await until(other, lambda image: image.controller == 2 and leaders(image) == [NO_LEADER, 2])
+        node = await nodes.start(1, feature_level=3)
+        await until(node, lambda image: leaders(image) == [1, 2])
+        await nodes.stop(2)  # it is away, with a partition, and may come back with the old version
+        await until(node, lambda image: image.controller == 1 and leaders(image) == [1, NO_LEADER])
+        await nodes.start(2, feature_level=2)
+        await until(node, lambda image: image.feature_level > 1)
+        assert node.image.feature_level == 2
+
+    run(scenario)
+
+
+def test_a_version_that_does_not_know_the_feature_level_is_no_member() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node, level = await nodes.start(1), KEYS.feature_level
+        await nodes.etcd.put(level, b"2")  # while it was joining
+        await until(node, lambda image: node.life is None and not image.nodes)
+        for value, problem in (
+            (b"2", "the cluster's feature level is 2, and this version of brokerd knows none above 1: start the version that"),
+            (b"?", f"etcd's key {level} cannot be read: '\\?' is not a feature level from 1 to 1000000"),
+        ):
+            await nodes.etcd.put(level, value)
+            with pytest.raises(CoordinationError, match=problem):
+                await nodes.start(2)
+        await nodes.etcd.put(level, b"1")
+        await until(node, lambda image: node.life is not None and list(image.nodes) == [1])
+
+    run(scenario)
+
+
 def test_a_node_that_has_stopped_is_nobody() -> None:
     async def scenario(nodes: Nodes) -> None:
         node = await nodes.start(1)

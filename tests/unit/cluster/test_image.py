@@ -17,6 +17,7 @@ REGISTRATION = Registration("host", 9092, "d1")
 CONTENT = {
     KEYS.cluster_id: b"abc",
     KEYS.controller: b"1",
+    KEYS.feature_level: b"3",
     KEYS.node(1): encode(REGISTRATION),
     KEYS.topic(ORDERS): encode(TopicEntry("orders", 2, {})),
     KEYS.partition(TopicIdPartition(ORDERS, 0)): encode(ENTRY),

@@ -119,6 +119,7 @@ def test_records_that_wait_for_a_leader_are_told_of_and_why(broker: BrokerDouble
 
     def is_told() -> bool:
         clock.advance(200)
+        assert clock.monotonic_ms() < 10_000, "it is told after five seconds"
         return any(record.levelname == "WARNING" for record in caplog.records)
 
     with producer_of(broker, clock, request_timeout_ms=10_000, delivery_timeout_ms=10**9) as producer:
