@@ -1,5 +1,5 @@
 """One broker beside clusters of one, two and three nodes on the same machine, and one with three copies of each partition: bytes in
-and out of light clients, and acknowledged sends one after the other, in one run.
+and out of light clients, with the processor time that all nodes take for them; acknowledged sends, one after the other; in one run.
 
     python -m benchmarks.nodes --rows 400000 --repeats 5
 
@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,14 @@ class System:
         self.servers = ",".join(node.address for node in nodes)
         self._nodes = nodes
         self.topic = ""
+        self.cpu_s: dict[str, list[float]] = {}  # of all nodes, by what was measured
+
+    @contextlib.contextmanager
+    def metered(self, name: str) -> Iterator[None]:
+        """Notes the processor time that the nodes take meanwhile."""
+        before = sum(node.child.cpu_seconds() for node in self._nodes)
+        yield
+        self.cpu_s.setdefault(name, []).append(sum(node.child.cpu_seconds() for node in self._nodes) - before)
 
     def renew(self) -> None:
         """Replaces the topic by an empty one."""
@@ -83,7 +92,7 @@ def works(system: System, rows: int, value_bytes: int) -> list[Work]:
 
     def produce(_round: int) -> float:
         system.renew()
-        with Producer({"bootstrap.servers": system.servers}) as producer:
+        with Producer({"bootstrap.servers": system.servers}) as producer, system.metered("in"):
             start = time.perf_counter()
             for batch in batches:
                 producer.send_batch(system.topic, batch)
@@ -94,10 +103,11 @@ def works(system: System, rows: int, value_bytes: int) -> list[Work]:
         with Consumer({"bootstrap.servers": system.servers, "auto.offset.reset": "earliest"}) as consumer:
             consumer.assign([(system.topic, number) for number in range(PARTITIONS)])
             consumer.end_offsets(consumer.assignment())  # connects before the measurement
-            start, read = time.perf_counter(), 0
-            while read < rows:
-                read += len(consumer.poll_arrow())
-            return time.perf_counter() - start
+            with system.metered("out"):
+                start, read = time.perf_counter(), 0
+                while read < rows:
+                    read += len(consumer.poll_arrow())
+                return time.perf_counter() - start
 
     def send_one_by_one(_round: int) -> list[float]:
         found = []
@@ -116,15 +126,17 @@ def works(system: System, rows: int, value_bytes: int) -> list[Work]:
     ]
 
 
-def _table(figures: list[Figures]) -> Iterator[str]:
+def _table(figures: list[Figures], cpu_s: dict[str, dict[str, list[float]]]) -> Iterator[str]:
     alone = {figure.work.name: figure.median_s for figure in figures if figure.work.peer == ALONE}
-    yield f"{'':4} {'system':10} {'MB/s':>8} {'ratio':>6}"
+    yield f"{'':4} {'system':10} {'MB/s':>8} {'ratio':>6} {'CPU ms/MB':>10}"
     for figure in sorted(figures, key=lambda one: one.work.name):
         work, ratio = figure.work, alone[figure.work.name] / figure.median_s
         if figure.latencies:
             yield f"{work.name:4} {work.peer:10} p50 {figure.latency_ms(0.5):.1f} ms, p99 {figure.latency_ms(0.99):.1f} ms"
         else:
-            yield f"{work.name:4} {work.peer:10} {work.size_bytes / 1e6 / figure.median_s:8.0f} {ratio:6.2f}"
+            size_mb = work.size_bytes / 1e6
+            cpu_ms = statistics.median(cpu_s[work.peer][work.name][1:]) * 1_000 / size_mb
+            yield f"{work.name:4} {work.peer:10} {size_mb / figure.median_s:8.0f} {ratio:6.2f} {cpu_ms:10.2f}"
 
 
 def main() -> None:
@@ -141,7 +153,7 @@ def main() -> None:
             figures = measure(all_works, args.repeats, lambda text: print(text, file=sys.stderr))
     finally:
         shutil.rmtree(parent, ignore_errors=True)
-    print("\n".join(_table(figures)))
+    print("\n".join(_table(figures, {system.name: system.cpu_s for system in found})))
 
 
 if __name__ == "__main__":

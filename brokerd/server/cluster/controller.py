@@ -93,17 +93,17 @@ class Controller:
             self._tell(image, due)
 
     def _tell(self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]) -> None:
-        leaders = [
-            (image.partition_name(tp), at.entry.leader, entry.leader) for tp, at, entry in due if entry.leader != at.entry.leader
+        leaders = [  # one that has started again is elected anew
+            (image.partition_name(tp), entry.leader) for tp, at, entry in due if entry.leader_epoch != at.entry.leader_epoch
         ]
-        left = [name for name, _, after in leaders if after == NO_LEADER]
-        elected = [f"{name} on node {after}" for name, _, after in leaders if after != NO_LEADER]
+        left = [name for name, leader in leaders if leader == NO_LEADER]
+        elected = [f"{name} on node {leader}" for name, leader in leaders if leader != NO_LEADER]
         if left:
             text = "no leader for %s, until a node that has all records is back: %s"
             logger.warning(text, counted(len(left), "partition"), some_of(left))
         if elected:
             logger.info("elected leaders of %s: %s", counted(len(elected), "partition"), some_of(elected))
-        moved = [image.partition_name(tp) for tp, at, entry in due if entry.leader == at.entry.leader]
+        moved = [image.partition_name(tp) for tp, at, entry in due if entry.leader_epoch == at.entry.leader_epoch]
         if moved:
             logger.info("changed the replicas of %s: %s", counted(len(moved), "partition"), some_of(moved))
 
