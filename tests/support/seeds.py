@@ -13,6 +13,7 @@ from multiprocessing import get_context
 # Runs one seed; how often what happened.
 Run = Callable[[int], Mapping[str, int]]
 _PROCESSES_MAX = 8
+_TOLD_EACH = 10  # chunks
 
 
 def run_seeds(run: Run, first: int, count: int) -> Counter[str]:
@@ -41,24 +42,28 @@ def assert_replays(traced: Callable[[int], Sequence[str]], seeds: Iterable[int])
         assert first == again, f"seed {seed} runs in two ways"
 
 
-def run_many(run: Run, count: int, *, chunk: int) -> Counter[str]:
-    """Runs the seeds below `count`, `chunk` at a time, in as many processes as there are cores. `run` is a module's function."""
+def run_many(run: Run, count: int, *, chunk: int, first: int = 0) -> Counter[str]:
+    """Runs `count` seeds from `first`, `chunk` at a time, in as many processes as there are cores, and prints how far it is. `run`
+    is a module's function."""
     facts: Counter[str] = Counter()
     workers = min(os.cpu_count() or 1, _PROCESSES_MAX)
-    chunks = range(0, count, chunk)
+    chunks = range(first, first + count, chunk)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_quiet) as pool:
-        for counted in pool.map(run_seeds, [run] * len(chunks), chunks, [chunk] * len(chunks)):
+        for done, counted in enumerate(pool.map(run_seeds, [run] * len(chunks), chunks, [chunk] * len(chunks)), 1):
             facts.update(counted)
+            if done % _TOLD_EACH == 0:
+                print(f"{first + done * chunk - 1} is the last seed so far", flush=True)
     return facts
 
 
 def long_run(run: Run, what: str, schedules: int, *, chunk: int) -> None:
-    """The command of a long run (`--schedules`): the first seed that breaks a promise ends it with its number."""
+    """The command of a long run: the first seed that breaks a promise ends it with its number."""
     parser = argparse.ArgumentParser(description=f"Random schedules of {what}, each checked at every step.")
     parser.add_argument("--schedules", type=int, default=schedules, help=f"how many (default {schedules})")
-    count = parser.parse_args().schedules
-    facts = run_many(run, count, chunk=chunk)
-    print(f"{count} schedules, and every promise kept")
+    parser.add_argument("--first", type=int, default=0, help="the first seed, such as the one after an earlier run (default 0)")
+    given = parser.parse_args()
+    facts = run_many(run, given.schedules, chunk=chunk, first=given.first)
+    print(f"{given.schedules} schedules, and every promise kept")
     for fact, times in sorted(facts.items()):
         print(f"  {fact}: {times}")
 
