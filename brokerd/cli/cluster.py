@@ -187,7 +187,7 @@ def elect_leaders(args: argparse.Namespace) -> None:
         due = [(name, one) for name, one in found if one.replicas[0] in one.isr and not one.target]
         for name, one in due:
             try:
-                client.reassign_partition(name, one.partition, one.replicas, is_order_only=True)
+                client.reassign_partition(name, one.partition, (), is_order_only=True)
             except WireError as error:
                 if error.retriable:
                     raise

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-from brokerd.client.broker_client import BrokerClient
+from brokerd.client.broker_client import ANY_NODE, BrokerClient
 from brokerd.client.metadata import check_topic, read_metadata
 from brokerd.client.response_checks import error_in, made_plain, senseless
-from brokerd.errors import BrokerdError, CoordinatorNotAvailableError, NotLeaderError, TopicAlreadyExistsError, WireError
+from brokerd.errors import (
+    BrokerdError,
+    CoordinatorNotAvailableError,
+    Fate,
+    NotLeaderError,
+    NotReadyError,
+    TopicAlreadyExistsError,
+    WireError,
+)
 from brokerd.ids import NO_LEADER
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
@@ -45,11 +53,16 @@ async def create_topics(
 ) -> dict[str, bytes | WireError]:
     """Creates topics independently; returns the id of each, or its error. A retry after a lost response may fail because an earlier
     attempt created the topic; the error then says so."""
-    request = pb.CreateTopicsRequest(topics=topics, validate_only=validate_only)
-    lost: list[BrokerdError] = []
-    response = await client.call(request, pb.CreateTopicsResponse, failures=lost)
-    results = _read_results("CreateTopics", [topic.name for topic in topics], response.results)
-    if not lost:
+    failures: list[BrokerdError] = []
+
+    async def create(names: Collection[str], timeout_ms: int) -> dict[str, bytes | WireError]:
+        some = [topic for topic in topics if topic.name in names]
+        request = pb.CreateTopicsRequest(topics=some, validate_only=validate_only)
+        response = await client.call_once(ANY_NODE, request, pb.CreateTopicsResponse, timeout_ms)
+        return _read_results("CreateTopics", [topic.name for topic in some], response.results)
+
+    results = await _each(client, [topic.name for topic in topics], create, failures)
+    if all(map(_is_undecided, failures)):
         return results
     note = "; the response to an earlier attempt of this call was lost, so this call may have created it"
     return {
@@ -76,8 +89,40 @@ async def create_topic(
 
 async def delete_topics(client: BrokerClient, names: Sequence[str]) -> dict[str, bytes | WireError]:
     """Deletes topics and their records; returns the id of each, or its error."""
-    response = await client.call(pb.DeleteTopicsRequest(names=names), pb.DeleteTopicsResponse)
-    return _read_results("DeleteTopics", names, response.results)
+
+    async def delete(some: Collection[str], timeout_ms: int) -> dict[str, bytes | WireError]:
+        response = await client.call_once(ANY_NODE, pb.DeleteTopicsRequest(names=some), pb.DeleteTopicsResponse, timeout_ms)
+        return _read_results("DeleteTopics", some, response.results)
+
+    return await _each(client, names, delete, [])
+
+
+async def _each(
+    client: BrokerClient,
+    names: Collection[str],
+    ask: Callable[[Collection[str], int], Awaitable[dict[str, bytes | WireError]]],
+    failures: list[BrokerdError],
+) -> dict[str, bytes | WireError]:
+    """What `ask` returns for each topic in its time limit in ms. Asks again for those of which the broker was not ready to decide,
+    until default.api.timeout.ms. `failures` collects the errors of failed attempts."""
+    results: dict[str, bytes | WireError] = {}
+
+    async def attempt(timeout_ms: int) -> None:
+        results.update(await ask([name for name in names if name not in results or _is_undecided(results[name])], timeout_ms))
+        for result in results.values():
+            if isinstance(result, WireError) and _is_undecided(result):
+                raise result
+
+    try:
+        await client.retried(attempt, failures=failures)
+    except NotReadyError:
+        if not results:
+            raise
+    return results
+
+
+def _is_undecided(result: object) -> bool:
+    return isinstance(result, NotReadyError) and result.fate is Fate.NOT_APPENDED
 
 
 async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> dict[str, pb.TopicDescription | WireError]:
@@ -143,16 +188,20 @@ async def reassign_partition(
     client: BrokerClient, name: str, partition: int, replicas: Sequence[int], *, is_order_only: bool = False
 ) -> None:
     """Sets the nodes that shall have a partition, the preferred leader first; none stops a move. `is_order_only`: refused if these
-    are not the nodes that it has or gets. Returns once that is written down; `describe_cluster` says how far it is. Raises the
-    broker's error."""
+    are not the nodes that it has or gets; none: the first of them leads. Returns once that is written down; `describe_cluster` says
+    how far it is. Raises the broker's error."""
     request = pb.AlterPartitionReassignmentsRequest()
     request.partitions.add(name=name, partition=partition, replicas=replicas, is_order_only=is_order_only)
-    response = await client.call(request, pb.AlterPartitionReassignmentsResponse)
-    if [(result.name, result.partition) for result in response.results] != [(name, partition)]:
-        raise senseless("AlterPartitionReassignments", "it has results for other partitions than the one that was requested")
-    error = error_in(response.results[0])
-    if error is not None:
-        raise error
+
+    async def attempt(timeout_ms: int) -> None:
+        response = await client.call_once(ANY_NODE, request, pb.AlterPartitionReassignmentsResponse, timeout_ms)
+        if [(result.name, result.partition) for result in response.results] != [(name, partition)]:
+            raise senseless("AlterPartitionReassignments", "it has results for other partitions than the one that was requested")
+        error = error_in(response.results[0])
+        if error is not None:
+            raise error
+
+    await client.retried(attempt)
 
 
 async def drain_node(client: BrokerClient, node_id: int, *, validate_only: bool = False) -> pb.DrainNodeResponse:

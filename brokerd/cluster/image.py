@@ -145,7 +145,7 @@ class ClusterImage:
                 self.controller_revision = mod_revision
                 self.controller = number_of(_text(value), NODE_ID_MAX)
             case ("feature-level",):
-                self.feature_revision = mod_revision
+                self.feature_level, self.feature_revision = 0, mod_revision  # unknown if it cannot be read: it is written anew
                 self.feature_level = level_of(value)
             case ("nodes", node):
                 node_id = number_of(node, NODE_ID_MAX)

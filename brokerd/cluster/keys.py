@@ -27,7 +27,7 @@ from brokerd.ids import HOST, NO_LEADER, TOPIC_NAME_MAX_LENGTH, TopicIdPartition
 NODE_ID_MAX = 2**31 - 1
 # What this version knows of these keys, of calls between nodes and of files that go from node to node. One higher for each change
 # that an older version would not understand; it is not to be used before the cluster's level has reached it
-# (ClusterImage.feature_level).
+# (ClusterImage.feature_level). A new field of a value needs a default where it is absent: older nodes do not write it.
 FEATURE_LEVEL = 1
 _LEVEL_MAX = 1_000_000
 _OUT_OF_SYNC_MAX = 4 * REPLICAS_MAX
@@ -136,15 +136,13 @@ class Keys:
 def number_of(text: str, maximum: int) -> int:
     """A number in a key. Raises EntryError."""
     if not _NUMBER.fullmatch(text) or int(text) > maximum:
-        raise EntryError(f"'{text[:50]}' in the key is not a number from 0 to {maximum}")
+        raise EntryError(f"{text[:50]!r} in the key is not a number from 0 to {maximum}")
     return int(text)
 
 
 def level_of(value: bytes) -> int:
     """A feature level. Raises EntryError."""
-    if not _NUMBER.fullmatch(text := value.decode(errors="replace")) or not 1 <= int(text) <= _LEVEL_MAX:
-        raise EntryError(f"'{text[:50]}' is not a feature level from 1 to {_LEVEL_MAX}")
-    return int(text)
+    return number_of(value.decode(errors="replace"), _LEVEL_MAX)
 
 
 def topic_id_of(text: str) -> bytes:

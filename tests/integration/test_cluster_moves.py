@@ -154,7 +154,7 @@ def test_a_leader_moves_and_a_move_stops(cluster: Cluster, terminal: Terminal) -
     code, out, _ = terminal.run("cluster", "move-leader", "led", "0", str(two), "--wait", "--json")
     assert (code, json.loads(out)) == (0, {"topic": "led", "partition": 0, "target": [two, three, one], "is_done": True})
     with client_of(cluster.bootstrap_servers) as client:  # as if it was moved meanwhile
-        now = f"its replicas are nodes {two}, {three}, {one} now, not nodes {one}, {two}: try again"
+        now = f"led-0 is on nodes {two}, {three}, {one}, or moves there, not on nodes {one}, {two}: look where it is now"
         with pytest.raises(InvalidRequestError, match=now):
             client.reassign_partition("led", 0, [one, two], is_order_only=True)
     has_no_copy = f"node {outside} has no copy of led-0, which is on {two},{three},{one}: give it one with"

@@ -125,8 +125,6 @@ def test_a_cluster_of_newer_nodes(tmp_path: Path) -> None:
         put(cluster, Keys(NAME).feature_level, b"1000000")
         text = "the cluster's feature level is 1000000, and this version of brokerd knows none above"
         refused(tmp_path / "new", text, coordination=cluster.coordination, node_id=2)
-        cluster.kill(1)
-        refused(cluster.nodes[1].directory / "data", text, coordination=cluster.coordination, node_id=1)
 
 
 def put(cluster: Cluster, key: str, value: bytes) -> None:

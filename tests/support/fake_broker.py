@@ -242,7 +242,10 @@ class FakeBroker(FakeTransactions, FakeGroups):
         answer = topics_pb2.CreateTopicsResponse()
         for new in request.topics:
             result = answer.results.add(name=new.name)
-            if new.name in self.topics:
+            error = self._error("CreateTopics")
+            if error is not None:
+                result.error.CopyFrom(to_proto(error))
+            elif new.name in self.topics:
                 result.error.CopyFrom(to_proto(TopicAlreadyExistsError(f"topic '{new.name}' already exists")))
             else:
                 result.topic_id = self.create(new.name, new.partitions or 1)[0].tp.topic_id

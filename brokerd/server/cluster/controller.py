@@ -1,5 +1,5 @@
 """The controller: the one node that holds the elections, moves partitions to the replicas that they shall have, and sweeps the
-partitions of ids that have no topic, and raises the feature level. It is whichever node holds the key, under its lease.
+partitions of ids that have no topic; it raises the feature level. It is whichever node holds the key, under its lease.
 
 It holds nothing that the keys do not say. Each election compares the entry that it rests on, so a node that still takes itself for
 the controller does no harm.
@@ -93,9 +93,13 @@ class Controller:
             self._tell(image, due)
 
     def _tell(self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]) -> None:
-        leaders = [  # one that has started again is elected anew
-            (image.partition_name(tp), entry.leader) for tp, at, entry in due if entry.leader_epoch != at.entry.leader_epoch
-        ]
+        leaders, moved = list[tuple[str, int]](), list[str]()
+        for tp, (before, _), entry in due:
+            name = image.partition_name(tp)
+            if (entry.leader, entry.leader_node_epoch) != (before.leader, before.leader_node_epoch):
+                leaders.append((name, entry.leader))
+            else:
+                moved.append(name)
         left = [name for name, leader in leaders if leader == NO_LEADER]
         elected = [f"{name} on node {leader}" for name, leader in leaders if leader != NO_LEADER]
         if left:
@@ -103,7 +107,6 @@ class Controller:
             logger.warning(text, counted(len(left), "partition"), some_of(left))
         if elected:
             logger.info("elected leaders of %s: %s", counted(len(elected), "partition"), some_of(elected))
-        moved = [image.partition_name(tp) for tp, at, entry in due if entry.leader_epoch == at.entry.leader_epoch]
         if moved:
             logger.info("changed the replicas of %s: %s", counted(len(moved), "partition"), some_of(moved))
 
@@ -115,11 +118,14 @@ class Controller:
                 logger.info("swept the partitions of topic id %s, which has no topic", topic_id.hex())
 
     async def _raise_level(self, image: ClusterImage) -> None:
-        """To what every node knows, those too that have partitions and are away."""
-        level = min(node.registration.feature_level for node in image.nodes.values())
-        if level <= image.feature_level:
+        """To what every node knows. One that is away and has partitions is waited for."""
+        key = image.keys.feature_level
+        level = min((node.registration.feature_level for node in image.nodes.values()), default=0)
+        if level <= image.feature_level or image.problems.keys() - {key}:  # what cannot be read may be of a node that is away
             return
         if all(image.nodes.keys() >= {*at.entry.replicas, *at.entry.target} for _, at in image.partitions()):
-            compares = {image.keys.feature_level: image.feature_revision}
-            if await self._client.transact(compares, {image.keys.feature_level: str(level).encode()}) is not None:
+            compares = {image.keys.node(node.id): node.mod_revision for node in image.nodes.values()} | {
+                key: image.feature_revision
+            }
+            if await self._client.transact(compares, {key: str(level).encode()}) is not None:
                 logger.info("the cluster's feature level is %d now: versions that do not know it cannot join any more", level)

@@ -72,11 +72,12 @@ async def known_level(client: CoordinationClient, keys: Keys) -> dict[str, int]:
     try:
         level = level_of(found.value) if found is not None else 1
     except EntryError as error:
-        raise CoordinationError(f"etcd's key {keys.feature_level} cannot be read: {error}") from None
+        text = f"etcd's key {keys.feature_level} cannot be read: {error}; write the level that the controller logged last, or 1"
+        raise CoordinationError(text) from None
     if level > FEATURE_LEVEL:
         raise CoordinationError(
             f"the cluster's feature level is {level}, and this version of brokerd knows none above {FEATURE_LEVEL}: start the "
-            "version that the other nodes run; nothing was changed"
+            f"version that the other nodes run; if none knows it, etcd's key {keys.feature_level} is wrong; nothing was changed"
         )
     return {keys.feature_level: found.mod_revision if found is not None else 0}
 
@@ -265,7 +266,9 @@ class Membership:
             known = self.image.nodes.get(self.node_id)
             registered = (self.life.node_epoch, _lasting(self._registration))
             found = (known.epoch, _lasting(known.registration)) if known is not None else None
-            is_too_old = self.image.feature_level > FEATURE_LEVEL  # it registered while the controller raised the level
+            # It registered while the controller raised the level. A level that no node knows is somebody's mistake.
+            known_levels = (node.registration.feature_level for node in self.image.nodes.values())
+            is_too_old = FEATURE_LEVEL < self.image.feature_level <= max(known_levels, default=0)
             if self._lease is not None and (found != registered or is_too_old):
                 self._lease.lost.set()
 

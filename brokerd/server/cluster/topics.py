@@ -157,21 +157,23 @@ class ClusterTopics:
 
     async def reassign(self, name: str, number: int, replicas: Sequence[int], *, is_order_only: bool = False) -> None:
         """Sets which nodes shall have a partition, the preferred leader first; none: stops a move that is under way. The
-        controller does the rest. `is_order_only`: they are those that it has or gets. Raises InvalidRequestError for nodes that
-        cannot have it, and StorageError with an unknown fate, too.
+        controller does the rest. `is_order_only`: they are those that it has, or gets; none: in the order that they have. Raises
+        InvalidRequestError for nodes that cannot have it, and StorageError with an unknown fate, too.
         """
         topic = await self._known(name, number)
 
         def decide(_tp: TopicIdPartition, entry: PartitionEntry) -> PartitionEntry | None:
             nodes = self._membership.image.nodes
             held = entry.target or entry.replicas
-            if is_order_only and set(held) != set(replicas):
-                raise InvalidRequestError(f"its replicas are {nodes_text(held)} now, not {nodes_text(replicas)}: try again")
-            if not replicas:
+            wanted = tuple(replicas) or (held if is_order_only else ())
+            if is_order_only and set(held) != set(wanted):
+                was = f"{name}-{number} is on {nodes_text(held)}, or moves there, not on {nodes_text(wanted)}"
+                raise InvalidRequestError(f"{was}: look where it is now, and try again")
+            if not wanted:
                 return stopped(entry, nodes)
-            check_target(entry, replicas, nodes)
-            is_done = not entry.target and entry.replicas == tuple(replicas) and entry.leader == replicas[0]
-            return None if is_done else entry._replace(target=tuple(replicas))
+            check_target(entry, wanted, nodes)
+            is_done = not entry.target and entry.replicas == wanted and entry.leader == wanted[0]
+            return None if is_done else entry._replace(target=wanted)
 
         await self._change_partitions([TopicIdPartition(topic.id, number)], decide)
 

@@ -203,10 +203,10 @@ async def reassign(
 
 def _asked_move(entry: PartitionReassignment) -> str:
     name = f"'{entry.name}-{entry.partition}'"
+    if entry.is_order_only:
+        return f"moved the lead of partition {name} to {nodes_text(entry.replicas[:1]) if entry.replicas else 'its first replica'}"
     if not entry.replicas:
         return f"stopped the move of partition {name}"
-    if entry.is_order_only:
-        return f"moved the lead of partition {name} to node {entry.replicas[0]}"
     return f"moved partition {name} to {nodes_text(entry.replicas)}"
 
 

@@ -200,17 +200,32 @@ def test_the_feature_level_rises_once_every_node_knows_it(monkeypatch: pytest.Mo
 def test_a_version_that_does_not_know_the_feature_level_is_no_member() -> None:
     async def scenario(nodes: Nodes) -> None:
         node, level = await nodes.start(1), KEYS.feature_level
-        await nodes.etcd.put(level, b"2")  # while it was joining
-        await until(node, lambda image: node.life is None and not image.nodes)
-        for value, problem in (
-            (b"2", "the cluster's feature level is 2, and this version of brokerd knows none above 1: start the version that"),
-            (b"?", f"etcd's key {level} cannot be read: '\\?' is not a feature level from 1 to 1000000"),
-        ):
-            await nodes.etcd.put(level, value)
-            with pytest.raises(CoordinationError, match=problem):
-                await nodes.start(2)
+        newer = Registration("127.0.0.1", 9007, "d7", feature_level=2)
+        await nodes.etcd.put(KEYS.node(7), encode(newer))
+        await nodes.etcd.put(level, b"2")  # while node 1 was joining
+        await until(node, lambda image: node.life is None and 1 not in image.nodes)
+        with pytest.raises(CoordinationError, match=r"level is 2, and .* knows none above 1: start the version"):
+            await nodes.start(2)
         await nodes.etcd.put(level, b"1")
-        await until(node, lambda image: node.life is not None and list(image.nodes) == [1])
+        await until(node, lambda image: node.life is not None and 1 in image.nodes)
+
+    run(scenario)
+
+
+def test_a_feature_level_that_is_mistyped_ends_no_node() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node, level = await nodes.start(1), KEYS.feature_level
+        await nodes.etcd.put(level, b"7")
+        await until(node, lambda image: image.feature_level == 7)
+        assert node.is_registered, "no node knows it"
+        with pytest.raises(CoordinationError, match=f"if none knows it, etcd's key {level} is wrong"):
+            await nodes.start(2)
+        await nodes.etcd.put(level, b"1\n")
+        await until(node, lambda image: image.feature_level == 1)  # the controller writes it anew
+        await nodes.stop(1)
+        await nodes.etcd.put(level, b"1\n")
+        with pytest.raises(CoordinationError, match=rf"{level} cannot be read: '1\\n' .* the controller logged last"):
+            await nodes.start(2)
 
     run(scenario)
 

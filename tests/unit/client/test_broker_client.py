@@ -22,6 +22,7 @@ from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     AuthenticationError,
     BrokerUnreachableError,
+    Fate,
     InvalidRequestError,
     NotReadyError,
     TopicAlreadyExistsError,
@@ -207,6 +208,25 @@ def test_create_topics_answers_each_on_its_own(broker: FakeBroker, client: Block
     results = client.create_topics([NewTopic(name="old"), NewTopic(name="new", partitions=2)])
     assert isinstance(results["old"], TopicAlreadyExistsError)
     assert results["new"] == broker.topics["new"][0].tp.topic_id
+
+
+def test_a_topic_of_which_the_broker_could_not_decide_is_asked_for_again(broker: FakeBroker) -> None:
+    waits = NotReadyError("etcd does not answer", fate=Fate.NOT_APPENDED)
+    unknown = NotReadyError("not heard of it yet", fate=Fate.UNKNOWN)
+    with BlockingClient(config(f"127.0.0.1:{broker.port}")) as client:
+        broker.errors["CreateTopics"] = [waits, unknown, waits, waits]
+        results = client.create_topics([NewTopic(name=name) for name in ("a", "b", "c")])
+        for name in ("a", "c"):
+            assert results[name] == broker.topics[name][0].tp.topic_id
+        assert str(results["b"]) == "not heard of it yet"
+        broker.errors["CreateTopics"] = [waits]
+        with pytest.raises(TopicAlreadyExistsError) as plain:
+            client.create_topic("c")
+        assert "earlier attempt" not in str(plain.value)
+    broker.errors["CreateTopics"] = [waits] * 10_000
+    with BlockingClient(config(f"127.0.0.1:{broker.port}"), HastyClock()) as client, pytest.raises(NotReadyError, match="etcd"):
+        client.create_topic("d")
+    assert 9_900 < len(broker.errors["CreateTopics"]) < 10_000
 
 
 def test_list_offsets_repeats_what_may_succeed_and_keeps_what_is_final(broker: FakeBroker, client: BlockingClient) -> None:

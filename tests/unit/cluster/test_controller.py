@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from brokerd.cluster.image import ClusterImage, Node, PartitionAt
-from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration
+from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, encode
 from brokerd.datadir.topic_store import COORDINATOR_LOG
-from brokerd.ids import NO_LEADER
+from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.server.cluster.controller import Controller
 
 
@@ -31,8 +33,9 @@ def test_it_tells_of_elections_and_of_moves(caplog: pytest.LogCaptureFixture) ->
     nothing: Any = None
     led = PartitionEntry((1, 2), (InSyncReplica(1, "d1"), InSyncReplica(2, "d2")), 1, 10, 1)
     again = led._replace(leader_node_epoch=20, leader_epoch=2)  # its node has started again
+    moved = led._replace(replicas=(1,), leader_epoch=2)  # node 2 must not join by what it reported before
     caplog.set_level("INFO")
-    for entry in (again, led._replace(leader=NO_LEADER, leader_epoch=2), led._replace(replicas=(2, 1))):
+    for entry in (again, led._replace(leader=NO_LEADER, leader_node_epoch=0, leader_epoch=2), moved):
         Controller(nothing, nothing)._tell(ClusterImage(Keys("prod")), [(COORDINATOR_LOG, PartitionAt(led, 5), entry)])
     name = str(COORDINATOR_LOG)
     assert caplog.messages == [
@@ -40,3 +43,44 @@ def test_it_tells_of_elections_and_of_moves(caplog: pytest.LogCaptureFixture) ->
         f"no leader for 1 partition, until a node that has all records is back: {name}",
         f"changed the replicas of 1 partition: {name}",
     ]
+
+
+KEYS = Keys("prod")
+TP = TopicIdPartition(b"o" * 16, 0)
+
+
+def put(key: str, value: bytes) -> Callable[[ClusterImage], None]:
+    return lambda image: image.put(key, value, create_revision=9, mod_revision=9)
+
+
+@pytest.mark.parametrize(
+    ("change", "raised"),
+    [
+        (lambda _: None, True),
+        (put(KEYS.feature_level, b"?"), True),
+        (put(KEYS.feature_level, b"3"), False),
+        (put(KEYS.node(2), encode(Registration("h", 1, "d2", feature_level=1))), False),
+        (put(KEYS.partition(TP), encode(PartitionEntry((1, 3), (InSyncReplica(1, "d1"),)))), False),
+        (put(KEYS.partition(TP), encode(PartitionEntry((1,), (InSyncReplica(1, "d1"),), target=(1, 3)))), False),
+        (put(KEYS.partition(TP), b"?"), False),
+        (lambda image: image.nodes.clear(), False),
+    ],
+)
+def test_the_feature_level_is_raised_as_far_as_is_certain(change: Callable[[ClusterImage], None], raised: bool) -> None:
+    image, asked = ClusterImage(KEYS), list[Any]()
+
+    class Client:
+        async def transact(self, *change: Any) -> int:
+            asked.append(change)
+            return 1
+
+    put(KEYS.topic(TP.topic_id), encode(TopicEntry("orders", 1, {})))(image)
+    put(KEYS.name("orders"), TP.topic_id.hex().encode())(image)
+    put(KEYS.partition(TP), encode(PartitionEntry((1,), (InSyncReplica(1, "d1"),))))(image)
+    for node_id, level in ((1, 3), (2, 2)):
+        put(KEYS.node(node_id), encode(Registration("h", 1, f"d{node_id}", feature_level=level)))(image)
+    change(image)
+    client: Any = Client()
+    asyncio.run(Controller(client, client)._raise_level(image))
+    compares = {KEYS.node(1): 9, KEYS.node(2): 9, KEYS.feature_level: image.feature_revision}  # who comes back meanwhile is asked
+    assert asked == ([(compares, {KEYS.feature_level: b"2"})] if raised else [])

@@ -55,7 +55,7 @@ class Given(Producer):
     """Gives up at once where a test fails: nobody sets its clock any more."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, AssertionError):
+        if isinstance(error, AssertionError | pytest.fail.Exception):
             self.close(0)
         super().__exit__(kind, error, trace)
 
