@@ -77,7 +77,7 @@ def test_a_partition_that_is_found_damaged_later_is_avoided_from_then_on(tmp_pat
             assert producer.partitions_for("t") == PARTITIONS
             topics = producer._core.topics
             with producer._shared.lock:
-                topics.note_unwritable(TopicPartition("t", 2), "damaged")
+                topics.note_problem(TopicPartition("t", 2), "damaged")
             futures = [producer.send("t", b"v" * 100) for _ in range(100)]
             producer.flush(DEADLINE_S)
             assert 2 not in {future.result(0).partition for future in futures}

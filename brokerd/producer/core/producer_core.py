@@ -365,7 +365,7 @@ class ProducerCore:
         if error.fate is not Fate.NOT_APPENDED:
             batch.is_fate_unknown = True
         if isinstance(error, LogDamagedError):
-            self.topics.note_unwritable(batch.tp, error.message)
+            self.topics.note_problem(batch.tp, error.message)
         if error.refresh_metadata:
             self.topics.note_leader(batch.tp, error.current_leader, error.current_leader_epoch)
             self.topics.request_refresh()

@@ -126,7 +126,7 @@ class TopicRegistry:
         """The partition, identified by the topic's id."""
         return TopicIdPartition(self._views[tp.topic].topic_id, tp.partition)
 
-    def note_unwritable(self, tp: TopicPartition, why: str) -> None:
+    def note_problem(self, tp: TopicPartition, why: str) -> None:
         """Notes that a partition refuses records: until the next metadata, keyless records avoid it."""
         view = self._views.get(tp.topic)
         if view is not None:
