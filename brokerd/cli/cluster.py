@@ -20,6 +20,7 @@ from brokerd.wire.v1.topics_pb2 import DrainNodeResponse, NamedPartition
 
 _LOOK_S = 0.2
 _TELL_MS = 3_000
+_REPLACED_MS = 3_000  # by then every node has heard of a move
 _Named: TypeAlias = tuple[str, PartitionMetadata]  # with the name of its topic
 
 
@@ -233,14 +234,21 @@ def _node_ids(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[int], *, is_leader_enough: bool) -> None:
-    name = f"{args.topic}-{args.partition}"
+    name, clock = f"{args.topic}-{args.partition}", SystemClock()
+    ours_ms = 0  # when the move was under way last
 
     def left() -> str:
-        now = _partition_now(args, client)
+        nonlocal ours_ms
+        now, now_ms = _partition_now(args, client), clock.monotonic_ms()
         is_led = not replicas or now.leader == replicas[0]
         is_there = not now.target and (not replicas or list(now.replicas) == list(replicas))
         if is_led and (is_leader_enough or is_there or _has_grown_again(args.topic, before, now, replicas)):
             return ""
+        if list(now.target) == list(replicas):
+            ours_ms = now_ms
+        elif replicas and now_ms - ours_ms > _REPLACED_MS:
+            instead = f"it moves to {listed(now.target)}" if now.target else f"it stays on {listed(now.replicas)}"
+            raise ClientError(f"{name} does not move to {listed(replicas)} any more: {instead}")
         if now.no_copy_alive:
             raise ClientError(f"{name} waits to move from {listed(now.replicas)} to {listed(replicas)}: {now.error.message}")
         missing = [node_id for node_id in now.target or replicas if node_id not in now.isr]
@@ -249,6 +257,7 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
 
     before = _partition_now(args, client)
     client.reassign_partition(args.topic, args.partition, replicas, is_order_only=is_leader_enough)
+    ours_ms = clock.monotonic_ms()
     if args.wait:
         _wait(args, left, f"{args.topic} {args.partition}")
     goal = f"nodes {listed(replicas)}" if len(replicas) > 1 else f"node {listed(replicas)}"

@@ -132,7 +132,7 @@ class LookUps:
             for damaged in self._reader.damaged:
                 # The record may have been in the damaged range, so neither a later record nor None would be right.
                 if damaged.stops(log_start_offset) and damaged.first_offset < end:
-                    raise damage_error(self._core.name, damaged)
+                    raise damage_error(self._core.name, damaged, has_copies=self._reader.has_copies)
             return found
 
     def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:

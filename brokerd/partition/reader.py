@@ -85,7 +85,7 @@ class PartitionReader:
             offset = past_taken_out(known, offset)
             damaged = damage_at(known, offset)
             if damaged is not None:
-                raise damage_error(self.core.name, damaged)
+                raise damage_error(self.core.name, damaged, has_copies=self.has_copies)
             until_offset = min([until_offset, *(entry.first_offset for entry in known if entry.first_offset > offset)])
         read = _Read(self, offset, until_offset, max_bytes, cached_only, max(max_bytes, first_batch_max_bytes))
         read.run()
@@ -142,6 +142,11 @@ class PartitionReader:
         self.report(damaged)
         return damaged
 
+    @property
+    def has_copies(self) -> bool:
+        """True if other nodes have the partition, too."""
+        return self.core.in_sync.replicas > 1
+
     def report(self, damaged: DamagedRange) -> None:
         """Reports a damaged range to the core, and logs it, if it is new."""
         with self._reporting:
@@ -149,7 +154,7 @@ class PartitionReader:
                 return
             self.core.damage_found(damaged)
         if not damaged.is_accepted:
-            advice = _COPY_ADVICE if self.core.in_sync.replicas > 1 else ""
+            advice = _COPY_ADVICE if self.has_copies else ""
             logger.error("%s%s", damage_error(self.core.name, damaged), advice)
 
 
@@ -305,7 +310,7 @@ class _Read:
         """Where to continue after the damage that begins at the walk's end; it is reported."""
         damaged = self._reader.register(file, segment, start.position + walk.end, walk.next_offset, problem)
         if damaged.until_offset > self.next_offset or damaged.resume_segment != segment.base_offset:
-            raise damage_error(self._reader.core.name, damaged)
+            raise damage_error(self._reader.core.name, damaged, has_copies=self._reader.has_copies)
         return _Start(damaged.until_offset, damaged.resume_position, False)
 
 

@@ -9,10 +9,10 @@ that it rests on. Until a proposal is decided, the leader counts everybody who m
   and it is elected.
 
 A follower joins when it has everything below the high watermark, and everything that the log had when the leader's epoch began:
-the leader before may have acknowledged that. It has the log start, too: what is deleted stays deleted. It leaves when it has not
-reached the end of the log for replica.lag.time.max.ms, when its node has ended or has another directory, or when it has less than
-it had reported: its disk has lost something (Kafka's Partition.maybeShrinkIsr and maybeExpandIsr, and KIP-841 for nodes that have
-ended). A leader whose disk fails hands over to one whose disk does not.
+the leader before may have acknowledged that. It has the log start, too: what is deleted stays deleted. It is not one that would
+leave at once. It leaves when it has not reached the end of the log for replica.lag.time.max.ms, when its node has ended or has
+another directory, or when it has less than it had reported: its disk has lost something (Kafka's Partition.maybeShrinkIsr and
+maybeExpandIsr, and KIP-841 for nodes that have ended). A leader whose disk fails hands over to one whose disk does not.
 """
 
 from __future__ import annotations
@@ -131,9 +131,11 @@ class LedPartition:
         records = ms = 0
         for node_id in self.entry.replicas:
             follower = self._followers.get(node_id)
-            durable_end, caught_up_ms = (start, self._since_ms)
+            # One that has not reported yet in this epoch, and is in sync, has what is acknowledged.
+            durable_end = self.partition.ends.high_watermark if self.is_in_sync(node_id) else start
+            caught_up_ms = self._since_ms
             if follower is not None:
-                durable_end, caught_up_ms = max(follower.durable_end, start), follower.caught_up_ms
+                durable_end, caught_up_ms = max(follower.durable_end, durable_end), follower.caught_up_ms
             if node_id != self.entry.leader and durable_end < end:
                 records, ms = max(records, end - durable_end), max(ms, now_ms - caught_up_ms)
         return Lag(records, ms)
@@ -169,7 +171,8 @@ class LedPartition:
         if leaving:
             return Proposal(left(self.entry, leaving), self._at.mod_revision)
         may_join = self.entry.replicas if self._joining is None else (self._joining.node_id,)
-        joining = next((node for node_id in may_join if (node := nodes.get(node_id)) and self._joins(node)), None)
+        alive = (nodes[node_id] for node_id in may_join if node_id in nodes)
+        joining = next((node for node in alive if self._joins(node) and self._stays(node, now_ms, lag_max_ms)), None)
         if joining is None:
             return Proposal(self.entry, self._at.mod_revision) if self._joining is not None else None
         self._joining = replica_of(joining)
@@ -201,6 +204,14 @@ class LedPartition:
             return False
         ends, epoch_start = self.partition.ends, self.partition.epoch_start_offset
         return follower.durable_end >= max(ends.high_watermark, epoch_start) and follower.log_start_offset >= ends.log_start_offset
+
+    def _stays(self, node: Node, now_ms: int, lag_max_ms: int) -> bool:
+        """False if a node that joins would leave at once. While too few are in sync, the high watermark stands still: one that has
+        that, and never reaches the end, would join and leave for ever, and keep others from joining.
+        """
+        follower = self._followers[node.id]
+        has_all = follower.durable_end >= self.partition.ends.log_end_offset
+        return now_ms - follower.caught_up_ms <= lag_max_ms and (has_all or not node.registration.refuses)
 
     def _own(self, nodes: Mapping[int, Node]) -> Node | None:
         node = nodes.get(self.entry.leader)

@@ -237,6 +237,11 @@ async def a_copy_that_has_begun_anew_is_forgotten(_original: Any, _self: Members
     pass
 
 
+@bug(ReplicaStream, "_diverges", first=22_040)
+def logs_are_not_compared_below_the_log_start(diverges: Any, self: Any, partition: Any, followed: Any, *rest: Any) -> Any:
+    return followed.position.log_end_offset >= partition.ends.log_start_offset and diverges(self, partition, followed, *rest)
+
+
 @bug(LogEnds, "leader_at", first=350)
 def a_log_start_is_told_once(leader_at: Any, self: LogEnds, high_watermark: int, stable: int, log_start: int = -1) -> Any:
     moved = leader_at(self, high_watermark, stable, log_start)

@@ -224,7 +224,7 @@ class Leading:
     async def _propose(self, due: Mapping[TopicIdPartition, Proposal]) -> None:
         """Writes these changes together; each alone, if they cannot be made together."""
         image, keys = self._membership.image, self._membership.image.keys
-        before = {tp: len(at.entry.isr) for tp in due if (at := image.partition(tp)) is not None}
+        before = {tp: at.entry.isr for tp in due if (at := image.partition(tp)) is not None}
         compares = {keys.partition(tp): proposal.mod_revision for tp, proposal in due.items()}
         compares |= {keys.node(one.joining.id): one.joining.mod_revision for one in due.values() if one.joining is not None}
         try:
@@ -237,12 +237,13 @@ class Leading:
             await asyncio.sleep(_INTERVAL_S)
             return
         if done is not None:
-            in_sync_now = [f"{self._name(tp)} on {sorted(one.node_id for one in each.entry.isr)}" for tp, each in due.items()]
-            logger.info("in sync are now: %s", some_of(in_sync_now))
-            for tp, proposal in due.items():
-                in_sync = len(proposal.entry.isr)
-                self._isr_shrinks += in_sync < before.get(tp, in_sync)
-                self._isr_expands += in_sync > before.get(tp, in_sync)
+            changed = {tp: each.entry.isr for tp, each in due.items() if each.entry.isr != before.get(tp)}
+            if changed:
+                in_sync_now = [f"{self._name(tp)} on {sorted(one.node_id for one in isr)}" for tp, isr in changed.items()]
+                logger.info("in sync are now: %s", some_of(in_sync_now))
+            for tp, isr in changed.items():
+                self._isr_shrinks += len(isr) < len(before.get(tp, isr))
+                self._isr_expands += len(isr) > len(before.get(tp, isr))
             with contextlib.suppress(TimeoutError):  # a silent watch holds up one change, not all
                 async with asyncio.timeout(_INTERVAL_S):
                     await self._membership.until(done)

@@ -272,15 +272,14 @@ class ReplicaStream:
 
     async def _news(self, partition: ReplicatedPartition, followed: _Followed, response: pb.ReplicateResponse) -> list[Buffer]:
         """The batches that follow. A divergence or a snapshot is added to the response instead. Raises WireErrors."""
-        position, ends = followed.position, partition.ends
-        common = _divergence(partition, position) if position.log_end_offset >= ends.log_start_offset else None
-        if common is not None:
-            update = self._add(response, partition.tp, followed)
-            update.diverges, update.common_epoch, update.common_end_offset = True, common.epoch, common.end_offset
-            self._tell_again(partition.tp, followed)
+        position, log_start = followed.position, partition.ends.log_start_offset
+        if position.log_end_offset >= log_start and self._diverges(partition, followed, response):
             return []
-        begin = max(position.log_end_offset, ends.log_start_offset)
-        found = await self._read(partition, begin)
+        found = await self._read(partition, max(position.log_end_offset, log_start))
+        # It ends below the log start. If it goes on from there, and does not begin anew, what it has must be the leader's, too:
+        # producers' state rests on it.
+        if found.first_offset <= position.log_end_offset < log_start and self._diverges(partition, followed, response):
+            return []
         if found.first_offset == position.log_end_offset:
             return found.chunks
         if found.first_offset < position.log_end_offset:
@@ -290,6 +289,16 @@ class ReplicaStream:
         self._add(response, partition.tp, followed).snapshot = body
         self._tell_again(partition.tp, followed)
         return []
+
+    def _diverges(self, partition: ReplicatedPartition, followed: _Followed, response: pb.ReplicateResponse) -> bool:
+        """Tells the follower where the logs part, if they do."""
+        common = _divergence(partition, followed.position)
+        if common is None:
+            return False
+        update = self._add(response, partition.tp, followed)
+        update.diverges, update.common_epoch, update.common_end_offset = True, common.epoch, common.end_offset
+        self._tell_again(partition.tp, followed)
+        return True
 
     async def _read(self, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
         led, epoch = self._leading.led(partition), partition.leader_epoch

@@ -151,6 +151,15 @@ def test_a_move_that_is_waited_for_says_what_is_left(
     monkeypatch.setattr(command, "note", interrupted)
     assert main(["cluster", "reassign", "t", "0", "--replicas", "2,3", "--wait", "-b", f"127.0.0.1:{broker.port}"]) == 130
     assert told[1:] == ["only the wait has ended, the move goes on: 'brokerd cluster reassign t 0 --stop' would stop it"]
+    monkeypatch.setattr(command, "_REPLACED_MS", -1)
+    for instead, text in (
+        (pb.PartitionMetadata(partition=0, leader=1, replicas=[1, 2, 3], isr=[1, 2], target=[1]), "it moves to 1"),
+        (pb.PartitionMetadata(partition=0, leader=1, replicas=[1, 2], isr=[1, 2]), "it stays on 1,2"),
+    ):
+        stages[:] = [moving, moving, instead]
+        with pytest.raises(ClientError, match=f"t-0 does not move to 2,3 any more: {text}"):
+            run(broker, "cluster", "reassign", "t", "0", "--replicas", "2,3", "--wait")
+        del asked[-1]
     stages[:] = [done]
     run(broker, "cluster", "move-leader", "t", "0", "3", "--json")
     assert json.loads(capsys.readouterr().out) == {"topic": "t", "partition": 0, "target": [3, 2], "is_done": False}

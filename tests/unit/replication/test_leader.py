@@ -189,6 +189,26 @@ def test_who_joins_has_all_that_the_log_had_when_the_epoch_began() -> None:
     assert led.proposal() is not None
 
 
+def test_who_reaches_the_high_watermark_and_never_the_end_does_not_keep_others_from_joining() -> None:
+    """The high watermark stands still while too few are in sync: a node with a full disk would join and leave for ever."""
+    alone = left(ENTRY, {2, 3})
+    led = Led(alone, TopicConfig(min_insync_replicas=2))
+    end, led.now_ms = led.append(2), LAG_MS + 1
+    led.report(2, 0)
+    assert led.proposal() is None
+    led.report(3, end)
+    assert led.proposal() == Proposal(joined(alone, ALL[2]), 1, NODES[3])
+
+
+def test_a_node_whose_disk_refuses_joins_only_with_everything() -> None:
+    led = Led(left(ENTRY, {2, 3}), TopicConfig(min_insync_replicas=2))
+    end = led.append(2)
+    led.report(2, 0)
+    assert led.led.proposal(refusing(2), 0, LAG_MS) is None
+    led.report(2, end)
+    assert led.led.proposal(refusing(2), 0, LAG_MS) is not None
+
+
 def test_another_life_than_the_one_that_reported_does_not_join() -> None:
     led = Led(left(ENTRY, {3}))
     led.report(3, 0, life=NODES[3]._replace(epoch=5))

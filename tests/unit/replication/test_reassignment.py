@@ -58,6 +58,16 @@ def test_nothing_goes_while_one_of_the_target_is_not_in_sync_alive_and_the_same(
     assert advanced(ready, {**ALL, 2: node(2, directory_id="emptied")}) is None
 
 
+def test_nobody_is_made_the_leader_whose_disk_refuses_appends() -> None:
+    full = {**ALL, 1: ALL[1]._replace(registration=ALL[1].registration._replace(refuses=True))}
+    for isr in ((1, 2, 3), (1, 2)):
+        asked = entry_of((1, 2, 3), target=(1, 2, 3), isr=isr, leader=2)
+        assert advanced(asked, full) is None
+        led = advanced(asked, ALL)
+        assert led is not None
+        assert led.leader == 1
+
+
 def test_when_replicas_go_a_new_epoch_begins_under_the_same_leader_too() -> None:
     """Node 3 is removed, drops its copy, and is added again: what it had reported before says nothing of what it has now."""
     done = advanced(entry_of((1, 2, 3), target=(1, 2)), ALL)

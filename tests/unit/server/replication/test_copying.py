@@ -57,6 +57,26 @@ async def test_a_follower_is_cut_in_several_steps() -> None:
         await until(lambda: payloads(two.log()) == [b"one at 2", b"one at 4"], "equal copies")
 
 
+async def test_a_follower_that_ends_below_the_log_start_is_cut_where_the_logs_part() -> None:
+    """A batch that reaches above the log start begins where the follower ends. What it has below is of another leader: nobody reads
+    that, but it would take a record that was never committed for its producer's last one.
+    """
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        await two.takes_role(all_of_them.entry(2, 1))
+        append(two.log(), b"two at 1")
+        await one.takes_role(all_of_them.entry(1, 2, [1]))
+        append(one.log(), b"one at 2")
+        append(one.log(), b"one at 2", count=2)
+        await until(lambda: one.log().ends.high_watermark == 3)
+        one.log().set_log_start(2)
+        last = all_of_them.entry(1, 3, [1])
+        await one.hears(last, 2)
+        await two.hears(last, 2)
+        await until(lambda: two.log_start() == 2 and two.log().ends.durable_end == 3)
+        assert two.log().epochs.entries == one.log().epochs.entries
+
+
 @pytest.mark.parametrize("before", [1, 2])
 async def test_a_report_that_comes_before_the_leader_counts_is_not_lost(before: int) -> None:
     """A follower tells how far it is once. Its leader has the role then, and looks at the entries a moment later."""
