@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from brokerd.cli.output import NONE, cluster_text, dashed, fields, known, listed, note, placed, show, table
@@ -13,7 +13,7 @@ from brokerd.cli.topic_lookup import with_nearest_name
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
-from brokerd.errors import ClientError, UnknownTopicOrPartitionError, WireError, counted, some_of
+from brokerd.errors import ClientError, InvalidRequestError, UnknownTopicOrPartitionError, WireError, counted, some_of
 from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, address_of
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
 from brokerd.wire.v1.topics_pb2 import DrainNodeResponse, NamedPartition
@@ -171,20 +171,37 @@ def move_leader(args: argparse.Namespace) -> None:
         _move(args, client, (args.node, *(node_id for node_id in held if node_id != args.node)), is_leader_enough=True)
 
 
+def _led_by_others(args: argparse.Namespace, client: BlockingClient) -> list[_Named]:
+    return [(name, one) for name, one in _partitions(_described(args, client)) if one.leader != one.replicas[0]]
+
+
+def _wait_for_leaders(
+    args: argparse.Namespace, client: BlockingClient, begun: Collection[tuple[str, int]]
+) -> list[tuple[str, int]]:
+    """Waits until the preferred leaders lead these partitions; returns those whose move has ended without that."""
+    clock = SystemClock()
+    waiting: list[_Named] = []
+    still_ms: int | None = None  # since when none of them moves
+
+    def left() -> str:
+        nonlocal still_ms, waiting
+        waiting = [(name, one) for name, one in _led_by_others(args, client) if (name, one.partition) in begun]
+        now_ms = clock.monotonic_ms()
+        still_ms = None if any(one.target for _, one in waiting) else still_ms or now_ms
+        if not waiting or (still_ms is not None and now_ms - still_ms > _REPLACED_MS):
+            return ""
+        return f"{counted(len(waiting), 'partition')} left: {some_of([f'{name}-{one.partition}' for name, one in waiting])}"
+
+    _wait(args, left, "TOPIC PARTITION")
+    return [(name, one.partition) for name, one in waiting]
+
+
 def elect_leaders(args: argparse.Namespace) -> None:
     """Lets the preferred leaders lead, the first replica of each partition. Raises BrokerdError, UsageError; also if one cannot."""
     _check_timeout(args)
     refused: dict[tuple[str, int], WireError] = {}
     with connect_to_change(args) as client:
-
-        def led_by_others() -> list[_Named]:
-            return [(name, one) for name, one in _partitions(_described(args, client)) if one.leader != one.replicas[0]]
-
-        def left() -> str:
-            waiting = [f"{name}-{one.partition}" for name, one in led_by_others() if (name, one.partition) in begun]
-            return f"{counted(len(waiting), 'partition')} left: {some_of(waiting)}" if waiting else ""
-
-        found = led_by_others()
+        found = _led_by_others(args, client)
         due = [(name, one) for name, one in found if one.replicas[0] in one.isr and not one.target]
         for name, one in due:
             try:
@@ -193,10 +210,12 @@ def elect_leaders(args: argparse.Namespace) -> None:
                 if error.retriable:
                     raise
                 refused[name, one.partition] = error  # such as of a topic that the caller may only read
-        due = [(name, one) for name, one in due if (name, one.partition) not in refused]
-        begun = {(name, one.partition) for name, one in due}
+        begun = {(name, one.partition) for name, one in due} - refused.keys()
         if args.wait:
-            _wait(args, left, "TOPIC PARTITION")
+            stopped = InvalidRequestError("the move was stopped, or replaced by another one")
+            refused.update(dict.fromkeys(_wait_for_leaders(args, client, begun), stopped))
+    begun -= refused.keys()
+    due = [(name, one) for name, one in due if (name, one.partition) in begun]
     staying = [(name, one) for name, one in found if (name, one.partition) not in begun]
     document = {
         "moving": [{"topic": name, "partition": one.partition, "leader": one.replicas[0]} for name, one in due],
@@ -235,19 +254,20 @@ def _node_ids(args: argparse.Namespace) -> tuple[int, ...]:
 
 def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[int], *, is_leader_enough: bool) -> None:
     name, clock = f"{args.topic}-{args.partition}", SystemClock()
-    ours_ms = 0  # when the move was under way last
+    others_ms: int | None = None  # since when another target, or none, is seen
 
     def left() -> str:
-        nonlocal ours_ms
+        nonlocal others_ms
         now, now_ms = _partition_now(args, client), clock.monotonic_ms()
         is_led = not replicas or now.leader == replicas[0]
         is_there = not now.target and (not replicas or list(now.replicas) == list(replicas))
         if is_led and (is_leader_enough or is_there or _has_grown_again(args.topic, before, now, replicas)):
             return ""
-        if list(now.target) == list(replicas):
-            ours_ms = now_ms
-        elif replicas and now_ms - ours_ms > _REPLACED_MS:
-            instead = f"it moves to {listed(now.target)}" if now.target else f"it stays on {listed(now.replicas)}"
+        others_ms = None if list(now.target) == list(replicas) else others_ms or now_ms
+        if replicas and others_ms is not None and now_ms - others_ms > _REPLACED_MS:
+            if is_there and not is_leader_enough:
+                return ""  # and its leader has ended meanwhile
+            instead = f"it moves to {listed(now.target)}" if now.target else f"it is on {listed(now.replicas)}, led by {now.leader}"
             raise ClientError(f"{name} does not move to {listed(replicas)} any more: {instead}")
         if now.no_copy_alive:
             raise ClientError(f"{name} waits to move from {listed(now.replicas)} to {listed(replicas)}: {now.error.message}")
@@ -257,7 +277,6 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
 
     before = _partition_now(args, client)
     client.reassign_partition(args.topic, args.partition, replicas, is_order_only=is_leader_enough)
-    ours_ms = clock.monotonic_ms()
     if args.wait:
         _wait(args, left, f"{args.topic} {args.partition}")
     goal = f"nodes {listed(replicas)}" if len(replicas) > 1 else f"node {listed(replicas)}"

@@ -131,7 +131,7 @@ def _with_remedy(error: WireError, one: BatchSlice) -> WireError:
     if isinstance(error, CorruptMessageError):
         place = f"{one.name}@{one.batch.header.base_offset}"
         advice = (
-            "if other nodes have copies, let one of them lead (`brokerd cluster move-leader`); else `brokerd doctor` shows "
-            f"whether it is damaged on the broker's disk, and takes it out with `--take-out {place}`; {advice}"
+            "if other nodes have copies, let one of them lead (`brokerd cluster move-leader`); if that does not help, `brokerd "
+            f"doctor` shows whether it is damaged on the broker's disk, and takes it out with `--take-out {place}`; {advice}"
         )
     return type(error)(f"{one.name}: {error.message}; {advice}")

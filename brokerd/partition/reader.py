@@ -144,8 +144,8 @@ class PartitionReader:
 
     @property
     def has_copies(self) -> bool:
-        """True if other nodes have the partition, too."""
-        return self.core.in_sync.replicas > 1
+        """True if other nodes have the partition, too, and are in sync."""
+        return self.core.in_sync.members > 1
 
     def report(self, damaged: DamagedRange) -> None:
         """Reports a damaged range to the core, and logs it, if it is new."""

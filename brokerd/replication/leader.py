@@ -135,7 +135,7 @@ class LedPartition:
             durable_end = self.partition.ends.high_watermark if self.is_in_sync(node_id) else start
             caught_up_ms = self._since_ms
             if follower is not None:
-                durable_end, caught_up_ms = max(follower.durable_end, durable_end), follower.caught_up_ms
+                durable_end, caught_up_ms = max(follower.durable_end, start), follower.caught_up_ms
             if node_id != self.entry.leader and durable_end < end:
                 records, ms = max(records, end - durable_end), max(ms, now_ms - caught_up_ms)
         return Lag(records, ms)
@@ -210,8 +210,9 @@ class LedPartition:
         that, and never reaches the end, would join and leave for ever, and keep others from joining.
         """
         follower = self._followers[node.id]
-        has_all = follower.durable_end >= self.partition.ends.log_end_offset
-        return now_ms - follower.caught_up_ms <= lag_max_ms and (has_all or not node.registration.refuses)
+        if node.registration.refuses:  # it leaves by itself what it cannot take
+            lag_max_ms = min(lag_max_ms, _OTHERS_TELL_MS)
+        return now_ms - follower.caught_up_ms <= lag_max_ms
 
     def _own(self, nodes: Mapping[int, Node]) -> Node | None:
         node = nodes.get(self.entry.leader)

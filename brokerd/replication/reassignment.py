@@ -34,11 +34,9 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
     isr = {replica.node_id: replica for replica in entry.isr}
     able = {node_id for node_id, replica in isr.items() if node_id in nodes and replica_of(nodes[node_id]) == replica}
     gone = [node_id for node_id in entry.replicas if node_id not in target]
-    if not gone and entry.leader != target[0] and target[0] in nodes and nodes[target[0]].registration.refuses:
-        return None  # it would hand over at once
     if not able.issuperset(target):
         # Where nobody goes, another leader need not wait for replicas that are not in sync.
-        may_lead = not gone and target[0] in able and entry.leader != target[0]
+        may_lead = not gone and target[0] in able and entry.leader != target[0] and not nodes[target[0]].registration.refuses
         return _led_by(target[0], entry._replace(replicas=target), nodes) if may_lead else None
     copies = (*entry.out_of_sync, *(replica for replica in entry.isr if replica.node_id in gone))
     done = entry._replace(
@@ -47,6 +45,8 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
         out_of_sync=tuple(dict.fromkeys((*copies, *_running(gone, nodes)))),
         target=(),
     )
+    if not gone and nodes[target[0]].registration.refuses:
+        return done  # it would hand over at once
     return _led_by(target[0], done, nodes) if gone or entry.leader != target[0] else done
 
 

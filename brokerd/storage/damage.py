@@ -41,12 +41,12 @@ def first_that_stops(ranges: Iterable[DamagedRange], log_start_offset: int) -> D
 
 
 def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIFIED, has_copies: bool = False) -> LogDamagedError:
-    """The error for a read of the range, or for an append to the log. `has_copies`: other nodes have the partition, too."""
+    """The error for a read of the range, or for an append to the log. `has_copies`: others in sync have the partition, too."""
     advice = f"accepted as lost, the log continues at offset {damaged.until_offset}"
     if not damaged.is_accepted:
         advice = "run `brokerd doctor` for details"
         if has_copies:
-            advice = "other nodes have copies: read again once one of them leads, or let it lead (`brokerd cluster move-leader`)"
+            advice = "other nodes have copies: let one of them lead (`brokerd cluster move-leader`), or run `brokerd doctor`"
     return LogDamagedError(
         f"{name}: offsets {damaged.first_offset} to {damaged.until_offset - 1} were durable and are damaged ({damaged.reason}); "
         f"{advice}",

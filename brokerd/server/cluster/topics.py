@@ -169,6 +169,8 @@ class ClusterTopics:
             if is_order_only and set(held) != set(wanted):
                 was = f"{name}-{number} is on {nodes_text(held)}, or moves there, not on {nodes_text(wanted)}"
                 raise InvalidRequestError(f"{was}: look where it is now, and try again")
+            if is_order_only and wanted[0] in nodes and nodes[wanted[0]].registration.refuses:
+                raise InvalidRequestError(f"node {wanted[0]} cannot lead {name}-{number}: its disk refuses, as its log says")
             if not wanted:
                 return stopped(entry, nodes)
             check_target(entry, wanted, nodes)

@@ -154,7 +154,7 @@ def test_a_move_that_is_waited_for_says_what_is_left(
     monkeypatch.setattr(command, "_REPLACED_MS", -1)
     for instead, text in (
         (pb.PartitionMetadata(partition=0, leader=1, replicas=[1, 2, 3], isr=[1, 2], target=[1]), "it moves to 1"),
-        (pb.PartitionMetadata(partition=0, leader=1, replicas=[1, 2], isr=[1, 2]), "it stays on 1,2"),
+        (pb.PartitionMetadata(partition=0, leader=1, replicas=[1, 2], isr=[1, 2]), "it is on 1,2, led by 1"),
     ):
         stages[:] = [moving, moving, instead]
         with pytest.raises(ClientError, match=f"t-0 does not move to 2,3 any more: {text}"):
@@ -168,7 +168,9 @@ def test_a_move_that_is_waited_for_says_what_is_left(
         run(broker, "cluster", "move-leader", "t", "0", "1")
 
 
-def test_preferred_leaders_that_cannot_lead_are_named(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_preferred_leaders_that_cannot_lead_are_named(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = pb.PartitionMetadata
     found = [
         of(partition=0, leader=1, replicas=[1, 2], isr=[1, 2]),
@@ -203,6 +205,10 @@ def test_preferred_leaders_that_cannot_lead_are_named(broker: FakeBroker, capsys
     ]
     with pytest.raises(ClientError, match="not done within 0 ms, and going on: 1 partition left: t-1"):
         run(broker, "cluster", "elect-leaders", "t", "--wait", "--timeout-ms", "0")
+    monkeypatch.setattr(command, "_REPLACED_MS", -1)
+    with pytest.raises(ClientError, match=r"4 partitions cannot be led .* now: the move was stopped"):
+        run(broker, "cluster", "elect-leaders", "t", "--wait")
+    assert "t-1 stays with node 2: the move was stopped, or replaced" in capsys.readouterr().out
     with pytest.raises(ClientError, match=staying):
         run(broker, "cluster", "elect-leaders", "--json")
     assert json.loads(capsys.readouterr().out) == {

@@ -200,13 +200,16 @@ def test_who_reaches_the_high_watermark_and_never_the_end_does_not_keep_others_f
     assert led.proposal() == Proposal(joined(alone, ALL[2]), 1, NODES[3])
 
 
-def test_a_node_whose_disk_refuses_joins_only_with_everything() -> None:
+def test_a_node_whose_disk_refuses_joins_only_if_it_keeps_up() -> None:
     led = Led(left(ENTRY, {2, 3}), TopicConfig(min_insync_replicas=2))
-    end = led.append(2)
+    led.append(2)
     led.report(2, 0)
-    assert led.led.proposal(refusing(2), 0, LAG_MS) is None
-    led.report(2, end)
-    assert led.led.proposal(refusing(2), 0, LAG_MS) is not None
+    for now_ms, joins in ((1_001, False), (1_000, True)):
+        assert (led.led.proposal(refusing(2), now_ms, 9_000) is not None) == joins
+    led = Led(left(ENTRY, {2, 3}), TopicConfig(min_insync_replicas=2))
+    led.now_ms = 5_000
+    led.report(2, led.append(2))
+    assert led.led.proposal(refusing(2), 5_000, 9_000) is not None
 
 
 def test_another_life_than_the_one_that_reported_does_not_join() -> None:

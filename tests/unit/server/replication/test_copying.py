@@ -16,9 +16,10 @@ from brokerd.partition.derived_files import write_snapshot
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.replication.leader import left
-from brokerd.server.replication.copying import Copier
+from brokerd.server.replication.copying import Copier, Copying
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.steps import Job
+from brokerd.storage.holes import Hole
 from brokerd.wire.records import split_records
 from tests.support.build import append, payloads
 from tests.support.copies import LAG_MS, copies, tp_of, until
@@ -75,6 +76,44 @@ async def test_a_follower_that_ends_below_the_log_start_is_cut_where_the_logs_pa
         await two.hears(last, 2)
         await until(lambda: two.log_start() == 2 and two.log().ends.durable_end == 3)
         assert two.log().epochs.entries == one.log().epochs.entries
+
+
+async def test_a_follower_goes_on_where_its_leaders_earlier_epochs_are_unknown() -> None:
+    """As after a recovery without a snapshot, from a first segment that begins where the follower ends. It cannot be told to cut
+    everything, which is below its high watermark."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        for node in all_of_them:
+            await node.hears(all_of_them.entry(1, 1), 2)
+        append(one.log(), b"for both")
+        await until(lambda: two.log().ends.high_watermark == 1)
+        await two.copying.stop()
+        await one.hears(all_of_them.entry(1, 2, [1]), 3)
+        append(one.log(), b"one at 2", count=2)
+        await until(lambda: one.log().ends.high_watermark == 3)
+        one.log().set_log_start(2)
+        one.log().epochs.entries = [each for each in one.log().epochs.entries if each.start_offset >= 1]
+        two.copying = Copying(two.copying._means)
+        for node in all_of_them:
+            await node.hears(all_of_them.entry(1, 3, [1]), 4)
+        await until(lambda: two.log().ends.durable_end == 3)
+
+
+async def test_a_copy_does_not_drop_what_is_below_a_batch_that_was_taken_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        alone = all_of_them.entry(1, 1, [1])
+        await one.hears(alone, 2)
+        for number in range(5):
+            append(one.log(), b"%d" % number)
+        await until(lambda: one.log().ends.high_watermark == 5)
+        one.log().health.damaged = (Hole(2, 3, is_taken_out=True).as_range(),)
+        await two.hears(alone, 2)
+        await until(lambda: "the leader has nothing at offsets 2 to 2" in caplog.text)
+        assert (two.log_start(), two.log().ends.log_end_offset) == (0, 2)
+        assert "`brokerd topics trim` deletes what is below offset 3" in caplog.text
+        one.log().set_log_start(3)
+        await until(lambda: two.log_start() == 3 and two.log().ends.durable_end == 5)
 
 
 @pytest.mark.parametrize("before", [1, 2])
