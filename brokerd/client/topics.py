@@ -115,9 +115,8 @@ async def _each(
 
     try:
         await client.retried(attempt, failures=failures)
-    except NotReadyError:
-        if not results:
-            raise
+    except NotReadyError as error:  # whose fate is that of the last attempt
+        results.update({name: error for name in names if name not in results or _is_undecided(results[name])})
     return results
 
 

@@ -284,12 +284,12 @@ class ReplicaStream:
             return found.chunks
         if found.first_offset < position.log_end_offset:
             raise CorruptMessageError(f"{partition.name}: a follower ends at {position.log_end_offset}, inside of a batch")
-        if position.log_end_offset > max(position.log_start_offset, log_start - 1):
+        if position.log_end_offset > max(position.log_start_offset, log_start):
             # It would drop what it has, and others with that may go once it is in sync.
             raise CorruptMessageError(
-                f"{partition.name}: the leader has nothing at offsets {position.log_end_offset} to {found.first_offset - 1}, which "
-                "were taken out or accepted as lost: no copy gets past them, unless `brokerd topics trim` deletes what is below "
-                f"offset {found.first_offset}"
+                f"{partition.name}: offsets {position.log_end_offset} to {found.first_offset - 1} were taken out of the leader's "
+                "log, and no copy gets past them: let another replica in sync lead (`brokerd cluster move-leader`); if none has "
+                f"them, `brokerd topics trim` can delete all that is below offset {found.first_offset}"
             )
         snapshot = partition.snapshot_at(found.first_offset)
         body = await self._broker.readers.run(BROKER, partial(encode_snapshot, snapshot))
@@ -300,7 +300,8 @@ class ReplicaStream:
     def _diverges(self, partition: ReplicatedPartition, followed: _Followed, response: pb.ReplicateResponse) -> bool:
         """Tells the follower where the logs part, if they do."""
         position, common = followed.position, _divergence(partition, followed.position)
-        if common is None or (common.epoch < 0 and position.log_end_offset <= common.end_offset):
+        known_from = min(common.end_offset, partition.ends.log_start_offset) if common is not None else 0
+        if common is None or (common.epoch < 0 and position.log_end_offset <= known_from):
             return False  # or it ends where this log begins, whose epochs of before are not known
         update = self._add(response, partition.tp, followed)
         update.diverges, update.common_epoch, update.common_end_offset = True, common.epoch, common.end_offset
