@@ -11,7 +11,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from brokerd.client import offsets
+from brokerd.client import offsets, topics
 from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.connection import Connection
@@ -227,6 +227,23 @@ def test_a_topic_of_which_the_broker_could_not_decide_is_asked_for_again(broker:
     with BlockingClient(config(f"127.0.0.1:{broker.port}"), HastyClock()) as client, pytest.raises(NotReadyError, match="etcd"):
         client.create_topic("d")
     assert 9_900 < len(broker.errors["CreateTopics"]) < 10_000
+
+
+def test_a_topic_that_was_asked_for_again_has_the_fate_of_the_last_attempt() -> None:
+    class LastAttemptIsLost:
+        async def retried(self, attempt: Any, **_: object) -> None:
+            with contextlib.suppress(NotReadyError):
+                await attempt(1)
+            raise NotReadyError("etcd does not answer", fate=Fate.UNKNOWN)
+
+    async def ask(_names: object, _timeout_ms: int) -> dict[str, bytes | WireError]:
+        return {"a": b"id", "b": NotReadyError("etcd does not answer", fate=Fate.NOT_APPENDED)}
+
+    client: Any = LastAttemptIsLost()
+    results = asyncio.run(topics._each(client, ["a", "b"], ask, []))
+    assert results["a"] == b"id"
+    assert isinstance(results["b"], NotReadyError)
+    assert results["b"].fate is Fate.UNKNOWN
 
 
 def test_list_offsets_repeats_what_may_succeed_and_keeps_what_is_final(broker: FakeBroker, client: BlockingClient) -> None:
