@@ -187,7 +187,7 @@ def _wait_for_leaders(
         nonlocal still_ms, waiting
         waiting = [(name, one) for name, one in _led_by_others(args, client) if (name, one.partition) in begun]
         now_ms = clock.monotonic_ms()
-        still_ms = None if any(one.target for _, one in waiting) else still_ms or now_ms
+        still_ms = None if any(list(one.target) == list(one.replicas) for _, one in waiting) else still_ms or now_ms
         if not waiting or (still_ms is not None and now_ms - still_ms > _REPLACED_MS):
             return ""
         return f"{counted(len(waiting), 'partition')} left: {some_of([f'{name}-{one.partition}' for name, one in waiting])}"
@@ -212,7 +212,7 @@ def elect_leaders(args: argparse.Namespace) -> None:
                 refused[name, one.partition] = error  # such as of a topic that the caller may only read
         begun = {(name, one.partition) for name, one in due} - refused.keys()
         if args.wait:
-            stopped = InvalidRequestError("the move was stopped, or replaced by another one")
+            stopped = InvalidRequestError("the move was stopped or replaced, or its disk refuses")
             refused.update(dict.fromkeys(_wait_for_leaders(args, client, begun), stopped))
     begun -= refused.keys()
     due = [(name, one) for name, one in due if (name, one.partition) in begun]
@@ -267,7 +267,9 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
         if replicas and others_ms is not None and now_ms - others_ms > _REPLACED_MS:
             if is_there and not is_leader_enough:
                 return ""  # and its leader has ended meanwhile
-            instead = f"it moves to {listed(now.target)}" if now.target else f"it is on {listed(now.replicas)}, led by {now.leader}"
+            instead = f"it is on {listed(now.replicas)}, led by {dashed(now.leader)}"
+            if now.target:
+                instead = f"it moves to {listed(now.target)}"
             raise ClientError(f"{name} does not move to {listed(replicas)} any more: {instead}")
         if now.no_copy_alive:
             raise ClientError(f"{name} waits to move from {listed(now.replicas)} to {listed(replicas)}: {now.error.message}")

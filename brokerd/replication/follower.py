@@ -36,13 +36,16 @@ def position_of(partition: ReplicatedPartition, durable_log_start: int) -> Posit
     return Position(partition.leader_epoch, ends.log_end_offset, ends.durable_end, durable_log_start, partition.epochs.latest)
 
 
-def divergence(epochs: LeaderEpochs, log_end_offset: int, position: Position) -> Common | None:
-    """What the logs have in common if the follower's has something that the leader's has not; None if it agrees. `epochs`,
-    `log_end_offset`: the leader's.
+def divergence(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int, position: Position) -> Common | None:
+    """What the logs have in common if the follower's has something that the leader's has not; None if it agrees. `epochs` and both
+    offsets are the leader's. Its earlier epochs may be unknown, after a recovery without a snapshot. Then a follower that has
+    nothing above the log start agrees: nobody reads what it has, and it could not cut what is below its high watermark.
     """
     common = Common(*epochs.end_of(position.last_epoch, log_end_offset))
-    agrees = common.epoch == position.last_epoch and position.log_end_offset <= common.end_offset
-    return None if agrees else common
+    agrees_until = common.end_offset if common.epoch == position.last_epoch else -1
+    if common.epoch < 0:
+        agrees_until = max(agrees_until, min(common.end_offset, log_start_offset))
+    return None if position.log_end_offset <= agrees_until else common
 
 
 def cut_offset(epochs: LeaderEpochs, log_end_offset: int, common: Common) -> int:

@@ -299,10 +299,9 @@ class ReplicaStream:
 
     def _diverges(self, partition: ReplicatedPartition, followed: _Followed, response: pb.ReplicateResponse) -> bool:
         """Tells the follower where the logs part, if they do."""
-        position, common = followed.position, _divergence(partition, followed.position)
-        known_from = min(common.end_offset, partition.ends.log_start_offset) if common is not None else 0
-        if common is None or (common.epoch < 0 and position.log_end_offset <= known_from):
-            return False  # or it ends where this log begins, whose epochs of before are not known
+        common = _divergence(partition, followed.position)
+        if common is None:
+            return False
         update = self._add(response, partition.tp, followed)
         update.diverges, update.common_epoch, update.common_end_offset = True, common.epoch, common.end_offset
         self._tell_again(partition.tp, followed)
@@ -340,7 +339,8 @@ class ReplicaStream:
 
 
 def _divergence(partition: ReplicatedPartition, position: Position) -> Common | None:
-    return divergence(partition.epochs, partition.ends.log_end_offset, position)
+    ends = partition.ends
+    return divergence(partition.epochs, ends.log_start_offset, ends.log_end_offset, position)
 
 
 def _ends(partition: ReplicatedPartition) -> tuple[int, int, int]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from brokerd.cluster.changes import Transaction
-from brokerd.cluster.keys import TopicEntry
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import PartitionEntry, TopicEntry
 from brokerd.coordination.client import CoordinationClient, Snapshot
 from brokerd.coordination.watch import Changes, watch
 from brokerd.datadir.topic_store import COORDINATOR, Topic
@@ -19,6 +20,7 @@ from brokerd.errors import (
     Fate,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
+    InvalidRequestError,
     NotReadyError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -92,6 +94,32 @@ def test_added_partitions_have_as_many_copies_as_the_others() -> None:
         await topics.grow("orders", 2)
         partitions = node.image.partitions_of(directories.logs[1].topics.by_name("orders").id)
         assert [len(at.entry.replicas) for at in partitions.values()] == [2, 2]
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_a_change_of_order_gives_no_lead_to_a_node_whose_disk_refuses() -> None:
+    async def scenario(directories: Directories) -> None:
+        topics, (node, full) = directories.topics[1], [directories.nodes.running[node_id][1] for node_id in (1, 2)]
+        await topics.create("orders", 1, {}, 2)
+        tp = TopicIdPartition(directories.logs[1].topics.by_name("orders").id, 0)
+
+        def entry_of_it(image: ClusterImage) -> PartitionEntry:
+            at = image.partition(tp)
+            assert at is not None
+            return at.entry
+
+        await full.publish_refusals(True)
+        for each in (node, full):
+            await until(each, lambda image: image.nodes[2].registration.refuses)
+        with pytest.raises(InvalidRequestError, match="node 2 cannot lead orders-0: its disk refuses"):
+            await topics.reassign("orders", 0, [2, 1], is_order_only=True)
+        await full.publish_refusals(False)
+        await until(node, lambda image: not image.nodes[2].registration.refuses)
+        await topics.reassign("orders", 0, [2, 1], is_order_only=True)
+        await until(node, lambda image: entry_of_it(image).leader == 2)
+        await topics.reassign("orders", 0, [], is_order_only=True)
+        assert entry_of_it(node.image).replicas == (2, 1), "the first leads already"
 
     with_nodes(scenario, 1, 2)
 

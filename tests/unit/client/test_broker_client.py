@@ -32,7 +32,8 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.wire.v1.topics_pb2 import NewTopic
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1.topics_pb2 import AlterPartitionReassignmentsResponse, NewTopic, PartitionReassignmentResult
 from tests.support.clock import HastyClock
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.ports import held_port
@@ -244,6 +245,18 @@ def test_a_topic_that_was_asked_for_again_has_the_fate_of_the_last_attempt() -> 
     assert results["a"] == b"id"
     assert isinstance(results["b"], NotReadyError)
     assert results["b"].fate is Fate.UNKNOWN
+
+
+def test_a_move_is_asked_for_again_while_it_cannot_be_written(broker: FakeBroker, client: BlockingClient) -> None:
+    errors: list[Any] = [to_proto(NotReadyError("etcd does not answer", fate=Fate.NOT_APPENDED)), None]
+
+    def reassign(_request: object) -> AlterPartitionReassignmentsResponse:
+        result = PartitionReassignmentResult(name="t", error=errors.pop(0))
+        return AlterPartitionReassignmentsResponse(results=[result])
+
+    broker._AlterPartitionReassignments = reassign  # type: ignore[attr-defined]
+    client.reassign_partition("t", 0, [1])
+    assert not errors
 
 
 def test_list_offsets_repeats_what_may_succeed_and_keeps_what_is_final(broker: FakeBroker, client: BlockingClient) -> None:

@@ -7,7 +7,7 @@ import pytest
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
 from brokerd.replication.follower import Common, Position, cut_offset, divergence
 
-LEADER = (LeaderEpochs([EpochEntry(1, 0), EpochEntry(3, 10), EpochEntry(6, 20)]), 30)
+LEADER = (LeaderEpochs([EpochEntry(1, 0), EpochEntry(3, 10), EpochEntry(6, 20)]), 0, 30)
 
 
 def position(last_epoch: int, end: int) -> Position:
@@ -33,6 +33,14 @@ def position(last_epoch: int, end: int) -> Position:
 )
 def test_a_follower_agrees_up_to_its_end_or_hears_what_is_common(last_epoch: int, end: int, common: Common | None) -> None:
     assert divergence(*LEADER, position(last_epoch, end)) == common
+
+
+@pytest.mark.parametrize(
+    ("log_start", "end", "agrees"), [(12, 10, True), (12, 11, False), (10, 10, True), (5, 10, False), (5, 5, True)]
+)
+def test_where_the_leaders_earlier_epochs_are_unknown_what_nobody_reads_agrees(log_start: int, end: int, agrees: bool) -> None:
+    common = divergence(LeaderEpochs([EpochEntry(3, 10)]), log_start, 30, position(1, end))
+    assert common == (None if agrees else Common(-1, 10))
 
 
 @pytest.mark.parametrize(

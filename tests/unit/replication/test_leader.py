@@ -371,6 +371,17 @@ def test_the_lag_is_that_of_the_slowest_follower() -> None:
     assert led.led.lag(1_000) == (0, 0)
 
 
+def test_a_follower_in_sync_that_has_not_reported_yet_has_what_is_acknowledged() -> None:
+    led = Led()
+    for node in (2, 3):
+        led.report(node, led.append())
+    led.report(2, 2)
+    led.log.lead(2, in_sync_of(left(ENTRY, {3})))
+    led.led = LedPartition(led.log, PartitionAt(left(ENTRY, {3})._replace(leader_epoch=2), 2), 0)
+    led.led.reported(NODES[3], 1, 0, 0)
+    assert (led.high_watermark, led.led.lag(100)) == (2, (1, 100)), "node 3 is not in sync, and lacks one; node 2 has not reported"
+
+
 def test_who_joins_has_the_log_start_durably() -> None:
     """DeleteRecords has been answered: what it has deleted must not come back with another leader."""
     led = Led(left(ENTRY, {3}))

@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 
-from brokerd.cluster.keys import decode_partition, encode
-from brokerd.errors import Fate, NotLeaderError, NotReadyError
+from brokerd.cluster.keys import PartitionEntry, decode_partition, encode
+from brokerd.errors import Fate, LogDamagedError, NotLeaderError, NotReadyError
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.derived_files import write_snapshot
 from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.replication.leader import left
 from brokerd.server.replication.copying import Copier, Copying
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.steps import Job
+from brokerd.storage.damage import DamagedRange
 from brokerd.storage.holes import Hole
 from brokerd.wire.records import split_records
 from tests.support.build import append, payloads
-from tests.support.copies import LAG_MS, copies, tp_of, until
+from tests.support.copies import LAG_MS, Copies, copies, tp_of, until
 from tests.support.loop import all_wait
 
 
@@ -99,14 +101,32 @@ async def test_a_follower_goes_on_where_its_leaders_earlier_epochs_are_unknown()
         await until(lambda: two.log().ends.durable_end == 3)
 
 
+@pytest.mark.parametrize(("gone", "advice"), [(set[int](), "let one of them lead"), ({2}, "run `brokerd doctor` for details")])
+async def test_who_reads_damage_is_told_of_copies_that_are_in_sync(gone: set[int], advice: str) -> None:
+    async with copies() as all_of_them:
+        one, _ = all_of_them
+        await one.hears(left(all_of_them.entry(1, 1), gone), 2)
+        append(one.log(), b"row")
+        one.log().health.damaged = (DamagedRange(0, 1, "for a test"),)
+        with pytest.raises(LogDamagedError, match=advice):
+            one.log().read(0, below=LogEnd.LOG_END, max_bytes=1_000, cached_only=False)
+
+
+async def filled_alone(all_of_them: Copies, count: int) -> PartitionEntry:
+    """Node 1 leads alone, and has appended so many records."""
+    one, _ = all_of_them
+    alone = all_of_them.entry(1, 1, [1])
+    await one.hears(alone, 2)
+    for _ in range(count):
+        append(one.log(), b"from one")
+    await until(lambda: one.log().ends.high_watermark == count)
+    return alone
+
+
 async def test_a_copy_does_not_drop_what_is_below_a_batch_that_was_taken_out(caplog: pytest.LogCaptureFixture) -> None:
     async with copies() as all_of_them:
         one, two = all_of_them
-        alone = all_of_them.entry(1, 1, [1])
-        await one.hears(alone, 2)
-        for number in range(5):
-            append(one.log(), b"%d" % number)
-        await until(lambda: one.log().ends.high_watermark == 5)
+        alone = await filled_alone(all_of_them, 5)
         one.log().health.damaged = (Hole(2, 3, is_taken_out=True).as_range(),)
         await two.hears(alone, 2)
         await until(lambda: "offsets 2 to 2 were taken out of the leader's log" in caplog.text)
@@ -373,11 +393,7 @@ async def test_a_copy_that_has_caught_up_has_the_log_start_without_further_news(
     """It hears of the log start with batches that are not durable yet, and a log start never lies above the high watermark."""
     async with copies() as all_of_them:
         one, two = all_of_them
-        alone = all_of_them.entry(1, 1, [1])
-        await one.hears(alone, 2)
-        for _ in range(3):
-            append(one.log(), b"from one")
-        await until(lambda: one.log().ends.high_watermark == 3)
+        alone = await filled_alone(all_of_them, 3)
         read = ReplicaStream._read
 
         async def moves(self: ReplicaStream, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
