@@ -12,6 +12,8 @@ Behaviour
 - Batches are sent as soon as they are written: the follower's disk works at the same time as this one's.
 - A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least. Snapshots
   count as batches, and are not divided.
+- Where the follower is in sync, producers wait for each response to be on its disk. So those partitions go first, and all others
+  together get at most as much as they, or CATCH_UP_BYTES: catching up about doubles what such a producer waits for.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ WAIT_S = 0.5
 TELL_S = 0.02  # ends go with the next batches, if these come soon
 RESPONSE_BYTES = 8_388_608
 PARTITION_BYTES = 1_048_576
+CATCH_UP_BYTES = 1_048_576
 _NEVER_MS = 10**9
 _WATCHED = (LogEnd.LOG_END, LogEnd.HIGH_WATERMARK, LogEnd.LAST_STABLE_OFFSET)
 
@@ -202,7 +205,7 @@ class ReplicaStream:
     # Responses
 
     async def _response(self) -> bytes:
-        response, records, left = pb.ReplicateResponse(), list[Buffer](), RESPONSE_BYTES
+        response, records = pb.ReplicateResponse(), list[Buffer]()
         until = asyncio.get_running_loop().time() + WAIT_S
         while not response.updates:
             if not self._due and not await self._wait(until):
@@ -214,9 +217,16 @@ class ReplicaStream:
                         self._add(response, tp, followed)
                 self._moved.clear()
                 break
-            for tp in list(self._due):  # one that gets more meanwhile waits for the next request, which says where it goes on
-                if left > 0:
-                    left -= await self._look(tp, response, records)
+            left = RESPONSE_BYTES
+            due = {
+                tp: self._is_in_sync(tp) for tp in self._due
+            }  # more of them waits for the next request, which says from where on
+            for is_in_sync in (True, False):
+                if not is_in_sync and any(map(self._is_in_sync, self._followed)):
+                    left = min(left, max(RESPONSE_BYTES - left, CATCH_UP_BYTES))
+                for tp in [tp for tp, one in due.items() if one is is_in_sync]:
+                    if left > 0:
+                        left -= await self._look(tp, response, records)
         return join_records(response, [[chunk] for chunk in records])
 
     async def _wait(self, until: float) -> bool:
@@ -307,9 +317,15 @@ class ReplicaStream:
         self._tell_again(partition.tp, followed)
         return True
 
+    def _is_in_sync(self, tp: TopicIdPartition) -> bool:
+        """True if the follower is in sync, or if nobody knows."""
+        partition = self._broker.partitions.replica(tp)
+        led = self._leading.led(partition) if partition is not None else None
+        return led is None or led.is_in_sync(self._node_id)
+
     async def _read(self, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
-        led, epoch = self._leading.led(partition), partition.leader_epoch
-        if led is not None and not led.is_in_sync(self._node_id):
+        epoch = partition.leader_epoch
+        if not self._is_in_sync(partition.tp):
             checked = partial(partition.read_checked, offset, max_bytes=PARTITION_BYTES)
             found = await self._broker.readers.run(BROKER, checked)
             if not isinstance(found, DamagedRange):

@@ -128,3 +128,30 @@ def test_what_comes_late_on_an_older_stream_says_nothing() -> None:
     led = leader.leading.led(leader.log)
     assert led is not None
     assert led.proposal(NODES, 0, 1_000) is None, "it stays in sync"
+
+
+@pytest.mark.parametrize(
+    ("sizes_mb", "looked_at"),
+    [
+        ([("behind", 1), ("in sync", 0.01), ("behind", 1)], ["in sync", "behind"]),
+        ([("in sync", 3), *[("behind", 1)] * 5], ["in sync", *["behind"] * 3]),
+        ([("in sync", 1)] * 5 + [("behind", 1)] * 9, ["in sync"] * 5 + ["behind"] * 3),
+        ([("behind", 1)] * 9, ["behind"] * 8),
+    ],
+    ids=["at most CATCH_UP_BYTES", "or as much as those in sync", "and no more than RESPONSE_BYTES", "all, if nobody waits"],
+)
+def test_catching_up_holds_up_no_producers(sizes_mb: list[tuple[str, float]], looked_at: list[str]) -> None:
+    """Those in sync go first, whoever was due first."""
+    stream: Any = Leader().stream(Context())
+    stream._due = stream._followed = dict(enumerate(sizes_mb))
+    stream._is_in_sync = lambda number: sizes_mb[number][0] == "in sync"
+    found = list[str]()
+
+    async def look(number: int, response: pb.ReplicateResponse, _records: object) -> int:
+        response.updates.add()
+        found.append(sizes_mb[number][0])
+        return int(sizes_mb[number][1] * 1_048_576)
+
+    stream._look = look
+    asyncio.run(stream._response())
+    assert found == looked_at
