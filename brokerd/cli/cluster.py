@@ -28,7 +28,7 @@ def print_nodes(args: argparse.Namespace) -> None:
     """Prints one line per node. Raises BrokerdError, UsageError."""
     with connect(args) as client:
         cluster, coordinator_id = client.describe_cluster([]), client.find_coordinator()
-    show(args, _node_documents(cluster, coordinator_id), [_node_table(cluster, coordinator_id)])
+    show(args, _node_documents(cluster, coordinator_id), [_node_table(cluster, coordinator_id), *_doubts(cluster)])
 
 
 def print_status(args: argparse.Namespace) -> None:
@@ -40,6 +40,7 @@ def print_status(args: argparse.Namespace) -> None:
         "cluster_id": cluster.cluster_id,
         "controller_id": known(cluster.controller_id),
         "coordinator_id": known(coordinator_id),
+        "is_cut_off": cluster.is_cut_off,
         "nodes": _node_documents(cluster, coordinator_id),
         "partitions": [_partition_document(name, partition) for name, partition in _shown(args, cluster)],
     }
@@ -65,6 +66,7 @@ def _status_lines(cluster: MetadataResponse, coordinator_id: int, partitions: Se
         + (f", {below} below min.insync.replicas" if below else "")
         + (f", {moving} moving" if moving else "")
     )
+    yield from _doubts(cluster)
     yield _node_table(cluster, coordinator_id, indent="  ")
     if partitions:
         rows = [
@@ -76,6 +78,15 @@ def _status_lines(cluster: MetadataResponse, coordinator_id: int, partitions: Se
         if one.HasField("error"):
             which, text = f"{name}-{one.partition}", one.error.message
             yield f"  {text}" if text.startswith(which) else f"  {which}: {text}"
+
+
+def _doubts(cluster: MetadataResponse) -> Iterator[str]:
+    """Why the answer may not be true."""
+    if cluster.is_cut_off:
+        yield (
+            "the node that answered is cut off from etcd: what it says may be old, and nothing is elected, moved or created "
+            "as long as etcd is away"
+        )
 
 
 def _replicas_text(partition: PartitionMetadata) -> str:

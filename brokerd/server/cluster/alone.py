@@ -39,6 +39,8 @@ class Alone:
         self._admin = admin
         self._on_deleted = on_deleted
 
+    is_registered = True  # there is no store
+
     @property
     def controller_id(self) -> int:
         """The node that holds the elections."""

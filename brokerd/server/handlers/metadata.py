@@ -66,6 +66,7 @@ async def handle(
         cluster_name=broker.config.cluster_name,
         nodes=map(_node, broker.cluster.nodes()),
         controller_id=broker.cluster.controller_id,
+        is_cut_off=not broker.cluster.is_registered,
     )
     pauses = Pauses(broker.turns)
     if request.all_topics:

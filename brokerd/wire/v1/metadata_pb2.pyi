@@ -96,18 +96,20 @@ class TopicMetadata(_message.Message):
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ...) -> None: ...
 
 class MetadataResponse(_message.Message):
-    __slots__ = ("cluster_id", "nodes", "topics", "controller_id", "cluster_name")
+    __slots__ = ("cluster_id", "nodes", "topics", "controller_id", "cluster_name", "is_cut_off")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
+    IS_CUT_OFF_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     topics: _containers.RepeatedCompositeFieldContainer[TopicMetadata]
     controller_id: int
     cluster_name: str
-    def __init__(self, cluster_id: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMetadata, _Mapping]]] = ..., controller_id: _Optional[int] = ..., cluster_name: _Optional[str] = ...) -> None: ...
+    is_cut_off: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMetadata, _Mapping]]] = ..., controller_id: _Optional[int] = ..., cluster_name: _Optional[str] = ..., is_cut_off: bool = ...) -> None: ...
 
 class FindCoordinatorRequest(_message.Message):
     __slots__ = ()

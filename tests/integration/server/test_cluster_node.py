@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import pytest
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.topics import alter_topic_configs, create_partitions, create_topic, delete_topics
+from brokerd.client.topics import alter_topic_configs, create_partitions, create_topic, delete_topics, describe_cluster
 from brokerd.client.transactions import init_producer_id
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.broker import BrokerConfig
@@ -372,8 +372,9 @@ def test_metrics_of_a_cluster() -> None:
 
 def test_a_node_that_lost_its_registration_does_not_pass_for_the_controller() -> None:
     async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one:
+        async with machines.node(1) as one, client_of(one) as client:
             await becomes(lambda: cluster_of(one).figures().is_controller, True)
+            assert not (await describe_cluster(client, [])).is_cut_off
             await machines.etcd.stop()
             lease = cluster_of(one)._membership._lease
             assert lease is not None
@@ -381,6 +382,7 @@ def test_a_node_that_lost_its_registration_does_not_pass_for_the_controller() ->
             await becomes(lambda: cluster_of(one).figures().is_registered, False)
             assert cluster_of(one).controller_id == 1, "as etcd has said last"
             assert not cluster_of(one).figures().is_controller
+            assert (await describe_cluster(client, [])).is_cut_off
             await machines.etcd.start()
 
     run(scenario)

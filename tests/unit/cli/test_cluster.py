@@ -23,7 +23,7 @@ from tests.support.fake_broker import FakeBroker, fake_cluster
 NO_LEADER = NotLeaderError("no leader at present")
 
 
-def answer(broker: FakeBroker) -> None:
+def answer(broker: FakeBroker, *, is_cut_off: bool = False) -> None:
     """Two nodes; a healthy partition, one that is behind, one without a leader."""
     nodes = [pb.Node(node_id=1, host="one", port=1, rack="east"), pb.Node(node_id=2, host="::1", port=2)]
     partitions = [
@@ -35,6 +35,7 @@ def answer(broker: FakeBroker) -> None:
     ]
     topics = [pb.TopicMetadata(name="t", topic_id=bytes(16), partitions=partitions)]
     response = pb.MetadataResponse(cluster_id="c", cluster_name="prod", nodes=nodes, topics=topics, controller_id=-1)
+    response.is_cut_off = is_cut_off
     for name, given in (("Metadata", response), ("FindCoordinator", pb.FindCoordinatorResponse(coordinator=nodes[1]))):
         setattr(broker, f"_{name}", lambda _, given=given: given)
 
@@ -59,6 +60,14 @@ def test_status_for_people(broker: FakeBroker, capsys: pytest.CaptureFixture[str
         "  t              2  -           6  2,1 -> 1,3  2\n"
         "  t-2: no leader at present\n"
     )
+
+
+@pytest.mark.parametrize("what", ["status", "nodes"])
+def test_an_answer_that_may_be_old_says_so(broker: FakeBroker, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    for is_cut_off in (False, True):
+        answer(broker, is_cut_off=is_cut_off)
+        run(broker, "cluster", what)
+        assert ("the node that answered is cut off from etcd" in capsys.readouterr().out) is is_cut_off
 
 
 def test_status_for_programs(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
