@@ -55,10 +55,11 @@ class _Inode:
             self.stale = bytes(self.disk) + self.stale[len(self.disk) :]
             del self.disk[size:]
         self.disk.extend(bytes(size - len(self.disk)))
-        for sector in self.dirty:
+        synced = list(self.dirty)  # what another thread writes meanwhile is dirty again
+        self.dirty.difference_update(synced)
+        for sector in synced:
             at = sector * SECTOR
             self.disk[at : at + SECTOR] = self.data[at : at + SECTOR]
-        self.dirty.clear()
 
     def cut_power(self, rng: random.Random, keep: float, stale: float, pool: list[bytes]) -> None:
         """Becomes what a disk may hold after a power cut."""
