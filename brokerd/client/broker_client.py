@@ -375,9 +375,12 @@ class BrokerClient:
                 if isinstance(error, WireError):
                     answer = error
                 elif answer is not None and unreached:
-                    had_no_time = timeout_ms < _SHORT_MS and not retries.left_ms(error, now_ms=self.clock.monotonic_ms())
-                    if had_no_time or unreached < len(self._nodes.addresses):
-                        # A node is down where another one answers: the answer says more, but not whether this attempt was made.
+                    is_cut_short = timeout_ms < self.config.request_timeout_ms and not retries.left_ms(
+                        error, now_ms=self.clock.monotonic_ms()
+                    )
+                    if (unreached == 1 and is_cut_short) or unreached < len(self._nodes.addresses):
+                        # The call ended before this node could answer again, or it is down where another one answers: the answer
+                        # says more, but not whether this attempt was made.
                         error = fresh(answer)
                         error.fate = Fate.UNKNOWN
                 await self.wait_or_raise(retries, error)

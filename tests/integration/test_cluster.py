@@ -293,7 +293,7 @@ def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster:
         writer.send(100)
         read_all(cluster, writer.acknowledged())
         text = r"does not answer .*: topics cannot be changed at present"
-        with client_of(cluster.nodes[2].bootstrap_servers, 10_000) as client, pytest.raises(NotReadyError, match=text):
+        with client_of(cluster.nodes[2].bootstrap_servers, 8_000) as client, pytest.raises(NotReadyError, match=text):
             client.create_topic("new", 3)
         cluster.start_coordination()  # the last attempt may be made yet: its fate was not known
         assert cluster.create_topic("after", 3).name == "after"

@@ -306,6 +306,28 @@ def test_what_one_node_answers_says_more_than_that_another_is_away(cluster: Fake
             client.alter_topic_configs("t", set_={"retention.ms": "1"})
 
 
+def test_what_the_only_node_has_answered_is_told_if_the_call_ends_before_the_next_answer(broker: FakeBroker) -> None:
+    """As if each answer took it five seconds: etcd is away, and it waits as long."""
+    settings = {"bootstrap_servers": f"127.0.0.1:{broker.port}", "retry_backoff_ms": 100, "retry_backoff_max_ms": 100}
+    error = broker._error
+
+    def answered(name: str) -> WireError | None:
+        broker.is_silent = True
+        return error(name)
+
+    broker._error = answered  # type: ignore[method-assign]
+    broker.errors["AlterTopicConfigs"] = [NotReadyError("etcd is away")]
+    with BlockingClient(ClientConfig(**settings, api_timeout_ms=1_800)) as client:  # type: ignore[arg-type]
+        with pytest.raises(NotReadyError, match=r"etcd is away \(tried 2 times") as raised:
+            client.alter_topic_configs("t", set_={"retention.ms": "1"})
+        assert raised.value.fate is Fate.UNKNOWN
+    broker.is_silent = False
+    broker.errors["AlterTopicConfigs"] = [NotReadyError("etcd is away")]
+    patient = ClientConfig(**settings, request_timeout_ms=400, api_timeout_ms=1_800)  # type: ignore[arg-type]
+    with BlockingClient(patient) as client, pytest.raises(BrokerUnreachableError, match="no broker responded"):
+        client.alter_topic_configs("t", set_={"retention.ms": "1"})
+
+
 def test_an_answer_of_long_ago_does_not_hide_that_nobody_responds(broker: FakeBroker) -> None:
     """The last attempts are short, and refused at once."""
     config = ClientConfig(

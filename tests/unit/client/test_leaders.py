@@ -141,7 +141,13 @@ def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
     with monkeypatch.context() as patch:
         if end == "in an attempt":
             patch.setattr(BrokerClient, "call_once", cut_short)
-            patch.setattr(CallRetries, "left_ms", lambda _, error, **__: 0 if isinstance(error, BrokerUnreachableError) else 1)
+            failed = list[BaseException]()
+
+            def left_ms(_: CallRetries, error: BaseException, **__: int) -> int:
+                failed.append(error)
+                return 0 if any(isinstance(one, BrokerUnreachableError) for one in failed) else 1
+
+            patch.setattr(CallRetries, "left_ms", left_ms)
         if end == "in a pause":
             patch.setattr(CallRetries, "left_ms", lambda *_, **__: 0)
         refused = client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp]
