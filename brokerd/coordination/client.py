@@ -65,8 +65,10 @@ _LOST = (
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNKNOWN,
 )
+_LINEARIZABLE = "/etcdserverpb.KV/"  # calls that a member which lags behind does not answer by itself
 _COMPACTED = "required revision has been compacted"
 _TOO_LARGE = "larger than max"
+_NO_SPACE = "database space exceeded"
 _HANDSHAKES = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS, or it does and this node does not: check coordination.ssl.ca.file",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted: set coordination.ssl.ca.file to the authority that signed it",
@@ -125,6 +127,7 @@ class CoordinationClient:
         self.credentials = credentials  # of the next connection
         self._channel: grpc.aio.Channel | None = None
         self._cluster_id = self._term = 0
+        self._revision = 0  # the highest that a read or a change has had
 
     async def close(self) -> None:
         """Ends all calls and watches."""
@@ -169,7 +172,11 @@ class CoordinationClient:
             *(RequestOp(request_put=PutRequest(key=key.encode(), value=value, lease=lease_id)) for key, value in puts.items()),
             *(RequestOp(request_delete_range=DeleteRangeRequest(key=key.encode())) for key in deletes),
         ]
-        response = await self.once("/etcdserverpb.KV/Txn", TxnRequest(compare=equal, success=operations), TxnResponse)
+        try:
+            response = await self.once("/etcdserverpb.KV/Txn", TxnRequest(compare=equal, success=operations), TxnResponse)
+        except CoordinationError as error:
+            error.is_fate_unknown |= _NO_SPACE in error.message  # etcd says so of the change that crosses its quota, too: it is made
+            raise
         return response.header.revision if response.succeeded else None
 
     # ---- for watches and leases
@@ -199,6 +206,14 @@ class CoordinationClient:
             raise CoordinationError(text, is_fate_unknown=True)
         self._cluster_id, self._term = header.cluster_id, header.raft_term
         self.answered_ms = self.clock.monotonic_ms()
+
+    def _check_revision(self, response: Any, known: int) -> None:
+        """Checks that the store has not gone back. `known`: the highest revision when the call began."""
+        revision: int = response.header.revision
+        if revision < known:
+            text = f"etcd at {self.address} is at revision {revision}, after {known}: it was emptied, or restored from a backup"
+            raise CoordinationError(f"{text}; see docs/cluster.md", is_fate_unknown=True)
+        self._revision = max(self._revision, revision)
 
     async def repeated(self, path: str, request: Message, response_type: type[R]) -> R:
         """A call that may be repeated: one that changes nothing, or the same each time."""
@@ -240,12 +255,14 @@ class CoordinationClient:
         call: Callable[..., Any] = channel.unary_unary(
             path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
         )
-        started_ns = stopwatch_ns()
+        started_ns, revision = stopwatch_ns(), self._revision
         self.calls += 1
         try:
             async with self.using(channel):
                 response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=HAS_LEADER)
                 self.seen(response)
+                if path.startswith(_LINEARIZABLE):
+                    self._check_revision(response, revision)
         except CoordinationError:
             self.failed_calls += 1
             raise

@@ -597,6 +597,42 @@ def test_a_watch_that_is_refused_says_so_and_begins_anew(
     run("memory", tmp_path, scenario)
 
 
+def test_a_store_that_has_gone_back_is_refused(tmp_path: Path) -> None:
+    """It was restored under a node that runs, and has had an election since: its term says nothing."""
+
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, FaultyEtcd)
+        for number in range(5):
+            await client.transact({}, {"/w/a": b"%d" % number})
+        known, etcd.revision = etcd.revision, 3
+        etcd.term += 1
+        for call in (client.get("/w/a"), client.transact({}, {"/w/a": b"1"})):
+            with pytest.raises(CoordinationError, match=f"is at revision [34], after {known}: it was emptied, or restored"):
+                await call
+        etcd.revision = known
+        assert await client.get("/w/a") is not None
+
+    run("memory", tmp_path, scenario)
+
+
+def test_the_change_that_crosses_etcds_quota_may_have_been_made(tmp_path: Path) -> None:
+    """etcd makes it, and answers as to all that follow, which it refuses."""
+
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, FaultyEtcd)
+        etcd.crosses_quota = True
+        with pytest.raises(CoordinationError, match="space exceeded") as raised:
+            await client.transact({}, {"/w/a": b"1"})
+        assert raised.value.is_fate_unknown
+        assert await client.get("/w/a") is not None
+        etcd.refuses = "permission denied"
+        with pytest.raises(CoordinationError) as raised:
+            await client.transact({}, {"/w/b": b"1"})
+        assert not raised.value.is_fate_unknown
+
+    run("memory", tmp_path, scenario)
+
+
 def test_tls_with_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     issued, node = authority.issue("etcd", "127.0.0.1"), authority.issue("node-1")

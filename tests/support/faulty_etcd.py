@@ -20,6 +20,7 @@ class FaultyEtcd(MemoryEtcd):
         self.term = term
         self.has_leader = True  # else the member cannot reach the others
         self.refuses = ""  # why changes and watches are refused; "" = they are not
+        self.crosses_quota = False  # changes are made, and refused
         self.loses_answers = False  # calls are carried out, and their connection is lost
         self.watches_end_after = 0  # so many revisions; 0 = never
         self.renews = True  # renewals of leases are answered
@@ -56,7 +57,10 @@ class FaultyEtcd(MemoryEtcd):
     async def _txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
         if self.refuses:
             raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, self.refuses)
-        return await super()._txn(request)
+        response = await super()._txn(request)
+        if self.crosses_quota:
+            raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded")
+        return response
 
     async def _watch(self, requests: AsyncIterator[pb.WatchRequest]) -> AsyncIterator[pb.WatchResponse]:
         request = await anext(requests)
