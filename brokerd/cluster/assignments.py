@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from brokerd.cluster.election import any_copy_of
 from brokerd.cluster.image import ClusterImage, PartitionAt
-from brokerd.cluster.keys import PartitionEntry, TopicEntry
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry, TopicEntry
 from brokerd.ids import NO_LEADER, TopicIdPartition
 
 
@@ -47,16 +48,15 @@ def to_remove(image: ClusterImage, directory_id: str, node_id: int, held: Held) 
 
 def to_hold(image: ClusterImage, node_id: int, directory_id: str, held: Held) -> Iterator[tuple[bytes, TopicEntry, list[int]]]:
     """Topics to write anew, since they or their partitions here have changed: id, topic, and the partitions to create. All topics
-    are known everywhere, also where none of their partitions are. A topic waits while the directory holds another of its name.
+    are known everywhere, also where none of their partitions are.
     """
-    names = {topic.entry.name: topic_id for topic_id, topic in held.items()}
     for topic_id, entry in image.topics():
         known = held.get(topic_id)
         here = frozenset(known.numbers) if known is not None else ()
         numbers = image.partitions_of(topic_id)
         missing = sorted(number for number in numbers if number < entry.partition_count and number not in here)
         new = [number for number in missing if _is_copy_due(numbers[number].entry, node_id, directory_id)]
-        if (new or known is None or known.entry != entry) and names.get(entry.name, topic_id) == topic_id:
+        if new or known is None or known.entry != entry:
             yield topic_id, entry, new
 
 
@@ -88,22 +88,17 @@ def to_follow(
 def to_drop(
     image: ClusterImage, node_id: int, directory_id: str, epochs: Mapping[TopicIdPartition, int]
 ) -> list[tuple[TopicIdPartition, PartitionAt]]:
-    """Copies to remove: this node is no replica of their partitions any more, and the directory is still listed, or holds the copy
-    since an earlier epoch: a replica that had never been in sync is not listed if it was away when it went. `epochs`: the highest
+    """Copies to remove: this node is no replica of their partitions any more, and the directory is listed. `epochs`: the highest
     leader epoch that each partition of the directory has seen. An older entry is that of a store restored from a backup, and
     removes nothing.
     """
+    own = {InSyncReplica(node_id, directory_id), any_copy_of(node_id)}
     return [
         (tp, partition)
         for tp, partition in image.partitions()
         if node_id not in partition.entry.replicas
-        and (
-            partition.entry.leader_epoch > epochs.get(tp, partition.entry.leader_epoch)
-            or (
-                any(copy.directory_id == directory_id for copy in partition.entry.out_of_sync)
-                and partition.entry.leader_epoch >= epochs.get(tp, 0)
-            )
-        )
+        and partition.entry.leader_epoch >= epochs.get(tp, 0)
+        and not own.isdisjoint(partition.entry.out_of_sync)
     ]
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.cluster.election import ever_in_sync
+from brokerd.cluster.election import any_copy_of, ever_in_sync
 from brokerd.cluster.image import ClusterImage, PartitionAt
-from brokerd.cluster.keys import PartitionEntry, Tombstone, TopicEntry, encode
+from brokerd.cluster.keys import ANY_DIRECTORY, InSyncReplica, PartitionEntry, Tombstone, TopicEntry, encode
 from brokerd.ids import TopicIdPartition
 
 OPERATIONS_MAX = 128  # in one transaction: etcd's default of --max-txn-ops
@@ -59,19 +59,25 @@ def change_topic(image: ClusterImage, topic_id: bytes, topic: TopicEntry) -> Tra
 
 def delete_topic(image: ClusterImage, topic_id: bytes) -> Transaction:
     """Deletes a topic that exists, and leaves a tombstone that lists the directories with its data. Its partitions are left to the
-    controller. Fails if the topic has changed.
+    controller. Fails if the topic has changed, or where its copies are.
     """
     keys, topic = image.keys, _topic(image, topic_id)
-    entries = [partition.entry for number, partition in image.partitions_of(topic_id).items() if number < topic.partition_count]
-    directory_ids = {replica.directory_id for entry in entries for replica in (*entry.isr, *entry.out_of_sync)}
+    seen = {number: at for number, at in sorted(image.partitions_of(topic_id).items()) if number < topic.partition_count}
+    entries = [at.entry for at in seen.values()]
+    copies = {copy for entry in entries for copy in (*entry.isr, *entry.out_of_sync)}
+    directory_ids = {copy.directory_id for copy in copies} - {ANY_DIRECTORY}
     alive = (image.nodes[node_id] for entry in entries for node_id in entry.replicas if node_id in image.nodes)
     directory_ids.update(node.registration.directory_id for node in alive)
     # A copy that was never in sync is listed nowhere, and its node is not there to say in which directory it is.
     known = {node_id for entry in entries for node_id in (*ever_in_sync(entry), *image.nodes)}
     unknown = {node_id for entry in entries for node_id in entry.replicas} - known
+    unknown.update(copy.node_id for copy in copies if copy.directory_id == ANY_DIRECTORY)
     tombstone = Tombstone(topic.name, topic.partition_count, tuple(sorted(directory_ids)), tuple(sorted(unknown)))
     gone = (keys.name(topic.name), keys.topic(topic_id))
-    return Transaction(_as_seen(image, topic_id), {keys.tombstone(topic_id): encode(tombstone)}, gone)
+    # A partition that has got another replica meanwhile has one more copy; of very many partitions, not all can be compared.
+    compared = {keys.partition(TopicIdPartition(topic_id, number)): at.mod_revision for number, at in seen.items()}
+    compares = _as_seen(image, topic_id) | dict(list(compared.items())[: OPERATIONS_MAX - 1])
+    return Transaction(compares, {keys.tombstone(topic_id): encode(tombstone)}, gone)
 
 
 def sweep(image: ClusterImage, topic_id: bytes) -> list[Transaction]:
@@ -98,9 +104,9 @@ def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str, node_i
     return Transaction({key: mod_revision}, {} if is_over else {key: encode(left)}, (key,) if is_over else ())
 
 
-def copy_dropped(image: ClusterImage, tp: TopicIdPartition, partition: PartitionAt, directory_id: str) -> Transaction:
+def copy_dropped(image: ClusterImage, tp: TopicIdPartition, partition: PartitionAt, copy: InSyncReplica) -> Transaction:
     """Takes a directory off the entry of a partition, once it holds no copy any more."""
-    left = tuple(copy for copy in partition.entry.out_of_sync if copy.directory_id != directory_id)
+    left = tuple(each for each in partition.entry.out_of_sync if each not in {copy, any_copy_of(copy.node_id)})
     key = image.keys.partition(tp)
     return Transaction({key: partition.mod_revision}, {key: encode(partition.entry._replace(out_of_sync=left))})
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from brokerd.cluster.image import ClusterImage, Node
-from brokerd.cluster.keys import InSyncReplica, PartitionEntry
+from brokerd.cluster.keys import ANY_DIRECTORY, InSyncReplica, PartitionEntry
 from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, nodes_text
 
 NO_LEADERS: Mapping[int, int] = {}
@@ -134,6 +134,11 @@ def no_copy_alive(entry: PartitionEntry, nodes: Mapping[int, Node], *, may_delet
 def replica_of(node: Node) -> InSyncReplica:
     """The copy that a node has now."""
     return InSyncReplica(node.id, node.registration.directory_id)
+
+
+def any_copy_of(node_id: int) -> InSyncReplica:
+    """The copy of a node that is away, wherever it is."""
+    return InSyncReplica(node_id, ANY_DIRECTORY)
 
 
 def ever_in_sync(entry: PartitionEntry) -> set[int]:

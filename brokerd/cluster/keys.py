@@ -67,6 +67,9 @@ class TopicEntry(NamedTuple):
     configs: Mapping[str, str]
 
 
+ANY_DIRECTORY = ""  # of a node that was away when its copy was given up
+
+
 class InSyncReplica(NamedTuple):
     """A copy that has everything below the high watermark. It is the directory that has it, not the node."""
 
@@ -82,7 +85,8 @@ class PartitionEntry(NamedTuple):
     leader: int = NO_LEADER
     leader_node_epoch: int = 0  # the leader's registration; one that came back is another one
     leader_epoch: int = 0  # one higher for each election
-    # Directories that have a copy, or had one, and are not in sync. One whose node is no replica any more removes its copy.
+    # Directories that have a copy, or had one, and are not in sync; ANY_DIRECTORY stands for those of a node. One whose node is no
+    # replica any more removes its copy.
     out_of_sync: tuple[InSyncReplica, ...] = ()
     target: tuple[int, ...] = ()  # the replicas that there shall be (reassignment.py); empty = those that there are
 

@@ -175,7 +175,8 @@ class CoordinationClient:
         try:
             response = await self.once("/etcdserverpb.KV/Txn", TxnRequest(compare=equal, success=operations), TxnResponse)
         except CoordinationError as error:
-            error.is_fate_unknown |= _NO_SPACE in error.message  # etcd says so of the change that crosses its quota, too: it is made
+            # etcd says so of the change that crosses its quota, too, and makes it.
+            error.is_fate_unknown |= _NO_SPACE in error.message
             raise
         return response.header.revision if response.succeeded else None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from brokerd.cluster.election import ever_in_sync, replica_of, spread
+from brokerd.cluster.election import any_copy_of, ever_in_sync, replica_of, spread
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 
@@ -25,7 +25,8 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
     if not target:
         return None
     added = tuple(node_id for node_id in target if node_id not in entry.replicas)
-    if any(node_id in nodes and replica_of(nodes[node_id]) in entry.out_of_sync for node_id in added):
+    copies = {copy for node_id in added if node_id in nodes for copy in (replica_of(nodes[node_id]), any_copy_of(node_id))}
+    if not copies.isdisjoint(entry.out_of_sync):
         return None  # a node removes its earlier copy first: it would keep that, damaged or not
     if added:
         # What others may have left of an earlier time as replicas has never been in sync as what they are now.
@@ -38,11 +39,11 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
         # Where nobody goes, another leader need not wait for replicas that are not in sync.
         may_lead = not gone and target[0] in able and entry.leader != target[0] and not nodes[target[0]].registration.refuses
         return _led_by(target[0], entry._replace(replicas=target), nodes) if may_lead else None
-    copies = (*entry.out_of_sync, *(replica for replica in entry.isr if replica.node_id in gone))
+    given_up = (*entry.out_of_sync, *(replica for replica in entry.isr if replica.node_id in gone))
     done = entry._replace(
         replicas=target,
         isr=tuple(isr[node_id] for node_id in target),
-        out_of_sync=tuple(dict.fromkeys((*copies, *_running(gone, nodes)))),
+        out_of_sync=tuple(dict.fromkeys((*given_up, *_copies_of(gone, nodes)))),
         target=(),
     )
     if not gone and nodes[target[0]].registration.refuses:
@@ -59,7 +60,7 @@ def stopped(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry 
     new = [node_id for node_id in entry.replicas if node_id not in ever_in_sync(entry)]
     left = entry._replace(
         replicas=tuple(node_id for node_id in entry.replicas if node_id not in new),
-        out_of_sync=tuple(dict.fromkeys((*entry.out_of_sync, *_running(new, nodes)))),
+        out_of_sync=tuple(dict.fromkeys((*entry.out_of_sync, *_copies_of(new, nodes)))),
         target=(),
     )
     return left._replace(leader_epoch=entry.leader_epoch + 1) if new else left
@@ -70,9 +71,9 @@ def _led_by(leader: int, entry: PartitionEntry, nodes: Mapping[int, Node]) -> Pa
     return entry._replace(leader=leader, leader_node_epoch=nodes[leader].epoch, leader_epoch=entry.leader_epoch + 1)
 
 
-def _running(node_ids: Iterable[int], nodes: Mapping[int, Node]) -> Iterator[InSyncReplica]:
+def _copies_of(node_ids: Iterable[int], nodes: Mapping[int, Node]) -> Iterator[InSyncReplica]:
     """The copies that nodes have now, which may have never been in sync: they remove them if an entry lists them."""
-    return (replica_of(nodes[node_id]) for node_id in node_ids if node_id in nodes)
+    return (replica_of(nodes[node_id]) if node_id in nodes else any_copy_of(node_id) for node_id in node_ids)
 
 
 def grown(entry: PartitionEntry, factor: int, nodes: Mapping[int, Node], replicas: Counter[int]) -> PartitionEntry | None:

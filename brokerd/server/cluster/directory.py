@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from brokerd.cluster.assignments import HeldTopic, to_drop, to_follow, to_hold, to_lead, to_outdo, to_remove
 from brokerd.cluster.changes import copy_dropped, data_removed, raise_epochs
 from brokerd.cluster.image import PartitionAt
-from brokerd.cluster.keys import TopicEntry
+from brokerd.cluster.keys import InSyncReplica, TopicEntry
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
-from brokerd.errors import BrokerdError, NotReadyError, counted, some_of
+from brokerd.errors import BrokerdError, NotReadyError, StorageError, counted, some_of
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import Role
 from brokerd.replication.leader import in_sync_of
@@ -135,6 +135,13 @@ class ClusterDirectory:
 
     async def _hold(self, topic: Topic, numbers: list[int]) -> None:
         try:
+            for other in self._topics.all():
+                if other.name == topic.name and other.id != topic.id:
+                    raise StorageError(
+                        f"its id is {topic.id.hex()}, and the data directory holds another topic of this name, with id "
+                        f"{other.id.hex()}, of whose deletion etcd knows nothing: start this node with an empty data.dir once the "
+                        "copies that it has are in sync on others"
+                    )
             await self._admin.run(self._changes.hold(topic, numbers))
         except BaseException:
             self._unable.update(TopicIdPartition(topic.id, number) for number in numbers)
@@ -171,7 +178,8 @@ class ClusterDirectory:
 
     async def _drop(self, tp: TopicIdPartition, partition: PartitionAt) -> None:
         await self._admin.run(self._replicas.drop(tp.topic_id, [tp.partition]))
-        await self._client.transact(*copy_dropped(self._membership.image, tp, partition, self._membership.directory_id))
+        copy = InSyncReplica(self._node_id, self._membership.directory_id)
+        await self._client.transact(*copy_dropped(self._membership.image, tp, partition, copy))
         name = self._membership.image.partition_name(tp)
         logger.info("removed the copy of partition %s: this node is no replica of it any more", name)
 

@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.cluster.changes import change_topic, create_topic, delete_topic, grow_topic
 from brokerd.cluster.election import place, replica_of
+from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import PartitionEntry, TopicEntry, encode
 from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.datadir.topic_store import COORDINATOR, Topic
@@ -108,12 +109,54 @@ def test_a_topic_grows_and_changes_everywhere() -> None:
     with_nodes(scenario, 1, 2)
 
 
+def is_without_leader(image: ClusterImage, number: int) -> bool:
+    at = image.partition(TopicIdPartition(TOPIC_ID, number))
+    return at is not None and at.entry.leader == NO_LEADER
+
+
+def test_a_deletion_does_not_miss_a_copy_that_a_move_has_added_meanwhile() -> None:
+    """The copy would stay for ever, and be in the way of the next topic of that name."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes, node = directories.nodes, directories.nodes.running[1][1]
+        await create(nodes, node, 1, 2)
+        await becomes(directories.led, {1: [0], 2: [], 3: []})
+        old = delete_topic(node.image, TOPIC_ID)  # decided, and on its way to the store
+        await directories.topics[2].reassign("orders", 0, [1, 2, 3])
+        await becomes(lambda: len(directories.held()), 1)
+        assert await nodes.running[1][0].transact(*old) is None, "it is decided again"
+        await directories.topics[1].delete("orders")
+        await becomes(directories.held, set())
+
+    with_nodes(scenario, 1, 2, 3)
+
+
+def test_a_copy_that_no_tombstone_lists_is_told_and_holds_up_no_others(caplog: pytest.LogCaptureFixture) -> None:
+    """As after a restore of an older store, or of more partitions than a deletion compares."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes, node = directories.nodes, directories.nodes.running[1][1]
+        await create(nodes, node, 1)
+        await becomes(directories.led, {1: [0], 2: []})
+        for key in (KEYS.name("orders"), KEYS.topic(TOPIC_ID), KEYS.partition(TopicIdPartition(TOPIC_ID, 0))):
+            await nodes.etcd.put(key, None)
+        again = b"a" * 16
+        await until(node, lambda image: image.topic(TOPIC_ID) is None)
+        await change(nodes, create_topic(node.image, again, TopicEntry("orders", 1, {}), place(node.image, 1, 2)))
+        await becomes(lambda: directories.unable[1], {TopicIdPartition(again, 0)})
+        assert "holds another topic of this name" in caplog.text
+        assert "start this node with an empty data.dir" in caplog.text
+
+    with_nodes(scenario, 1, 2)
+
+
 def test_a_deleted_topic_goes_from_every_directory_also_of_a_node_that_was_down() -> None:
     async def scenario(directories: Directories) -> None:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 3)
         await becomes(directories.led, {1: [0], 2: [1], 3: [2]})
         await directories.kill(3)
+        await until(node, lambda image: is_without_leader(image, 2))
         await change(nodes, [delete_topic(node.image, TOPIC_ID)])
         again = b"a" * 16
         await until(node, lambda image: image.topic(TOPIC_ID) is None)

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from brokerd.cluster.assignments import to_drop
-from brokerd.cluster.election import elect
+from brokerd.cluster.changes import copy_dropped, delete_topic
+from brokerd.cluster.election import any_copy_of, elect
 from brokerd.cluster.image import ClusterImage, Node
-from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, encode
+from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, decode_tombstone, encode
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.replication.leader import joined, left
 from brokerd.replication.reassignment import advanced, drained, grown, stopped
@@ -87,10 +88,10 @@ def test_copies_that_go_are_listed_until_they_are_removed_also_those_never_in_sy
     assert len(done.out_of_sync) == 3
     dead = advanced(entry, nodes_of(1, 2))
     assert dead is not None
-    assert set(dead.out_of_sync) == set(copies([1, 3]))
+    assert set(dead.out_of_sync) == {*copies([1, 3]), any_copy_of(3), any_copy_of(4)}, "nobody knows in which directories"
     has_a_copy = advanced(entry_of((1, 2, 4), target=(2,)), nodes_of(1, 2))
     assert has_a_copy is not None
-    assert set(has_a_copy.out_of_sync) == set(copies([1, 4])), "node 4 removes it once it is back"
+    assert set(has_a_copy.out_of_sync) == {*copies([1, 4]), any_copy_of(4)}, "node 4 removes it once it is back"
 
 
 def test_a_leader_moves() -> None:
@@ -129,7 +130,7 @@ def test_a_move_that_is_stopped_keeps_what_was_ever_in_sync() -> None:
 
 
 def test_a_copy_whose_node_was_away_when_its_move_was_stopped_goes_too() -> None:
-    """Nothing lists it: it had never been in sync. Later it would be in the way of a new topic of that name."""
+    """It had never been in sync, so nobody knows its directory. Later it would be in the way of a new topic of that name."""
     halted = stopped(entry_of((1, 2), target=(1, 2), isr=(1,)), nodes_of(1))
     assert halted is not None
     keys, tp = Keys("prod"), TopicIdPartition(b"t" * 16, 0)
@@ -138,10 +139,23 @@ def test_a_copy_whose_node_was_away_when_its_move_was_stopped_goes_too() -> None
     for key, value in ((keys.topic(tp.topic_id), topic), (keys.name("orders"), tp.topic_id.hex().encode())):
         image.put(key, value, create_revision=1, mod_revision=1)
     image.put(keys.partition(tp), encode(halted), create_revision=1, mod_revision=2)
-    assert [found for found, _ in to_drop(image, 2, "d2", {tp: 5})] == [tp], "it is of the epoch before"
-    assert not to_drop(image, 2, "d2", {tp: halted.leader_epoch}), "the store is older than the copy"
-    assert not to_drop(image, 2, "d2", {})
+    for seen in ({tp: 5}, {tp: halted.leader_epoch}, {}):
+        assert [found for found, _ in to_drop(image, 2, "d2", seen)] == [tp]
+    assert not to_drop(image, 2, "d2", {tp: halted.leader_epoch + 1}), "the store is older than the copy"
     assert not to_drop(image, 1, "d1", {tp: 5})
+    at = image.partition(tp)
+    assert at is not None
+    assert advanced(halted._replace(target=(1, 2)), ALL) is None, "it removes that copy first"
+    deletion = decode_tombstone(delete_topic(image, tp.topic_id).puts[keys.tombstone(tp.topic_id)])
+    assert (deletion.directory_ids, deletion.node_ids) == (("d1",), (2,))
+    dropped = copy_dropped(image, tp, at, InSyncReplica(2, "d2")).puts[keys.partition(tp)]
+    image.put(keys.partition(tp), dropped, create_revision=1, mod_revision=3)
+    later = image.partition(tp)
+    assert later is not None
+    assert not later.entry.out_of_sync
+    raised = encode(later.entry._replace(leader_epoch=99))
+    image.put(keys.partition(tp), raised, create_revision=1, mod_revision=4)
+    assert not to_drop(image, 2, "d2", {tp: 5}), "what no entry lists stays: it may be the only copy, and the store an older one"
 
 
 def test_a_drained_node_is_replaced_at_its_place_by_the_one_with_least() -> None:
