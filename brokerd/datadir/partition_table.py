@@ -101,6 +101,8 @@ class PartitionTable:
         self.leads += 1
         for tp, epoch in epochs.items():
             partition = self._partitions[tp]
+            if partition.is_leader and epoch > partition.leader_epoch + 1 and not self.elects_itself:
+                self.resign([tp])  # another node may have led in between: what was complete there was released there
             stable_offset = partition.ends.announced_stable_offset
             is_known = self.elects_itself or partition.is_leader or tp.topic_id == COORDINATOR.id
             if not is_known and stable_offset < partition.ends.log_end_offset:

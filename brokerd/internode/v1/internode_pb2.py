@@ -26,15 +26,15 @@ from brokerd.wire.v1 import coordinator_log_pb2 as brokerd_dot_wire_dot_v1_dot_c
 from brokerd.wire.v1 import error_pb2 as brokerd_dot_wire_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$brokerd/internode/v1/internode.proto\x12\x14\x62rokerd.internode.v1\x1a%brokerd/wire/v1/coordinator_log.proto\x1a\x1b\x62rokerd/wire/v1/error.proto\"0\n\tPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\",\n\x14VerifyMembersRequest\x12\x14\n\x0cproducer_ids\x18\x01 \x03(\x03\"\x84\x01\n\x0eVerifiedMember\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.brokerd.internode.v1.MemberState\x12\x18\n\x10transactional_id\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\x0c\"\x90\x01\n\x15VerifyMembersResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x19\n\x11\x63oordinator_epoch\x18\x02 \x01(\x05\x12\x35\n\x07members\x18\x03 \x03(\x0b\x32$.brokerd.internode.v1.VerifiedMember\"\xac\x01\n\x14\x46reezeMembersRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x33\n\npartitions\x18\x03 \x03(\x0b\x32\x1f.brokerd.internode.v1.Partition\x12.\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x1f.brokerd.internode.v1.Partition\"F\n\nHeldMember\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\x12\n\nis_durable\x18\x03 \x01(\x08\"\xad\x01\n\x15\x46reezeMembersResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x31\n\x07members\x18\x02 \x03(\x0b\x32 .brokerd.internode.v1.HeldMember\x12,\n\theld_back\x18\x03 \x03(\x0b\x32\x19.brokerd.wire.v1.HeldBack\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\xcc\x01\n\x13WriteMarkersRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\x13\n\x0btxn_version\x18\x03 \x01(\x03\x12\x1e\n\x16\x63ommitted_producer_ids\x18\x04 \x03(\x03\x12\x1c\n\x14\x61\x62orted_producer_ids\x18\x05 \x03(\x03\x12-\n\npartitions\x18\x06 \x03(\x0b\x32\x19.brokerd.wire.v1.HeldBack\"=\n\x14WriteMarkersResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"Z\n\x0eReleaseRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\x13\n\x0btxn_version\x18\x03 \x01(\x03\"8\n\x0fReleaseResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"J\n\x12OpenMembersRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x19\n\x11\x61\x66ter_producer_id\x18\x02 \x01(\x03\"`\n\x13OpenMembersResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x0c\n\x04more\x18\x03 \x01(\x08\"r\n\x0fOpenDataRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12.\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x1f.brokerd.internode.v1.Partition\"\xcc\x01\n\x0eOpenMemberData\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0bproducer_id\x18\x03 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x04 \x01(\x03\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x06 \x01(\x03\x12\x13\n\x0bis_readable\x18\x07 \x01(\x08\x12\x11\n\tlost_from\x18\x08 \x01(\x03\x12\x12\n\nlost_until\x18\t \x01(\x03\"{\n\x10OpenDataResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x32\n\x04\x64\x61ta\x18\x02 \x03(\x0b\x32$.brokerd.internode.v1.OpenMemberData\x12\x0c\n\x04more\x18\x03 \x01(\x08\"e\n\x18HangingPartitionsRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12.\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x1f.brokerd.internode.v1.Partition\"\xb0\x01\n\x10HangingPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x18\n\x10transactional_id\x18\x03 \x01(\t\x12\x13\n\x0bproducer_id\x18\x04 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x05 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x06 \x01(\x03\x12\x16\n\x0elast_timestamp\x18\x07 \x01(\x03\"\x8c\x01\n\x19HangingPartitionsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12:\n\npartitions\x18\x02 \x03(\x0b\x32&.brokerd.internode.v1.HangingPartition\x12\x0c\n\x04more\x18\x03 \x01(\x08\"k\n\x14PreparedHoldsRequest\x12\x33\n\npartitions\x18\x01 \x03(\x0b\x32\x1f.brokerd.internode.v1.Partition\x12\x1e\n\x16\x61\x66ter_transactional_id\x18\x02 \x01(\t\"k\n\x0cPreparedHold\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0btxn_version\x18\x02 \x01(\x03\x12,\n\theld_back\x18\x03 \x03(\x0b\x32\x19.brokerd.wire.v1.HeldBack\"\x9c\x01\n\x15PreparedHoldsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x19\n\x11\x63oordinator_epoch\x18\x02 \x01(\x05\x12\x33\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\".brokerd.internode.v1.PreparedHold\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\x10\n\x0eLogTimeRequest\"l\n\x0fLogTimeResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x13\n\x0blog_time_ms\x18\x02 \x01(\x03\x12\x0f\n\x07owed_ms\x18\x03 \x01(\x03\x12\x0c\n\x04rate\x18\x04 \x01(\x01\"\xa7\x01\n\x0fReplicaPosition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x16\n\x0elog_end_offset\x18\x04 \x01(\x03\x12\x13\n\x0b\x64urable_end\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x12\n\nlast_epoch\x18\x07 \x01(\x05\"\xa3\x01\n\x10ReplicateRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x12\n\nnode_epoch\x18\x02 \x01(\x03\x12\x38\n\tpositions\x18\x03 \x03(\x0b\x32%.brokerd.internode.v1.ReplicaPosition\x12\x30\n\x07\x64ropped\x18\x04 \x03(\x0b\x32\x1f.brokerd.internode.v1.Partition\"\x95\x02\n\rReplicaUpdate\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x10\n\x08\x64iverges\x18\x07 \x01(\x08\x12\x14\n\x0c\x63ommon_epoch\x18\x08 \x01(\x05\x12\x19\n\x11\x63ommon_end_offset\x18\t \x01(\x03\x12\x10\n\x08snapshot\x18\n \x01(\x0c\x12\x15\n\rrecord_chunks\x18\x0b \x01(\x05\"Z\n\x11ReplicateResponse\x12\x34\n\x07updates\x18\x01 \x03(\x0b\x32#.brokerd.internode.v1.ReplicaUpdate\x12\x0f\n\x07records\x18\x0f \x03(\x0c*Z\n\x0bMemberState\x12\x1c\n\x18MEMBER_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MEMBER_STATE_OPEN\x10\x01\x12\x16\n\x12MEMBER_STATE_ENDED\x10\x02\x32\xf7\x07\n\tInternode\x12h\n\rVerifyMembers\x12*.brokerd.internode.v1.VerifyMembersRequest\x1a+.brokerd.internode.v1.VerifyMembersResponse\x12h\n\rFreezeMembers\x12*.brokerd.internode.v1.FreezeMembersRequest\x1a+.brokerd.internode.v1.FreezeMembersResponse\x12\x65\n\x0cWriteMarkers\x12).brokerd.internode.v1.WriteMarkersRequest\x1a*.brokerd.internode.v1.WriteMarkersResponse\x12V\n\x07Release\x12$.brokerd.internode.v1.ReleaseRequest\x1a%.brokerd.internode.v1.ReleaseResponse\x12\x62\n\x0bOpenMembers\x12(.brokerd.internode.v1.OpenMembersRequest\x1a).brokerd.internode.v1.OpenMembersResponse\x12Y\n\x08OpenData\x12%.brokerd.internode.v1.OpenDataRequest\x1a&.brokerd.internode.v1.OpenDataResponse\x12t\n\x11HangingPartitions\x12..brokerd.internode.v1.HangingPartitionsRequest\x1a/.brokerd.internode.v1.HangingPartitionsResponse\x12h\n\rPreparedHolds\x12*.brokerd.internode.v1.PreparedHoldsRequest\x1a+.brokerd.internode.v1.PreparedHoldsResponse\x12V\n\x07LogTime\x12$.brokerd.internode.v1.LogTimeRequest\x1a%.brokerd.internode.v1.LogTimeResponse\x12`\n\tReplicate\x12&.brokerd.internode.v1.ReplicateRequest\x1a\'.brokerd.internode.v1.ReplicateResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$brokerd/internode/v1/internode.proto\x12\x14\x62rokerd.internode.v1\x1a%brokerd/wire/v1/coordinator_log.proto\x1a\x1b\x62rokerd/wire/v1/error.proto\"0\n\tPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\",\n\x14VerifyMembersRequest\x12\x14\n\x0cproducer_ids\x18\x01 \x03(\x03\"\x84\x01\n\x0eVerifiedMember\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.brokerd.internode.v1.MemberState\x12\x18\n\x10transactional_id\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\x0c\"\x90\x01\n\x15VerifyMembersResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x19\n\x11\x63oordinator_epoch\x18\x02 \x01(\x05\x12\x35\n\x07members\x18\x03 \x03(\x0b\x32$.brokerd.internode.v1.VerifiedMember\"\xac\x01\n\x14\x46reezeMembersRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x33\n\npartitions\x18\x03 \x03(\x0b\x32\x1f.brokerd.internode.v1.Partition\x12.\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x1f.brokerd.internode.v1.Partition\"F\n\nHeldMember\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\x12\n\nis_durable\x18\x03 \x01(\x08\"\xbc\x01\n\x15\x46reezeMembersResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x31\n\x07members\x18\x02 \x03(\x0b\x32 .brokerd.internode.v1.HeldMember\x12,\n\theld_back\x18\x03 \x03(\x0b\x32\x19.brokerd.wire.v1.HeldBack\x12\x0c\n\x04more\x18\x04 \x01(\x08\x12\r\n\x05roles\x18\x05 \x01(\x03\"\xcc\x01\n\x13WriteMarkersRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\x13\n\x0btxn_version\x18\x03 \x01(\x03\x12\x1e\n\x16\x63ommitted_producer_ids\x18\x04 \x03(\x03\x12\x1c\n\x14\x61\x62orted_producer_ids\x18\x05 \x03(\x03\x12-\n\npartitions\x18\x06 \x03(\x0b\x32\x19.brokerd.wire.v1.HeldBack\"=\n\x14WriteMarkersResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"Z\n\x0eReleaseRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\x13\n\x0btxn_version\x18\x03 \x01(\x03\"8\n\x0fReleaseResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"J\n\x12OpenMembersRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x19\n\x11\x61\x66ter_producer_id\x18\x02 \x01(\x03\"`\n\x13OpenMembersResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x0c\n\x04more\x18\x03 \x01(\x08\"r\n\x0fOpenDataRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12.\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x1f.brokerd.internode.v1.Partition\"\xcc\x01\n\x0eOpenMemberData\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0bproducer_id\x18\x03 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x04 \x01(\x03\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x06 \x01(\x03\x12\x13\n\x0bis_readable\x18\x07 \x01(\x08\x12\x11\n\tlost_from\x18\x08 \x01(\x03\x12\x12\n\nlost_until\x18\t \x01(\x03\"{\n\x10OpenDataResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x32\n\x04\x64\x61ta\x18\x02 \x03(\x0b\x32$.brokerd.internode.v1.OpenMemberData\x12\x0c\n\x04more\x18\x03 \x01(\x08\"e\n\x18HangingPartitionsRequest\x12\x19\n\x11\x63oordinator_epoch\x18\x01 \x01(\x05\x12.\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x1f.brokerd.internode.v1.Partition\"\xb0\x01\n\x10HangingPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x18\n\x10transactional_id\x18\x03 \x01(\t\x12\x13\n\x0bproducer_id\x18\x04 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x05 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x06 \x01(\x03\x12\x16\n\x0elast_timestamp\x18\x07 \x01(\x03\"\x8c\x01\n\x19HangingPartitionsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12:\n\npartitions\x18\x02 \x03(\x0b\x32&.brokerd.internode.v1.HangingPartition\x12\x0c\n\x04more\x18\x03 \x01(\x08\"k\n\x14PreparedHoldsRequest\x12\x33\n\npartitions\x18\x01 \x03(\x0b\x32\x1f.brokerd.internode.v1.Partition\x12\x1e\n\x16\x61\x66ter_transactional_id\x18\x02 \x01(\t\"k\n\x0cPreparedHold\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0btxn_version\x18\x02 \x01(\x03\x12,\n\theld_back\x18\x03 \x03(\x0b\x32\x19.brokerd.wire.v1.HeldBack\"\x9c\x01\n\x15PreparedHoldsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x19\n\x11\x63oordinator_epoch\x18\x02 \x01(\x05\x12\x33\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\".brokerd.internode.v1.PreparedHold\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\x10\n\x0eLogTimeRequest\"l\n\x0fLogTimeResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x13\n\x0blog_time_ms\x18\x02 \x01(\x03\x12\x0f\n\x07owed_ms\x18\x03 \x01(\x03\x12\x0c\n\x04rate\x18\x04 \x01(\x01\"\xa7\x01\n\x0fReplicaPosition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x16\n\x0elog_end_offset\x18\x04 \x01(\x03\x12\x13\n\x0b\x64urable_end\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x12\n\nlast_epoch\x18\x07 \x01(\x05\"\xa3\x01\n\x10ReplicateRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x12\n\nnode_epoch\x18\x02 \x01(\x03\x12\x38\n\tpositions\x18\x03 \x03(\x0b\x32%.brokerd.internode.v1.ReplicaPosition\x12\x30\n\x07\x64ropped\x18\x04 \x03(\x0b\x32\x1f.brokerd.internode.v1.Partition\"\x95\x02\n\rReplicaUpdate\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x10\n\x08\x64iverges\x18\x07 \x01(\x08\x12\x14\n\x0c\x63ommon_epoch\x18\x08 \x01(\x05\x12\x19\n\x11\x63ommon_end_offset\x18\t \x01(\x03\x12\x10\n\x08snapshot\x18\n \x01(\x0c\x12\x15\n\rrecord_chunks\x18\x0b \x01(\x05\"Z\n\x11ReplicateResponse\x12\x34\n\x07updates\x18\x01 \x03(\x0b\x32#.brokerd.internode.v1.ReplicaUpdate\x12\x0f\n\x07records\x18\x0f \x03(\x0c*Z\n\x0bMemberState\x12\x1c\n\x18MEMBER_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MEMBER_STATE_OPEN\x10\x01\x12\x16\n\x12MEMBER_STATE_ENDED\x10\x02\x32\xf7\x07\n\tInternode\x12h\n\rVerifyMembers\x12*.brokerd.internode.v1.VerifyMembersRequest\x1a+.brokerd.internode.v1.VerifyMembersResponse\x12h\n\rFreezeMembers\x12*.brokerd.internode.v1.FreezeMembersRequest\x1a+.brokerd.internode.v1.FreezeMembersResponse\x12\x65\n\x0cWriteMarkers\x12).brokerd.internode.v1.WriteMarkersRequest\x1a*.brokerd.internode.v1.WriteMarkersResponse\x12V\n\x07Release\x12$.brokerd.internode.v1.ReleaseRequest\x1a%.brokerd.internode.v1.ReleaseResponse\x12\x62\n\x0bOpenMembers\x12(.brokerd.internode.v1.OpenMembersRequest\x1a).brokerd.internode.v1.OpenMembersResponse\x12Y\n\x08OpenData\x12%.brokerd.internode.v1.OpenDataRequest\x1a&.brokerd.internode.v1.OpenDataResponse\x12t\n\x11HangingPartitions\x12..brokerd.internode.v1.HangingPartitionsRequest\x1a/.brokerd.internode.v1.HangingPartitionsResponse\x12h\n\rPreparedHolds\x12*.brokerd.internode.v1.PreparedHoldsRequest\x1a+.brokerd.internode.v1.PreparedHoldsResponse\x12V\n\x07LogTime\x12$.brokerd.internode.v1.LogTimeRequest\x1a%.brokerd.internode.v1.LogTimeResponse\x12`\n\tReplicate\x12&.brokerd.internode.v1.ReplicateRequest\x1a\'.brokerd.internode.v1.ReplicateResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'brokerd.internode.v1.internode_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEMBERSTATE']._serialized_start=3611
-  _globals['_MEMBERSTATE']._serialized_end=3701
+  _globals['_MEMBERSTATE']._serialized_start=3626
+  _globals['_MEMBERSTATE']._serialized_end=3716
   _globals['_PARTITION']._serialized_start=130
   _globals['_PARTITION']._serialized_end=178
   _globals['_VERIFYMEMBERSREQUEST']._serialized_start=180
@@ -48,49 +48,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELDMEMBER']._serialized_start=683
   _globals['_HELDMEMBER']._serialized_end=753
   _globals['_FREEZEMEMBERSRESPONSE']._serialized_start=756
-  _globals['_FREEZEMEMBERSRESPONSE']._serialized_end=929
-  _globals['_WRITEMARKERSREQUEST']._serialized_start=932
-  _globals['_WRITEMARKERSREQUEST']._serialized_end=1136
-  _globals['_WRITEMARKERSRESPONSE']._serialized_start=1138
-  _globals['_WRITEMARKERSRESPONSE']._serialized_end=1199
-  _globals['_RELEASEREQUEST']._serialized_start=1201
-  _globals['_RELEASEREQUEST']._serialized_end=1291
-  _globals['_RELEASERESPONSE']._serialized_start=1293
-  _globals['_RELEASERESPONSE']._serialized_end=1349
-  _globals['_OPENMEMBERSREQUEST']._serialized_start=1351
-  _globals['_OPENMEMBERSREQUEST']._serialized_end=1425
-  _globals['_OPENMEMBERSRESPONSE']._serialized_start=1427
-  _globals['_OPENMEMBERSRESPONSE']._serialized_end=1523
-  _globals['_OPENDATAREQUEST']._serialized_start=1525
-  _globals['_OPENDATAREQUEST']._serialized_end=1639
-  _globals['_OPENMEMBERDATA']._serialized_start=1642
-  _globals['_OPENMEMBERDATA']._serialized_end=1846
-  _globals['_OPENDATARESPONSE']._serialized_start=1848
-  _globals['_OPENDATARESPONSE']._serialized_end=1971
-  _globals['_HANGINGPARTITIONSREQUEST']._serialized_start=1973
-  _globals['_HANGINGPARTITIONSREQUEST']._serialized_end=2074
-  _globals['_HANGINGPARTITION']._serialized_start=2077
-  _globals['_HANGINGPARTITION']._serialized_end=2253
-  _globals['_HANGINGPARTITIONSRESPONSE']._serialized_start=2256
-  _globals['_HANGINGPARTITIONSRESPONSE']._serialized_end=2396
-  _globals['_PREPAREDHOLDSREQUEST']._serialized_start=2398
-  _globals['_PREPAREDHOLDSREQUEST']._serialized_end=2505
-  _globals['_PREPAREDHOLD']._serialized_start=2507
-  _globals['_PREPAREDHOLD']._serialized_end=2614
-  _globals['_PREPAREDHOLDSRESPONSE']._serialized_start=2617
-  _globals['_PREPAREDHOLDSRESPONSE']._serialized_end=2773
-  _globals['_LOGTIMEREQUEST']._serialized_start=2775
-  _globals['_LOGTIMEREQUEST']._serialized_end=2791
-  _globals['_LOGTIMERESPONSE']._serialized_start=2793
-  _globals['_LOGTIMERESPONSE']._serialized_end=2901
-  _globals['_REPLICAPOSITION']._serialized_start=2904
-  _globals['_REPLICAPOSITION']._serialized_end=3071
-  _globals['_REPLICATEREQUEST']._serialized_start=3074
-  _globals['_REPLICATEREQUEST']._serialized_end=3237
-  _globals['_REPLICAUPDATE']._serialized_start=3240
-  _globals['_REPLICAUPDATE']._serialized_end=3517
-  _globals['_REPLICATERESPONSE']._serialized_start=3519
-  _globals['_REPLICATERESPONSE']._serialized_end=3609
-  _globals['_INTERNODE']._serialized_start=3704
-  _globals['_INTERNODE']._serialized_end=4719
+  _globals['_FREEZEMEMBERSRESPONSE']._serialized_end=944
+  _globals['_WRITEMARKERSREQUEST']._serialized_start=947
+  _globals['_WRITEMARKERSREQUEST']._serialized_end=1151
+  _globals['_WRITEMARKERSRESPONSE']._serialized_start=1153
+  _globals['_WRITEMARKERSRESPONSE']._serialized_end=1214
+  _globals['_RELEASEREQUEST']._serialized_start=1216
+  _globals['_RELEASEREQUEST']._serialized_end=1306
+  _globals['_RELEASERESPONSE']._serialized_start=1308
+  _globals['_RELEASERESPONSE']._serialized_end=1364
+  _globals['_OPENMEMBERSREQUEST']._serialized_start=1366
+  _globals['_OPENMEMBERSREQUEST']._serialized_end=1440
+  _globals['_OPENMEMBERSRESPONSE']._serialized_start=1442
+  _globals['_OPENMEMBERSRESPONSE']._serialized_end=1538
+  _globals['_OPENDATAREQUEST']._serialized_start=1540
+  _globals['_OPENDATAREQUEST']._serialized_end=1654
+  _globals['_OPENMEMBERDATA']._serialized_start=1657
+  _globals['_OPENMEMBERDATA']._serialized_end=1861
+  _globals['_OPENDATARESPONSE']._serialized_start=1863
+  _globals['_OPENDATARESPONSE']._serialized_end=1986
+  _globals['_HANGINGPARTITIONSREQUEST']._serialized_start=1988
+  _globals['_HANGINGPARTITIONSREQUEST']._serialized_end=2089
+  _globals['_HANGINGPARTITION']._serialized_start=2092
+  _globals['_HANGINGPARTITION']._serialized_end=2268
+  _globals['_HANGINGPARTITIONSRESPONSE']._serialized_start=2271
+  _globals['_HANGINGPARTITIONSRESPONSE']._serialized_end=2411
+  _globals['_PREPAREDHOLDSREQUEST']._serialized_start=2413
+  _globals['_PREPAREDHOLDSREQUEST']._serialized_end=2520
+  _globals['_PREPAREDHOLD']._serialized_start=2522
+  _globals['_PREPAREDHOLD']._serialized_end=2629
+  _globals['_PREPAREDHOLDSRESPONSE']._serialized_start=2632
+  _globals['_PREPAREDHOLDSRESPONSE']._serialized_end=2788
+  _globals['_LOGTIMEREQUEST']._serialized_start=2790
+  _globals['_LOGTIMEREQUEST']._serialized_end=2806
+  _globals['_LOGTIMERESPONSE']._serialized_start=2808
+  _globals['_LOGTIMERESPONSE']._serialized_end=2916
+  _globals['_REPLICAPOSITION']._serialized_start=2919
+  _globals['_REPLICAPOSITION']._serialized_end=3086
+  _globals['_REPLICATEREQUEST']._serialized_start=3089
+  _globals['_REPLICATEREQUEST']._serialized_end=3252
+  _globals['_REPLICAUPDATE']._serialized_start=3255
+  _globals['_REPLICAUPDATE']._serialized_end=3532
+  _globals['_REPLICATERESPONSE']._serialized_start=3534
+  _globals['_REPLICATERESPONSE']._serialized_end=3624
+  _globals['_INTERNODE']._serialized_start=3719
+  _globals['_INTERNODE']._serialized_end=4734
 # @@protoc_insertion_point(module_scope)

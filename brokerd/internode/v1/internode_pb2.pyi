@@ -77,16 +77,18 @@ class HeldMember(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., records: _Optional[int] = ..., is_durable: bool = ...) -> None: ...
 
 class FreezeMembersResponse(_message.Message):
-    __slots__ = ("error", "members", "held_back", "more")
+    __slots__ = ("error", "members", "held_back", "more", "roles")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
     error: _error_pb2.Error
     members: _containers.RepeatedCompositeFieldContainer[HeldMember]
     held_back: _containers.RepeatedCompositeFieldContainer[_coordinator_log_pb2.HeldBack]
     more: bool
-    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., members: _Optional[_Iterable[_Union[HeldMember, _Mapping]]] = ..., held_back: _Optional[_Iterable[_Union[_coordinator_log_pb2.HeldBack, _Mapping]]] = ..., more: bool = ...) -> None: ...
+    roles: int
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., members: _Optional[_Iterable[_Union[HeldMember, _Mapping]]] = ..., held_back: _Optional[_Iterable[_Union[_coordinator_log_pb2.HeldBack, _Mapping]]] = ..., more: bool = ..., roles: _Optional[int] = ...) -> None: ...
 
 class WriteMarkersRequest(_message.Message):
     __slots__ = ("coordinator_epoch", "transactional_id", "txn_version", "committed_producer_ids", "aborted_producer_ids", "partitions")

@@ -134,11 +134,11 @@ class Leaders:
     async def _freeze(
         self, node_id: int, producer_ids: list[int], tps: Sequence[TopicIdPartition]
     ) -> list[pb.FreezeMembersResponse]:
-        found = []
+        found, roles = [], set[int]()
         *others, named = _pieces(tps, PARTITIONS_MAX)
         for some in others:
             request = pb.FreezeMembersRequest(coordinator_epoch=self._epoch(), partitions=map(_place, some))
-            await self._ask(node_id, request, pb.FreezeMembersResponse)
+            roles.add((await self._ask(node_id, request, pb.FreezeMembersResponse)).roles)
         for ids in _pieces(producer_ids, IDS_MAX):
             request = pb.FreezeMembersRequest(coordinator_epoch=self._epoch(), producer_ids=ids, partitions=map(_place, named))
             found.append(response := await self._ask(node_id, request, pb.FreezeMembersResponse))
@@ -146,6 +146,9 @@ class Leaders:
                 request.after.CopyFrom(_place(response.held_back[-1]))
                 found.append(response := await self._ask(node_id, request, pb.FreezeMembersResponse))
                 del response.members[:]  # counted with the first page
+        if len(roles.union(response.roles for response in found)) > 1:
+            # One that has left it would be counted, and would get no marker.
+            raise NotReadyError(f"partitions that node {node_id} leads have changed meanwhile: retry", fate=Fate.NOT_APPENDED)
         return found
 
     async def write_markers(self, transactional_id: str, commit: CommitPrepared) -> None:

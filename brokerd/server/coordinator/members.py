@@ -318,7 +318,7 @@ class Members:
             tps = self._partitions_of(wanted)
             await self._until_durable(tps, wanted)
             self._accept(asked.coordinator_epoch)
-        response = pb.FreezeMembersResponse()
+        response = pb.FreezeMembersResponse(roles=roles)
         not_durable = self._not_durable()
         for producer_id in asked.producer_ids:
             data = self._members.get(producer_id)
@@ -402,7 +402,7 @@ class Members:
     def hold(self, transactional_id: str, version: int, tp: TopicIdPartition, first_offset: int) -> None:
         """Keeps a last stable offset below a commit's data until its `release`, even where its marker is written already."""
         hold = self._holds.get(transactional_id)
-        if hold is not None and hold.version < version:  # it is complete, or this one would not be decided
+        if hold is not None and hold.version != version:  # it is complete, or this one would not be decided
             self._release({transactional_id: self._holds.pop(transactional_id).partitions})
             hold = None
         if hold is None:
@@ -608,8 +608,10 @@ class Members:
             self._members[producer_id].records -= data.records if data is not None else 0
             self._end(producer_id, tp)
         if not partition.is_leader:
-            for name in [name for name, hold in self._holds.items() if tp in hold.partitions]:
-                self._holds[name].partitions.discard(tp)
+            for name, hold in [(name, hold) for name, hold in self._holds.items() if tp in hold.partitions]:
+                hold.partitions.discard(tp)
+                if not hold.partitions:
+                    del self._holds[name]
             return
         for producer_id in partition.producers.open_transactions:
             data = partition.open_data(producer_id)

@@ -805,3 +805,72 @@ async def test_an_answer_about_holds_is_of_the_epoch_in_which_it_was_asked(
         assert await node.broker.members.settle() == (not leads_again)
         assert asked
         assert list(log.ends.held_back) == ([UNSETTLED] if leads_again else [])
+
+
+async def test_what_was_released_at_a_leader_in_between_is_not_held_back_for_ever() -> None:
+    """The former leader never heard of it, and is elected again."""
+    async with cluster(ManualClock(), nodes=3) as running:
+        member, tp = await begin(running), running.tps[1]
+
+        def moves(node_id: int, name: str) -> bool:
+            if (node_id, name) == (1, "WriteMarkers"):
+                running.leaders[tp] = 2  # once the marker of node 1 is durable; the release goes to node 2
+            return False
+
+        running.loses = moves
+        await commit(running, member)
+        running.loses = lambda *_: False
+        assert running.nodes[1].log(tp).is_leader
+        await running.lead(1)
+        assert await running.nodes[1].broker.members.settle()
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_versions_that_begin_anew_are_held_back_though_a_higher_one_moved_away() -> None:
+    async with cluster(ManualClock(), nodes=3) as running:
+        node, tp = running.nodes[1], running.tps[1]
+        member = await begin(running, 5)
+
+        def moves(node_id: int, name: str) -> bool:
+            if (node_id, name) == (1, "WriteMarkers"):
+                running.leaders[tp] = 2
+            return False
+
+        running.loses = moves
+        await commit(running, member, 5)
+        node.logs.partitions.resign([tp])
+        assert not node.broker.members._holds, "nothing is left of it"
+        running.loses = lambda *_: False
+        await running.lead(1)
+        assert await node.broker.members.settle()
+        await running.nodes[0].broker.transactions.forget(NAME)
+        node.broker.members.hold(NAME, 5, tp, 0)  # what a release may have missed
+        member = await begin(running, 0)
+        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
+        with pytest.raises(NotReadyError):
+            await commit(running, member, 0)
+        assert shown(running) == [1, 1, 1, 1], "the commit is prepared, and not marked everywhere"
+
+
+async def test_a_partition_that_leaves_between_two_pages_is_not_counted_without_a_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("members", "leaders"):
+        monkeypatch.setattr(f"brokerd.server.coordinator.{module}.PARTITIONS_MAX", 2)
+    async with cluster(ManualClock(), partitions=10) as running:
+        member = await begin(running)
+        node, tp, asked = running.nodes[1], running.tps[5], list[str]()  # it leads 1, 3, 5, 7 and 9, on three pages
+
+        def goes(node_id: int, name: str) -> bool:
+            if (node_id, name) == (1, "FreezeMembers"):
+                asked.append(name)
+                if len(asked) == 4:  # two checks, and the first page
+                    node.logs.partitions.resign([tp])
+            return False
+
+        running.loses = goes
+        with pytest.raises(NotReadyError, match="have changed meanwhile"):
+            await commit(running, member)
+        running.loses = lambda *_: False
+        await running.lead(1)
+        await commit(running, member)
+        await node.broker.members.settle()
+        assert shown(running) == [1] * 10
