@@ -38,6 +38,17 @@ class LeaderEpochs:
         """The epoch of the last batch; -1 if there is none."""
         return self.entries[-1].epoch if self.entries else -1
 
+    @property
+    def latest_id(self) -> int:
+        """The id of the epoch of the last batch; 0 if there is none."""
+        return self.entries[-1].id if self.entries else 0
+
+    def may_have(self, epoch: int, epoch_id: int) -> bool:
+        """False if this epoch has another id here: two leaders have written it."""
+        at = bisect_right(self.entries, epoch, key=_epoch)
+        known = self.entries[at - 1] if at else None
+        return known is None or known.epoch != epoch or epoch_id in (known.id, 0) or not known.id
+
     def assign(self, epoch: int, start_offset: int, epoch_id: int = 0) -> bool:
         """Adds the epoch of a batch at `start_offset`; True if it is new."""
         if epoch <= self.latest:

@@ -21,6 +21,7 @@ class Position(NamedTuple):
     durable_end: int
     log_start_offset: int  # durable
     last_epoch: int  # of its last batch; -1 = it has none
+    last_epoch_id: int = 0
 
 
 class Common(NamedTuple):
@@ -33,7 +34,10 @@ class Common(NamedTuple):
 def position_of(partition: ReplicatedPartition, durable_log_start: int) -> Position:
     """The position of a partition that this node follows."""
     ends = partition.ends
-    return Position(partition.leader_epoch, ends.log_end_offset, ends.durable_end, durable_log_start, partition.epochs.latest)
+    epochs = partition.epochs
+    return Position(
+        partition.leader_epoch, ends.log_end_offset, ends.durable_end, durable_log_start, epochs.latest, epochs.latest_id
+    )
 
 
 def divergence(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int, position: Position) -> Common | None:
@@ -41,7 +45,10 @@ def divergence(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int,
     offsets are the leader's. Its earlier epochs may be unknown, after a recovery without a snapshot. Then a follower that has
     nothing above the log start agrees: nobody reads what it has, and it could not cut what is below its high watermark.
     """
-    common = Common(*epochs.end_of(position.last_epoch, log_end_offset))
+    last_epoch = position.last_epoch
+    if not epochs.may_have(last_epoch, position.last_epoch_id):
+        last_epoch -= 1  # etcd was restored from a backup, and has given out this epoch twice
+    common = Common(*epochs.end_of(last_epoch, log_end_offset))
     agrees_until = common.end_offset if common.epoch == position.last_epoch else -1
     if common.epoch < 0:
         agrees_until = max(agrees_until, min(common.end_offset, log_start_offset))

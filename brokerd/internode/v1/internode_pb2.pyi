@@ -271,7 +271,7 @@ class LogTimeResponse(_message.Message):
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., log_time_ms: _Optional[int] = ..., owed_ms: _Optional[int] = ..., rate: _Optional[float] = ...) -> None: ...
 
 class ReplicaPosition(_message.Message):
-    __slots__ = ("topic_id", "partition", "leader_epoch", "log_end_offset", "durable_end", "log_start_offset", "last_epoch")
+    __slots__ = ("topic_id", "partition", "leader_epoch", "log_end_offset", "durable_end", "log_start_offset", "last_epoch", "last_epoch_id")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -279,6 +279,7 @@ class ReplicaPosition(_message.Message):
     DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     leader_epoch: int
@@ -286,7 +287,8 @@ class ReplicaPosition(_message.Message):
     durable_end: int
     log_start_offset: int
     last_epoch: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+    last_epoch_id: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., last_epoch_id: _Optional[int] = ...) -> None: ...
 
 class ReplicateRequest(_message.Message):
     __slots__ = ("node_id", "node_epoch", "positions", "dropped")

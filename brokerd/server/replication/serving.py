@@ -140,7 +140,12 @@ class ReplicaStream:
         for given in request.positions:
             tp = topic_id_partition("positions", given.topic_id, given.partition)
             position = Position(
-                given.leader_epoch, given.log_end_offset, given.durable_end, given.log_start_offset, given.last_epoch
+                given.leader_epoch,
+                given.log_end_offset,
+                given.durable_end,
+                given.log_start_offset,
+                given.last_epoch,
+                given.last_epoch_id,
             )
             if not 0 <= position.log_start_offset <= position.durable_end <= position.log_end_offset:
                 raise malformed("positions", f"has offsets that are not in order: {position}")

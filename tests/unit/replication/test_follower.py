@@ -36,6 +36,18 @@ def test_a_follower_agrees_up_to_its_end_or_hears_what_is_common(last_epoch: int
 
 
 @pytest.mark.parametrize(
+    ("epoch", "epoch_id", "common"),
+    [(6, 66, None), (6, 67, Common(3, 20)), (6, 0, None), (3, 33, None), (3, 34, Common(1, 10)), (1, 9, Common(-1, 0))],
+)
+def test_an_epoch_that_two_leaders_have_written_is_not_common(epoch: int, epoch_id: int, common: Common | None) -> None:
+    """After a restore of an older etcd."""
+    leader = LeaderEpochs([EpochEntry(1, 0, 11), EpochEntry(3, 10, 33), EpochEntry(6, 20, 66)])
+    end = {6: 30, 3: 20, 1: 10}[epoch]
+    follows = position(epoch, end)._replace(last_epoch_id=epoch_id)
+    assert divergence(leader, 0, 30, follows) == common
+
+
+@pytest.mark.parametrize(
     ("log_start", "end", "agrees"), [(12, 10, True), (12, 11, False), (10, 10, True), (5, 10, False), (5, 5, True)]
 )
 def test_where_the_leaders_earlier_epochs_are_unknown_what_nobody_reads_agrees(log_start: int, end: int, agrees: bool) -> None:
