@@ -12,11 +12,12 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.config.topic import TopicConfig
 from brokerd.datadir.checkpoint import Entries, lost_leader_epoch
 from brokerd.datadir.node_state import CleanLogs
+from brokerd.datadir.partition_directories import remove_directories, remove_logs_from_end
 from brokerd.datadir.topic_store import Topic, TopicStore, effective_config
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.partition.following import ReplicatedPartition
-from brokerd.partition.log_state import FIRST_EPOCH, LOST_ENTRY, NEW_PARTITION, CheckpointEntry, CleanLog
+from brokerd.partition.log_state import FIRST_EPOCH, GIVEN_UP, LOST_ENTRY, NEW_PARTITION, CheckpointEntry, CleanLog
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.partition import LogResources
 from brokerd.partition.recovery import PartitionRecovery, Recovered
@@ -77,6 +78,10 @@ class PartitionOpening:
                     entry = entry.known_durable(clean[tp].log_end_offset)
                 reason, is_read_only = self.read_only_reason, False
                 try:
+                    if entry.recovery_point == GIVEN_UP and not reason:
+                        remove_logs_from_end(self._resources.files, [tp])
+                        remove_directories(self._resources.files, [tp])
+                        entry = NEW_PARTITION._replace(leader_epoch=entry.leader_epoch)
                     recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason)
                 except OSError as error:
                     why, is_read_only = (

@@ -19,7 +19,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import InSync
 from brokerd.partition.derived_files import encode_snapshot, write_snapshot
 from brokerd.partition.following import ReplicatedPartition, truncate
-from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry, Snapshot
+from brokerd.partition.log_state import GIVEN_UP, NEW_PARTITION, CheckpointEntry, Snapshot
 from brokerd.partition.recovery import Recovered
 from brokerd.steps import Job, Steps
 from brokerd.storage.files import Files
@@ -69,9 +69,9 @@ class ReplicaChanges:
         return (yield from truncate(cuts, self.checkpoint_now))
 
     def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
-        """Replaces the copy of a follower that is not in sync by an empty log that begins at the snapshot. A crash leaves the old
-        log, an empty one at offset 0 or the new one; so does an OSError, after which the copy can begin anew again. Raises
-        OSError; NotLeaderError as `cut` does.
+        """Replaces the copy of a follower that is not in sync by an empty log that begins at the snapshot. After a crash the next
+        start has the old log, an empty one at offset 0 or the new one; so does an OSError leave it, after which the copy can begin
+        anew again. Raises OSError; NotLeaderError as `cut` does.
         """
         topic, partition = self._topics.any_by_id(tp.topic_id), self._partitions.replica(tp)
         if topic is None or partition is None:
@@ -113,8 +113,8 @@ class ReplicaChanges:
                 self._partitions.follow({tp: leader_epoch})
 
     def drop(self, topic_id: bytes, numbers: Sequence[int]) -> Steps[None]:
-        """Removes copies of partitions that other directories hold. Durable on completion; what fails is to be repeated. A crash
-        leaves the beginnings of their logs, or empty directories, which the next start removes. Raises StorageError, OSError.
+        """Removes copies of partitions that other directories hold. Durable on completion; what fails is to be repeated. After a
+        crash the next start has the old logs, or empty ones. Raises StorageError, OSError.
         """
         self._opening.check_writable()
         tps = [TopicIdPartition(topic_id, number) for number in numbers]
@@ -140,12 +140,13 @@ class ReplicaChanges:
         yield self._checkpoint.job(makes_room=True, keeps_spares=True)
 
     def _give_up(self, tps: Sequence[TopicIdPartition]) -> Steps[None]:
-        """Takes partitions out of use whose files are about to be removed. Their checkpoints are empty first, lest a start takes
-        the removed batches for damage."""
+        """Takes partitions out of use whose files are about to be removed. Their checkpoints say so first, lest a start takes the
+        removed batches for damage."""
         open_ones = [partition for tp in tps if (partition := self._partitions.replica(tp)) is not None]
         self._partitions.resign(tps)
         self._partitions.remove(tps)
         self._checkpoint.forget(tps)
         for partition in open_ones:
-            self._checkpoint.replace(partition.tp, NEW_PARTITION._replace(leader_epoch=partition.leader_epoch))
+            given_up = NEW_PARTITION._replace(recovery_point=GIVEN_UP, leader_epoch=partition.leader_epoch)
+            self._checkpoint.replace(partition.tp, given_up)
         yield self.checkpoint_now()

@@ -52,6 +52,7 @@ class CheckpointEntry(NamedTuple):
 FIRST_EPOCH = 1
 # A partition is made in the first epoch, so that epoch is durable with the partition itself.
 NEW_PARTITION = CheckpointEntry(0, 0, 0, FIRST_EPOCH)
+GIVEN_UP = -1  # as recovery point: the files are being removed, and a start goes on with that
 # For a partition without an entry: recovery takes batches of every epoch. It would cut acknowledged ones if it took the partition
 # for a new one whose entry is in fact lost.
 LOST_ENTRY = NEW_PARTITION._replace(leader_epoch=NO_EPOCH_LIMIT)

@@ -34,8 +34,16 @@ CONFIG = dataclasses.replace(BrokerConfig(), log_segment_bytes=4_096)
 OLD_END, START = 20, 40
 
 
-def opened(files: MemoryFiles) -> LogManager:
-    manager = LogManager(CONFIG, files, ManualClock(), cluster=ClusterIdentity("prod", "id of prod"))
+class Directory(LogManager):
+    """An open directory, and its files."""
+
+    def __init__(self, files: MemoryFiles) -> None:
+        super().__init__(CONFIG, files, ManualClock(), cluster=ClusterIdentity("prod", "id of prod"))
+        self.memory = files
+
+
+def opened(files: MemoryFiles) -> Directory:
+    manager = Directory(files)
     assert not manager.open().damaged
     return manager
 
@@ -58,10 +66,24 @@ def led(files: MemoryFiles, count: int) -> LogManager:
     return manager
 
 
-def is_done(files: MemoryFiles, change: Callable[[LogManager], Steps[None]], operations: int) -> bool:
+def later(manager: LogManager) -> None:
+    """A copy that begins at START has a few more batches."""
+    run_here(manager.replicas.begin_anew(TP, SNAPSHOT, 4))
+    run_here(manager.replicas.lead({TP: 5}, {TP: InSync((9,), 2, 2)}))
+    append(copy_of(manager), bytes(300), producer=PRODUCER, sequence=START)
+    copy_of(manager).flush()
+    manager.write_checkpoint()
+    run_here(manager.replicas.follow({TP: 6}))
+
+
+def is_done(
+    files: MemoryFiles, change: Callable[[LogManager], Steps[None]], operations: int, before: Callable[[LogManager], None] | None
+) -> bool:
     """Changes the copy; False if its life ends after so many operations."""
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
+    if before is not None:
+        before(manager)
     left = itertools.count(operations, -1)
 
     def hook(_operation: str, _path: str) -> None:
@@ -78,12 +100,14 @@ def is_done(files: MemoryFiles, change: Callable[[LogManager], Steps[None]], ope
     return True
 
 
-def lives(change: Callable[[LogManager], Steps[None]], *, is_power_cut: bool) -> Iterator[LogManager]:
+def lives(
+    change: Callable[[LogManager], Steps[None]], *, is_power_cut: bool, before: Callable[[LogManager], None] | None = None
+) -> Iterator[Directory]:
     """The directory's next life, for each moment at which the one that changes the copy may end."""
     rng = random.Random(1)
     for operations in itertools.count():
         files = MemoryFiles()
-        is_last = is_done(files, change, operations)
+        is_last = is_done(files, change, operations, before)
         if is_power_cut:
             files.power_cut(rng, any_subset=rng.random() < 0.5)
         else:
@@ -91,6 +115,9 @@ def lives(change: Callable[[LogManager], Steps[None]], *, is_power_cut: bool) ->
         yield opened(files)
         if is_last:
             return
+
+
+SNAPSHOT = copy_of(led(MemoryFiles(), START)).snapshot_at(START)
 
 
 @pytest.mark.parametrize("is_power_cut", [False, True])
@@ -107,6 +134,31 @@ def test_a_copy_that_begins_anew_is_whole_wherever_its_life_ends(is_power_cut: b
             assert ends.log_start_offset == 0
     assert {(0, 0), (START, START)} <= found <= {(0, end) for end in range(OLD_END + 1)} | {(START, START)}
     assert (ends.log_start_offset, ends.log_end_offset) == (START, START)
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True])
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_copy_that_did_not_begin_at_0_is_not_damaged_wherever_its_life_ends(is_power_cut: bool, is_dropped: bool) -> None:
+    snapshot, end = copy_of(led(MemoryFiles(), 2 * START)).snapshot_at(2 * START), START + 1
+    found = set()
+
+    def change(manager: LogManager) -> Steps[None]:
+        return manager.replicas.drop(TOPIC.id, [0]) if is_dropped else manager.replicas.begin_anew(TP, snapshot, 6)
+
+    for manager in lives(change, is_power_cut=is_power_cut, before=later):
+        copy = manager.partitions.replica(TP)
+        if copy is None:
+            assert is_dropped
+            continue
+        found.add((copy.ends.log_start_offset, copy.ends.log_end_offset))
+        run_here(manager.replicas.follow({TP: 7}))
+        run_here(manager.replicas.lead({TP: 8}, {TP: InSync((9,), 2, 2)}))
+        append(copy, bytes(300))
+        copy.flush()
+        files, end_offset = manager.memory, copy.ends.log_end_offset
+        files.kill()
+        assert copy_of(opened(files)).ends.log_end_offset == end_offset, "what comes then stays"
+    assert found == {(0, 0), (START, end)} | ({(2 * START, 2 * START)} if not is_dropped else set())
 
 
 @pytest.mark.parametrize("is_power_cut", [False, True])
