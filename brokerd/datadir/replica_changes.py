@@ -106,11 +106,13 @@ class ReplicaChanges:
         except OSError:
             self._checkpoint.replace(tp, empty)
             yield make_empty  # else the directory would have no copy before its next start
+            self._partitions.add(self._opening.open(topic, config, tp, made[0]))
+            # Before it gets a batch, lest a start takes it for given up. What fails here, fails before each role that it may get.
+            yield self.checkpoint_now()
+            self._partitions.follow({tp: leader_epoch})
             raise
-        finally:
-            if made:
-                self._partitions.add(self._opening.open(topic, config, tp, made[0]))
-                self._partitions.follow({tp: leader_epoch})
+        self._partitions.add(self._opening.open(topic, config, tp, made[0]))
+        self._partitions.follow({tp: leader_epoch})
 
     def drop(self, topic_id: bytes, numbers: Sequence[int]) -> Steps[None]:
         """Removes copies of partitions that other directories hold. Durable on completion; what fails is to be repeated. After a

@@ -5,6 +5,7 @@ of the next one."""
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -16,11 +17,12 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.datadir.topic_store import Topic
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
-from brokerd.partition.core import InSync
+from brokerd.partition.core import InSync, Role
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
 from brokerd.record.batch import walk_batches
 from brokerd.steps import Steps
+from brokerd.storage.names import CHECKPOINT, SNAPSHOT_SUFFIX
 from tests.support.build import append
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
@@ -189,3 +191,27 @@ def test_a_copy_that_begins_anew_knows_the_last_batches_below_it_too() -> None:
             copy.append_as_follower(batch)
     assert copy.producers.entries == leader.producers.entries
     assert [batch.base_offset for batch in copy.producers.entries[PRODUCER.producer_id].batches] == [*range(OLD_END - 5, OLD_END)]
+
+
+@pytest.mark.parametrize("is_disk_gone", [False, True])
+def test_a_copy_that_could_not_begin_anew_follows_once_it_is_no_longer_taken_for_given_up(is_disk_gone: bool) -> None:
+    """The next start would remove what it has got since."""
+    files = MemoryFiles()
+    manager = led(files, OLD_END)
+    run_here(manager.replicas.follow({TP: 4}))
+    failed: list[str] = []
+
+    def hook(_operation: str, path: str) -> None:
+        if (SNAPSHOT_SUFFIX in path and not failed) or (CHECKPOINT in path and failed and is_disk_gone):
+            failed.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+
+    files.hook = hook
+    with pytest.raises(OSError, match="Input/output error"):
+        run_here(manager.replicas.begin_anew(TP, SNAPSHOT, 4))
+    files.hook = None
+    copy = copy_of(manager)
+    assert copy.role is (Role.NONE if is_disk_gone else Role.FOLLOWER)
+    if copy.role is Role.NONE:
+        run_here(manager.replicas.follow({TP: 4}))
+    assert manager._checkpoint.written[TP].recovery_point == 0
