@@ -104,8 +104,8 @@ class ReplicaChanges:
             yield self.checkpoint_now()
             yield lambda: made.append(self._opening.begin_at(topic, config, tp, entry))
         except OSError:
-            self._checkpoint.replace(tp, empty)
             yield make_empty  # else the directory would have no copy before its next start
+            self._checkpoint.replace(tp, empty)
             self._partitions.add(self._opening.open(topic, config, tp, made[0]))
             # Before it gets a batch, lest a start takes it for given up. What fails here, fails before each role that it may get.
             yield self.checkpoint_now()
@@ -147,7 +147,7 @@ class ReplicaChanges:
         open_ones = [partition for tp in tps if (partition := self._partitions.replica(tp)) is not None]
         self._partitions.resign(tps)
         self._partitions.remove(tps)
-        self._checkpoint.forget(tps)
+        self._checkpoint.forget([partition.tp for partition in open_ones])  # others are given up, or removed, already
         for partition in open_ones:
             given_up = NEW_PARTITION._replace(recovery_point=GIVEN_UP, leader_epoch=partition.leader_epoch)
             self._checkpoint.replace(partition.tp, given_up)

@@ -134,14 +134,16 @@ class ClusterDirectory:
         return [(Topic(entry.name, topic_id, entry.partition_count, entry.configs), numbers) for topic_id, entry, numbers in found]
 
     async def _hold(self, topic: Topic, numbers: list[int]) -> None:
+        other = next((one for one in self._topics.all() if one.name == topic.name and one.id != topic.id), None)
+        if other is not None and other.id in self._to_remove():
+            return  # the next pass removes it: it was deleted, and created anew, during this one
         try:
-            for other in self._topics.all():
-                if other.name == topic.name and other.id != topic.id:
-                    raise StorageError(
-                        f"its id is {topic.id.hex()}, and the data directory holds another topic of this name, with id "
-                        f"{other.id.hex()}, of whose deletion etcd knows nothing: start this node with an empty data.dir once the "
-                        "copies that it has are in sync on others"
-                    )
+            if other is not None:
+                raise StorageError(
+                    f"its id is {topic.id.hex()}, and the data directory holds another topic of this name, with id "
+                    f"{other.id.hex()}, of whose deletion etcd knows nothing: start this node with an empty data.dir once the "
+                    "copies that it has are in sync on others"
+                )
             await self._admin.run(self._changes.hold(topic, numbers))
         except BaseException:
             self._unable.update(TopicIdPartition(topic.id, number) for number in numbers)

@@ -13,7 +13,7 @@ Behaviour
 - A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least. Snapshots
   count as batches, and are not divided.
 - Where the follower is in sync, producers wait for each response to be on its disk. So those partitions go first, and all others
-  together get at most as much as they, or CATCH_UP_BYTES: catching up about doubles what such a producer waits for.
+  together get at most as much as they, but CATCH_UP_BYTES in any case: catching up about doubles what such a producer waits for.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class ReplicaStream:
             }  # more of them waits for the next request, which says from where on
             for is_in_sync in (True, False):
                 if not is_in_sync and any(map(self._is_in_sync, self._followed)):
-                    left = min(left, max(RESPONSE_BYTES - left, CATCH_UP_BYTES))
+                    left = max(min(left, RESPONSE_BYTES - left), CATCH_UP_BYTES)
                 for tp in [tp for tp, one in due.items() if one is is_in_sync]:
                     if left > 0:
                         left -= await self._look(tp, response, records)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -146,6 +148,38 @@ def test_a_copy_that_no_tombstone_lists_is_told_and_holds_up_no_others(caplog: p
         await becomes(lambda: directories.unable[1], {TopicIdPartition(again, 0)})
         assert "holds another topic of this name" in caplog.text
         assert "start this node with an empty data.dir" in caplog.text
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_a_topic_that_is_created_anew_waits_until_the_former_one_is_removed(caplog: pytest.LogCaptureFixture) -> None:
+    """Both are heard of while another topic is being removed."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes, node, other, again = directories.nodes, directories.nodes.running[1][1], b"y" * 16, b"a" * 16
+        await create(nodes, node, 1)
+        await change(nodes, create_topic(node.image, other, TopicEntry("other", 1, {}), place(node.image, 1, 2)))
+        await becomes(lambda: directories.logs[1].topics.any_by_id(other) is not None, True)
+        here: Any = directories.topics[1]._directory
+        remove, entered, go_on = here._remove, asyncio.Event(), asyncio.Event()
+
+        async def slow(topic_id: bytes) -> None:
+            if topic_id == other:
+                entered.set()
+                await go_on.wait()
+            await remove(topic_id)
+
+        here._remove = slow
+        await change(nodes, [delete_topic(node.image, other)])
+        await entered.wait()
+        await change(nodes, [delete_topic(node.image, TOPIC_ID)])
+        await until(node, lambda image: image.topic(TOPIC_ID) is None)
+        await change(nodes, create_topic(node.image, again, TopicEntry("orders", 1, {}), place(node.image, 1, 2)))
+        await until(node, lambda image: image.topic(again))
+        go_on.set()
+        await becomes(lambda: directories.logs[1].topics.any_by_id(again) is not None, True)
+        assert not directories.unable[1]
+        assert "data.dir" not in caplog.text
 
     with_nodes(scenario, 1, 2)
 

@@ -22,7 +22,7 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
 from brokerd.record.batch import walk_batches
 from brokerd.steps import Steps
-from brokerd.storage.names import CHECKPOINT, SNAPSHOT_SUFFIX
+from brokerd.storage.names import CHECKPOINT, LOG_SUFFIX, SNAPSHOT_SUFFIX
 from tests.support.build import append
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
@@ -215,3 +215,25 @@ def test_a_copy_that_could_not_begin_anew_follows_once_it_is_no_longer_taken_for
     if copy.role is Role.NONE:
         run_here(manager.replicas.follow({TP: 4}))
     assert manager._checkpoint.written[TP].recovery_point == 0
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_copy_whose_files_could_not_be_removed_is_not_damaged_at_the_next_start(is_dropped: bool) -> None:
+    """The disk fails, and fails again when it is tried anew; then the node is killed."""
+    files, snapshot = MemoryFiles(), copy_of(led(MemoryFiles(), 2 * START)).snapshot_at(2 * START)
+    manager = led(files, OLD_END)
+    run_here(manager.replicas.follow({TP: 4}))
+    later(manager)
+
+    def hook(operation: str, path: str) -> None:
+        if operation == "unlink" and path.endswith(LOG_SUFFIX):
+            raise OSError(errno.EIO, "Input/output error")
+
+    files.hook = hook
+    for _ in range(1 + is_dropped):
+        with pytest.raises(OSError, match="Input/output error"):
+            run_here(manager.replicas.drop(TOPIC.id, [0]) if is_dropped else manager.replicas.begin_anew(TP, snapshot, 6))
+    files.hook = None
+    manager.write_checkpoint()
+    files.kill()
+    assert copy_of(opened(files)).ends.log_end_offset == 0

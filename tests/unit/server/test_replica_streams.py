@@ -136,9 +136,16 @@ def test_what_comes_late_on_an_older_stream_says_nothing() -> None:
         ([("behind", 1), ("in sync", 0.01), ("behind", 1)], ["in sync", "behind"]),
         ([("in sync", 3), *[("behind", 1)] * 5], ["in sync", *["behind"] * 3]),
         ([("in sync", 1)] * 5 + [("behind", 1)] * 9, ["in sync"] * 5 + ["behind"] * 3),
+        ([("in sync", 1)] * 9 + [("behind", 1)] * 9, ["in sync"] * 8 + ["behind"]),
         ([("behind", 1)] * 9, ["behind"] * 8),
     ],
-    ids=["at most CATCH_UP_BYTES", "or as much as those in sync", "and no more than RESPONSE_BYTES", "all, if nobody waits"],
+    ids=[
+        "CATCH_UP_BYTES",
+        "or as much as those in sync",
+        "within RESPONSE_BYTES",
+        "but something each time",
+        "all, if nobody waits",
+    ],
 )
 def test_catching_up_holds_up_no_producers(sizes_mb: list[tuple[str, float]], looked_at: list[str]) -> None:
     """Those in sync go first, whoever was due first."""
