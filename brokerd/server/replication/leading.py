@@ -85,14 +85,14 @@ class Leading:
         self._looked.set()
         self._tell()
 
-    def _follow_entry(self, partition: ReplicatedPartition) -> None:
+    def _follow_entry(self, partition: ReplicatedPartition, *, is_followed: bool = False) -> None:
         at = self._membership.image.partition(partition.tp)
         if at is None or at.entry.leader != self._membership.node_id or at.entry.leader_epoch != partition.leader_epoch:
             return  # as it was, until this node follows or leads anew
         known = self._led.get(partition.tp)
         if known is not None and known.partition is partition and not known.is_over:
             known.entry_changed(at)
-        elif len(at.entry.replicas) > 1:
+        elif len(at.entry.replicas) > 1 or is_followed:
             self._led[partition.tp] = LedPartition(partition, at, self._client.clock.monotonic_ms())
 
     def _tell(self) -> None:
@@ -133,7 +133,8 @@ class Leading:
         """A follower has told how far it agrees with this leader, durably. It may do so as soon as this node leads, and once."""
         led = self.led(partition)
         if led is None or led.is_over:
-            self._follow_entry(partition)
+            # The follower may have heard sooner than this node that it was added, and does not repeat what it has told.
+            self._follow_entry(partition, is_followed=True)
             led = self.led(partition)
         if led is not None:
             led.reported(node, durable_end, log_start_offset, self._client.clock.monotonic_ms())

@@ -115,6 +115,22 @@ def test_a_report_in_a_new_epoch_is_not_counted_in_the_one_before() -> None:
     assert context.errors == [[]]
 
 
+def test_a_report_counts_though_the_follower_has_heard_first_that_it_was_added() -> None:
+    leader = Leader()
+    end = leader.append()
+    alone = ENTRY._replace(replicas=(1,), isr=ENTRY.isr[:1])
+    leader.at = PartitionAt(alone, 1)
+    leader.leading.follow_image()
+    leader.stream(Context())._take(leader.report(end, 1))
+    leader.at = PartitionAt(alone._replace(replicas=(1, 2)), 2)
+    leader.leading.follow_image()
+    led = leader.leading.led(leader.log)
+    assert led is not None
+    joins = led.proposal(NODES, 0, 1_000)
+    assert joins is not None
+    assert joins.joining == NODES[2]
+
+
 def test_what_comes_late_on_an_older_stream_says_nothing() -> None:
     """The follower has begun another one since: it would seem to have lost what it had told there."""
     leader = Leader()
