@@ -19,7 +19,7 @@ Behaviour
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import cast
 
@@ -222,16 +222,14 @@ class ReplicaStream:
                         self._add(response, tp, followed)
                 self._moved.clear()
                 break
-            left = RESPONSE_BYTES
-            due = {
-                tp: self._is_in_sync(tp) for tp in self._due
-            }  # more of them waits for the next request, which says from where on
-            for is_in_sync in (True, False):
-                if not is_in_sync and any(map(self._is_in_sync, self._followed)):
-                    left = max(min(left, RESPONSE_BYTES - left), CATCH_UP_BYTES)
-                for tp in [tp for tp, one in due.items() if one is is_in_sync]:
-                    if left > 0:
-                        left -= await self._look(tp, response, records)
+            # One that gets more meanwhile waits for the next request, which says where it goes on.
+            due: dict[bool, list[TopicIdPartition]] = {True: [], False: []}
+            for tp in self._due:
+                due[self._is_in_sync(tp)].append(tp)
+            left = await self._look_at(due[True], RESPONSE_BYTES, response, records)
+            if due[False] and any(map(self._is_in_sync, self._followed)):
+                left = max(min(left, RESPONSE_BYTES - left), CATCH_UP_BYTES)
+            await self._look_at(due[False], left, response, records)
         return join_records(response, [[chunk] for chunk in records])
 
     async def _wait(self, until: float) -> bool:
@@ -247,6 +245,15 @@ class ReplicaStream:
             except TimeoutError:
                 return False
         return True
+
+    async def _look_at(
+        self, tps: Iterable[TopicIdPartition], left: int, response: pb.ReplicateResponse, records: list[Buffer]
+    ) -> int:
+        """Looks at partitions as long as bytes are left. Returns how many are then."""
+        for tp in tps:
+            if left > 0:
+                left -= await self._look(tp, response, records)
+        return left
 
     async def _look(self, tp: TopicIdPartition, response: pb.ReplicateResponse, records: list[Buffer]) -> int:
         """Adds what is new of a partition, if anything is. Returns the bytes of its batches, or of its snapshot."""
