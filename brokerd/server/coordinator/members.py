@@ -2,9 +2,10 @@
 markers that end them, what commits hold back, and markers that a partition may have lost to damage.
 
 A member's first batch needs the coordinator's word that it is open, once per member and leadership. Where the coordinator is this
-node, it is asked at every append instead, which is a look-up. FreezeMembers takes the word back: from then on, nothing of these
-members is appended until the coordinator says again that they are open, which it does not do while it decides on them. So a late
-batch is never covered by a commit that did not count it.
+node, its table is looked up at every append instead; a member that is not in it may be open at a later coordinator, so the word is
+needed that it has ended. FreezeMembers takes the word back: from then on, nothing of these members is appended until the
+coordinator says again that they are open, which it does not do while it decides on them. So a late batch is never covered by a
+commit that did not count it.
 
 A commit's marker and its hold are set in one step, and the hold lasts until Release: no part is visible before all of it may be.
 A leader that starts knows no holds. It shows nothing behind the last stable offset that it kept if that is of a transaction, until
@@ -117,6 +118,9 @@ class Coordinator(Protocol):
     def renew(self, producer_id: int) -> None:
         """Renews a member; no effect for any other producer id."""
 
+    async def verify_members(self, asked: pb.VerifyMembersRequest) -> pb.VerifyMembersResponse:
+        """Which members are open; none has ended at it that another coordinator has opened. Raises retriable errors."""
+
     async def prepared_holds(self, asked: pb.PreparedHoldsRequest) -> pb.PreparedHoldsResponse:
         """What prepared commits hold back. Raises retriable errors."""
 
@@ -201,50 +205,47 @@ class Members:
         if header.is_transactional and header.producer_epoch != MEMBER_EPOCH:
             return None
         producer_id = header.producer_id
-        hosted = self._coordinator_here()
-        if hosted is not None:
-            return hosted.open_member(producer_id)
-        if producer_id in self._ended:
-            return None
-        verified = self._verified.get(producer_id)
-        if verified is None or verified.leads != self.partitions.leads:
+        member = self._known_member(producer_id)
+        if member is None and self.verifies and producer_id not in self._ended:
             raise CoordinatorNotAvailableError(
                 f"the coordinator has not said whether producer {producer_id} is a member of an open transaction: retry",
                 fate=Fate.NOT_APPENDED,
                 retry_after_ms=_RETRY_AFTER_MS,
             )
-        return verified.member
+        return member
+
+    def _known_member(self, producer_id: int) -> OpenMember | None:
+        """The member, if it is known to be open. Raises CoordinatorNotAvailableError while it is being decided here."""
+        hosted = self._coordinator_here()
+        if hosted is not None:
+            return hosted.open_member(producer_id)
+        verified = self._verified.get(producer_id)
+        return verified.member if verified is not None and verified.leads == self.partitions.leads else None
 
     @property
     def verifies(self) -> bool:
-        """True if `verify` must be called before an append: another node is the coordinator."""
-        return self._coordinator_here() is None
+        """True if `verify` must be called before an append: there are other nodes, one of which is the coordinator, or may be."""
+        return not self.partitions.elects_itself
 
     async def verify(self, producer_ids: Iterable[int]) -> None:
-        """Asks the coordinator whether members are open of which that is not known. If it does not answer, their batches are
-        refused with a retriable error."""
-        leads, known, node_id = self.partitions.leads, self._verified, self._peers.coordinator()
-        unknown = [
-            producer_id
-            for producer_id in dict.fromkeys(producer_ids)
-            if producer_id not in self._ended and ((one := known.get(producer_id)) is None or one.leads != leads)
-        ]
-        if node_id in (NO_LEADER, self._peers.node_id):
-            return
+        """Asks the coordinator about members that are not known to be open or to have ended. If it does not answer, their batches
+        are refused with a retriable error."""
         try:
+            unknown = [one for one in dict.fromkeys(producer_ids) if one not in self._ended and self._known_member(one) is None]
             for at in range(0, len(unknown), VERIFIED_MAX):
-                await self._verify(node_id, unknown[at : at + VERIFIED_MAX])
+                await self._verify(unknown[at : at + VERIFIED_MAX])
         except WireError as error:
-            logger.debug("the coordinator, node %d, did not verify members: %s", node_id, error)
+            logger.debug("the coordinator did not verify members: %s", error)
 
-    async def _verify(self, node_id: int, producer_ids: Sequence[int]) -> None:
+    async def _verify(self, producer_ids: Sequence[int]) -> None:
         leads, asking = self.partitions.leads, set(producer_ids)
         self._asking.append(asking)
         try:
-            answered = await self._peers.call(node_id, pb.VerifyMembersRequest(producer_ids=producer_ids), pb.VerifyMembersResponse)
-            self._accept(answered.coordinator_epoch)
+            request, hosted = pb.VerifyMembersRequest(producer_ids=producer_ids), self._coordinator_here()
+            answered = await (hosted.verify_members(request) if hosted else self._ask(request, pb.VerifyMembersResponse))
         finally:
             self._asking = [one for one in self._asking if one is not asking]
+        self._accept(answered.coordinator_epoch)
         for one in answered.members:
             if one.producer_id in asking:
                 self._learn(one, leads)
@@ -587,12 +588,15 @@ class Members:
             partition.wake(ends)
 
     async def _ask_holds(self, request: pb.PreparedHoldsRequest) -> pb.PreparedHoldsResponse:
-        node_id, hosted = self._peers.coordinator(), self._coordinator_here()
-        if hosted is not None:
-            return await hosted.prepared_holds(request)
+        hosted = self._coordinator_here()
+        return await (hosted.prepared_holds(request) if hosted else self._ask(request, pb.PreparedHoldsResponse))
+
+    async def _ask(self, request: Message, response_type: type[R]) -> R:
+        """What the coordinator answers, which is another node. Raises WireErrors."""
+        node_id = self._peers.coordinator()
         if node_id in (NO_LEADER, self._peers.node_id):
             raise CoordinatorNotAvailableError("there is no coordinator at present")
-        return await self._peers.call(node_id, request, pb.PreparedHoldsResponse)
+        return await self._peers.call(node_id, request, response_type)
 
     # The index
 

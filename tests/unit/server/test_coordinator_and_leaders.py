@@ -132,6 +132,31 @@ async def test_a_leader_without_a_coordinator_refuses_a_member_it_does_not_know(
         await running.nodes[1].produce(member, running.tps[1], b"row", 0)
 
 
+@pytest.mark.parametrize("later", [0, 1])
+async def test_only_the_last_coordinator_says_that_a_member_has_ended(later: int) -> None:
+    """A node that was the coordinator, and has not heard of the next one, does not know whom that has opened."""
+    async with cluster(ManualClock()) as running:
+        await begin(running)
+        node, log = running.nodes[0], running.nodes[0].logs.partitions.coordinator_log
+        assert log is not None
+        log.set_in_sync(InSync((9,), 2, 2))
+        peers: Any = node.broker.cluster
+        peers.epoch_in_store = log.leader_epoch + later
+        unknown = MemberOpened(producer_id=(1 << 39) + 77, member_id=bytes(16))
+        if later:
+            log.set_cut_off(True)  # from the followers of its log and the store
+            with pytest.raises(CoordinatorNotAvailableError):
+                await node.produce(unknown, running.tps[0], b"row", 0)
+            log.set_cut_off(False)
+        produced = asyncio.ensure_future(node.produce(unknown, running.tps[0], b"row", 0))
+        for _ in range(20):
+            await one_turn()
+        assert produced.done() == (later == 0)
+        node.logs.partitions.resign([COORDINATOR_LOG])  # it hears of the next one, if there is one
+        with pytest.raises(CoordinatorNotAvailableError if later else InvalidTxnStateError):
+            await produced
+
+
 async def test_a_leader_verifies_again_after_it_has_begun_to_lead() -> None:
     async with cluster(ManualClock()) as running:
         member = await begin(running)
