@@ -31,7 +31,9 @@ from brokerd.ids import PRODUCER_NUMBERS, producer_number
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, StampFlags, add_sequence
 
-WINDOW_BATCHES = 5  # as in Kafka; also a producer's maximum of batches in flight
+# Those that a producer may have in flight, which are Kafka's five, and the one before: a copy that begins anew above that one
+# (ReplicatedPartition.snapshot_at) must know its sequence once the others are cut off.
+WINDOW_BATCHES = 6
 NO_OFFSET = -1
 NO_NUMBER = -1
 _LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)

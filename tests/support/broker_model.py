@@ -22,12 +22,12 @@ from brokerd.ids import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdAndEpoch
 from brokerd.producer.core.transport import Hello
 
 SEQUENCES = 2**31
-WINDOW = 5
+WINDOW = 6
 
 
 @dataclass
 class ProducerEntry:
-    """A partition's state of one producer id: the last five batches as (first, last, base offset)."""
+    """A partition's state of one producer id: the last six batches as (first, last, base offset)."""
 
     epoch: int
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))

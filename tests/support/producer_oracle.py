@@ -1,6 +1,6 @@
 """A reference for the state of idempotent producers: it remembers everything.
 
-Per producer it has the whole history of the present epoch as plain numbers that never wrap, where the log has five batches and
+Per producer it has the whole history of the present epoch as plain numbers that never wrap, where the log has six batches and
 sequences that do. It shares no code with the log.
 """
 
@@ -18,7 +18,7 @@ from brokerd.errors import (
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
 
 RING = 2**31
-_WINDOW = 5
+_WINDOW = 6
 _REMEMBERED = 8
 
 

@@ -190,7 +190,23 @@ def test_a_copy_that_begins_anew_knows_the_last_batches_below_it_too() -> None:
         for batch in walk_batches(pa.py_buffer(chunk), leader.crc_seed):
             copy.append_as_follower(batch)
     assert copy.producers.entries == leader.producers.entries
-    assert [batch.base_offset for batch in copy.producers.entries[PRODUCER.producer_id].batches] == [*range(OLD_END - 5, OLD_END)]
+    assert [batch.base_offset for batch in copy.producers.entries[PRODUCER.producer_id].batches] == [*range(OLD_END - 6, OLD_END)]
+
+
+def test_a_copy_that_began_between_a_producers_acknowledged_batches_and_those_in_flight_goes_on_where_these_are_cut() -> None:
+    leader = copy_of(led(MemoryFiles(), OLD_END))
+    begin = OLD_END - 5  # all that lie above are in flight
+    manager = led(MemoryFiles(), 1)
+    run_here(manager.replicas.follow({TP: 4}))
+    run_here(manager.replicas.begin_anew(TP, leader.snapshot_at(begin), 4))
+    for chunk in leader.read(begin, below=LogEnd.LOG_END, max_bytes=1 << 20, cached_only=False).chunks:
+        for batch in walk_batches(pa.py_buffer(chunk), leader.crc_seed):
+            copy_of(manager).append_as_follower(batch)
+    copy_of(manager).flush()
+    assert not run_here(manager.replicas.cut({copy_of(manager): begin}, 4))
+    run_here(manager.replicas.lead({TP: 5}, {TP: InSync((9,), 2, 2)}))
+    append(copy_of(manager), bytes(300), producer=PRODUCER, sequence=begin)
+    assert copy_of(manager).ends.log_end_offset == begin + 1
 
 
 @pytest.mark.parametrize("is_disk_gone", [False, True])

@@ -50,15 +50,15 @@ def _refusal(partition: Partition, error: type[WireError], first: int, count: in
     return refused.value
 
 
-def test_next_in_sequence_is_appended_and_the_last_five_are_recognised() -> None:
+def test_next_in_sequence_is_appended_and_the_last_six_are_recognised() -> None:
     partition = Partition()
-    offsets = [partition.send(n * 3, 3) for n in range(7)]
-    assert offsets == [0, 3, 6, 9, 12, 15, 18]
-    assert [partition.send(n * 3, 3) for n in range(2, 7)] == offsets[2:]
+    offsets = [partition.send(n * 3, 3) for n in range(8)]
+    assert offsets == [0, 3, 6, 9, 12, 15, 18, 21]
+    assert [partition.send(n * 3, 3) for n in range(2, 8)] == offsets[2:]
     error = _refusal(partition, DuplicateSequenceError, 3, 3)
-    assert (error.expected_sequence, error.current_epoch, error.fate) == (21, 0, Fate.UNSPECIFIED)
-    _refusal(partition, DuplicateSequenceError, 0, 21)
-    _refusal(partition, DuplicateSequenceError, 19, 2)
+    assert (error.expected_sequence, error.current_epoch, error.fate) == (24, 0, Fate.UNSPECIFIED)
+    _refusal(partition, DuplicateSequenceError, 0, 24)
+    _refusal(partition, DuplicateSequenceError, 22, 2)
 
 
 @pytest.mark.parametrize(("first", "count"), [(11, 1), (12, 5), (9, 2), (0, 11), (MAX, 1), (MAX, 3)])
