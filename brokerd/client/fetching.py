@@ -454,6 +454,7 @@ class Pump:
                 positions[:] = [one for one in turned if not (one.is_done or one in failed or one in moved)]
                 for leaving, errors in ((failed, failed), (moved - failed.keys(), NO_FAILURES)):
                     if leaving:
+                        checked.difference_update(leaving)
                         self._start(self._place([one for one in leaving if not one.is_done], errors))
                 self._moved -= moved
                 if not failed:

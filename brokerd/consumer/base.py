@@ -330,10 +330,11 @@ class ConsumerBase(abc.ABC):
             return self.config.group_id, self._committing.transaction_input(offsets)
 
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Notes that a transaction has committed these offsets. Thread-safe."""
+        """Notes that a transaction has committed these offsets, unless reading has begun anew since `transaction_input`: then the
+        group's offset at that time counts, and the next transaction is refused. Thread-safe."""
         assigned = self._assignment.partitions
-        ids = {tp: assigned[tp].id_tp for tp in offsets if tp in assigned}
-        self._assignment.committed({id_tp: offsets[tp] for tp, id_tp in ids.items() if id_tp is not None})
+        inputs = {tp: assigned[tp] for tp in offsets if tp in assigned and assigned[tp].is_in_transaction}
+        self._assignment.committed({one.id_tp: offsets[tp] for tp, one in inputs.items() if one.id_tp is not None})
 
     def transaction_failed(self, partitions: Collection[TopicPartition]) -> None:
         """Resets these partitions to the group's committed offsets after a transaction that failed, or whose outcome is unknown; if

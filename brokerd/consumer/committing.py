@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient, LoopCall
-from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import commit_group_offsets, group_offsets, renew_group
 from brokerd.client.metadata import ids_in
 from brokerd.clock import Clock
@@ -78,13 +77,26 @@ class Committing:
         """Starts a commit and a renewal if they are due, without waiting. Raises the errors of `write` (see `processing`)."""
         if self._config.group_id and self._clock.monotonic_ms() >= self._renew_ms:
             self._renew_ms = self._clock.monotonic_ms() + RENEW_MS
-            self._client.loop_thread.submit(_renew(self._client.broker_client, self._config.group_id))
+            self._client.loop_thread.submit(self._renew())
         if (self._is_automatic or self._write is not None) and self._clock.monotonic_ms() >= self._next_ms:
             self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
             if self._write is not None:
                 self._write()
             if self._is_automatic:
                 self._start()
+
+    async def _renew(self) -> None:
+        """Renews the group. What it has lost (it was deleted, or has expired) is committed again."""
+        client, group_id, done = self._client.broker_client, self._config.group_id, list(self._done)
+        try:
+            await renew_group(client, group_id)
+            found = await group_offsets(client, group_id, done) if done and self._is_automatic else done
+        except BrokerdError as error:
+            logger.warning("group '%s' is not renewed, and would expire by offsets.retention.minutes: %s", group_id, error)
+            return
+        for id_tp in done:
+            if id_tp not in found:
+                self._done.pop(id_tp, None)
 
     def wait_ms(self, left_ms: int | None) -> int | None:
         """How long a call may wait until `auto` is due again, at most `left_ms` (None: no limit)."""
@@ -177,10 +189,13 @@ class Committing:
         ids = await self.ids_of(asked)
         offsets = {ids[tp]: _Offset(tp, one) for tp, one in asked.items()}
         values = {id_tp: one.value for id_tp, one in offsets.items()}
+        self._done = {id_tp: at for id_tp, at in self._done.items() if id_tp not in offsets}  # unknown, if this fails
         refused = await commit_group_offsets(self._client.broker_client, self._config.group_id, values)
         self._have_committed(offsets, refused)
-        for id_tp in offsets:
+        for id_tp, one in offsets.items():
             self._wanted.pop(id_tp, None)
+            if id_tp not in refused:
+                self._assignment.confirm_below(id_tp, one.value.offset)
         for id_tp, error in refused.items():
             error.message = f"group '{self._config.group_id}': {_refusal(offsets[id_tp].name, error)}"
             raise error
@@ -218,6 +233,8 @@ class Committing:
             if isinstance(one.committed, WireError):
                 raise fresh(one.committed)
             found[tp] = one.id_tp, one.committed, one.epoch_before(offset)
+        for tp in offsets:
+            self._assignment.of(tp).is_in_transaction = True
         return found
 
     async def ids_of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
@@ -260,10 +277,3 @@ class Committing:
 
 def _refusal(name: TopicPartition, error: WireError) -> str:
     return f"the offset of {name} is not committed: {error.message}"
-
-
-async def _renew(client: BrokerClient, group_id: str) -> None:
-    try:
-        await renew_group(client, group_id)
-    except BrokerdError as error:
-        logger.warning("group '%s' is not renewed, and would expire by offsets.retention.minutes: %s", group_id, error)

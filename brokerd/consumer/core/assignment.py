@@ -54,6 +54,7 @@ class AssignedPartition:
     reason: str = ""  # why the position was lost, for a log line
     # The group's committed offset when reading began or since, NO_OFFSET for none, or the error of its lookup; None = unknown.
     committed: int | WireError | None = None
+    is_in_transaction: bool = False  # what was read since `committed` was found goes into one, with its offset
     has_lost_committed: bool = False  # `committed` must be looked up again, even if the position is known
     had_offset: int = NO_OFFSET  # the group's when the position was lost: if it has none by now, it is unknown where to resume
     begun_at: LogPosition | None = None  # where reading began: where a failed transaction resumes if its group has no offset
@@ -171,7 +172,8 @@ class Assignment:
         if self.partitions.get(one.tp) is not one or one.version != version:
             return False
         one.id_tp = id_tp
-        one.committed = committed if committed is not None else one.committed
+        if committed is not None:
+            one.committed, one.is_in_transaction = committed, False
         one.has_lost_committed, one.had_offset = False, NO_OFFSET
         self.by_id[id_tp] = one
         one.go_to(position.offset, one.begin)
@@ -211,6 +213,12 @@ class Assignment:
     def confirm(self) -> None:
         """Counts all records handed over so far as processed."""
         self._unconfirmed.clear()
+
+    def confirm_below(self, id_tp: TopicIdPartition, offset: int) -> None:
+        """Counts the records below `offset` as processed, and no others until the next `confirm`."""
+        one = self.by_id.get(id_tp)
+        if one is not None:
+            self._unconfirmed[one] = offset
 
     def back_to_unfinished(self) -> list[AssignedPartition]:
         """Ends the work: positions go back to the first unfinished record. Returns the partitions whose positions changed."""

@@ -31,7 +31,7 @@ from brokerd.ids import NO_EPOCH, NO_LEADER, TopicInfo
 from brokerd.wire.v1 import offsets_pb2
 from tests.support.fake_broker import FakeBroker, fake_cluster
 from tests.support.records import key_values, new_batch
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 
 DEADLINE_MS = int(DEADLINE_S * 1_000)
 
@@ -109,6 +109,31 @@ def test_fetches_with_an_old_epoch_refresh_their_metadata_once(broker: FakeBroke
         assert len(list(fetcher)) == 3
     assert broker.calls["Metadata"] == metadata_calls + 1
     assert broker.leader_epochs["Fetch"][:6] == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_position_is_compared_with_the_history_after_a_refusal_too(
+    broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who refuses has compared nothing, and another partition keeps the stream open."""
+    compared: list[bool] = []
+    led = FakeBroker.led
+
+    def noted(self: FakeBroker, method: str, asked: Any) -> Any:
+        if method == "Fetch" and asked.partition == 0:
+            compared.append(asked.HasField("position"))
+        return led(self, method, asked)
+
+    monkeypatch.setattr(FakeBroker, "led", noted)
+    partitions = broker.create("t", 2)
+    for partition in partitions:
+        partition.put(new_batch(key_values([b"a", b"b"]), tp=partition.tp))
+    partitions[0].elected_after["Fetch"] = NotLeaderError("it has not heard yet")
+    ranges = [FetchRange(partitions[0].tp, 1, epoch_id=4_711), FetchRange(partitions[1].tp, 0)]
+    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher:
+        while (found := fetcher.next_batch(DEADLINE_MS)) is not None and found.tp != partitions[0].tp:
+            pass
+        wait_until(lambda: len(compared) > 2)
+    assert compared[:3] == [True, True, False]
 
 
 def test_leaders_without_records_do_not_keep_others_waiting() -> None:

@@ -307,12 +307,56 @@ def _close(consumer: Consumer) -> None:
     consumer.close()
 
 
+def _commit_and_close(consumer: Consumer) -> None:
+    consumer.assign([T0])
+    consumer.poll(LONG_MS, 3)
+    consumer.commit()
+    consumer.close()
+
+
+def _commit_and_leave_by_an_exception(consumer: Consumer) -> None:
+    with contextlib.suppress(LookupError), consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.commit({T0: 2})
+        raise LookupError
+
+
+def _commit_and_give_up(consumer: Consumer) -> None:
+    with consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.commit({T0: 2})
+        consumer.assign([])
+
+
 @pytest.mark.parametrize(("end", "offset"), [(_leave, 6), (_leave_by_an_exception, 3), (_close, 3)])
 def test_the_end_commits_what_is_processed(broker: FakeBroker, end: Callable[[Consumer], None], offset: int) -> None:
     (partition,) = broker.create("t")
     fill(partition, [10])
     end(group_consumer(broker))
     assert committed(broker) == offset
+
+
+@pytest.mark.parametrize(
+    ("end", "offset"), [(_commit_and_close, 3), (_commit_and_leave_by_an_exception, 2), (_commit_and_give_up, 2)]
+)
+def test_the_end_leaves_what_was_committed(broker: FakeBroker, end: Callable[[Consumer], None], offset: int) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    end(group_consumer(broker))
+    assert committed(broker) == offset
+
+
+def test_what_was_committed_is_passed_once_more_is_processed(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker) as consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.commit({T0: 1})
+        consumer.poll(LONG_MS, 3)
+    assert committed(broker) == 6
 
 
 def test_partition_that_is_given_up_is_committed(broker: FakeBroker) -> None:
@@ -373,6 +417,42 @@ def test_a_group_that_is_read_is_renewed_also_if_there_is_nothing_to_commit(brok
         consumer.poll(0)
         wait_until(lambda: broker.renewed == ["g"] * 2)
     assert broker.commits == ([{0: 3}] if is_automatic else [])
+
+
+def test_a_commit_that_may_have_been_made_is_not_taken_for_the_one_before(broker: FakeBroker) -> None:
+    clock = ManualClock()
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    with group_consumer(broker, clock) as consumer:
+        consumer.assign([T0])
+        read(consumer, 3)
+        consumer.commit()
+        broker.errors["CommitGroupOffsets"] = [GroupAuthorizationFailedError("ann's")]
+        with pytest.raises(GroupAuthorizationFailedError):
+            consumer.commit({T0: 1})
+        consumer.poll(0)
+    assert broker.commits == [{0: 3}, {0: 3}]
+
+
+def test_what_a_group_has_lost_is_committed_again(broker: FakeBroker) -> None:
+    """It was deleted, or has expired, while there was nothing to read."""
+    clock = ManualClock()
+    for partition in broker.create("t", 2):
+        fill(partition, [3])
+    with group_consumer(broker, clock) as consumer:
+        consumer.assign([T0, T1])
+        read(consumer, 6)
+        clock.advance(INTERVAL_MS)
+        consumer.poll(0)
+        wait_until(lambda: broker.commits == [{0: 3, 1: 3}])
+        await_background_commit(consumer)
+        del broker.groups["g"][broker.topics["t"][1].tp]
+        clock.advance(RENEW_MS)
+        consumer.poll(0)
+        wait_until(lambda: len(consumer._committing._done) == 1)
+        clock.advance(INTERVAL_MS)
+        consumer.poll(0)
+        wait_until(lambda: broker.commits[1:] == [{1: 3}])
 
 
 def test_a_call_that_waits_renews_the_group(broker: FakeBroker) -> None:

@@ -52,6 +52,21 @@ def test_a_group_without_an_offset_goes_back_to_where_reading_began(broker: Fake
         assert expected(consumer) == 1
 
 
+def test_what_is_read_anew_before_a_transaction_commits_is_not_its_input(broker: FakeBroker, partition: Partition) -> None:
+    """A partition that is given up and comes back begins at the group's offset, below what the transaction is about to commit."""
+    fill(partition, [3])
+    with reader(broker, auto_offset_reset="earliest") as consumer:
+        read(consumer, 3)
+        assert expected(consumer) == -1
+        consumer.assign([])
+        consumer.assign([T0])
+        assert consumer.position(T0) == 0
+        consumer.transaction_committed({T0: 3})
+        assert expected(consumer) == -1, "which the broker refuses: these records are written"
+        consumer.transaction_committed({T0: 3})
+        assert expected(consumer) == 3
+
+
 @pytest.mark.parametrize("committed", [None, 4])
 @pytest.mark.parametrize("has_failed", [False, True])
 def test_a_topic_that_is_seen_again_is_read_from_what_its_group_has(
@@ -83,6 +98,7 @@ def test_a_group_that_has_lost_its_offset_does_not_begin_again(
     fill(partition, [5])
     with reader(broker) as consumer:
         read(consumer, 3)
+        assert expected(consumer) == -1
         consumer.transaction_committed({T0: 3})
         assert read(consumer, 2)
         assert expected(consumer) == 3
