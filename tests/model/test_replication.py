@@ -1,6 +1,7 @@
 """Replication under random schedules (tests/support/replication_simulation.py), and the mistakes that they must find.
 
-`python -m tests.model.long_replication` runs a hundred thousand; `BROKERD_TEST_SCALE=20` twenty times as many as `make test` does.
+Three thousand; `python -m tests.model.long_replication` runs a hundred thousand, `BROKERD_TEST_SCALE=20` twenty times as many as
+`make test` does.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import pytest
 from tests.support.replication_bugs import MUTANTS
 from tests.support.replication_simulation import Simulation, run_seed
 from tests.support.scale import TEST_SCALE
-from tests.support.seeds import assert_replays, run_part
+from tests.support.seeds import assert_replays, run_part, run_seeds
 
 SCHEDULES = 240 * TEST_SCALE
 PARTS = 4
+MORE_SCHEDULES, MORE_PARTS = 2_760 * TEST_SCALE, 24
 SEARCHED = 2_000
 OFTEN = (
     *("elected", "led", "joined", "left", "acknowledged", "acknowledged, without numbers", "read", "healed"),
@@ -37,6 +39,14 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_schedules_keep_every_promise(part: int) -> None:
     run_part(run_seed, part, SCHEDULES // PARTS, OFTEN, one_in=12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("part", range(MORE_PARTS))
+def test_more_random_schedules_keep_every_promise(part: int) -> None:
+    count = MORE_SCHEDULES // MORE_PARTS
+    run_seeds(run_seed, SCHEDULES + part * count, count)
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -13,6 +13,7 @@ from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.partition import producer_state
 from brokerd.partition.core import PartitionCore
 from brokerd.partition.flush_state import FlushPlan
 from brokerd.partition.following import ReplicatedPartition
@@ -230,6 +231,11 @@ def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *ar
 @bug(ReplicatedPartition, "snapshot_at", first=3285)
 def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: ReplicatedPartition, offset: int) -> Any:
     return snapshot_at(self, offset)._replace(producers={})
+
+
+@rare(46_660)
+def a_producer_is_known_by_the_batches_in_flight_alone(put: Put) -> None:
+    put(producer_state, "WINDOW_BATCHES", 5)
 
 
 @bug(Membership, "look_again", first=1720)
