@@ -42,7 +42,7 @@ class Truncation(NamedTuple):
     offset: int
     kept: int  # number of segments that stay, the last of them cut
     snapshot_offsets: Sequence[int]  # snapshots to remove, before the segments
-    restore_from: int  # snapshot to restore producers from; later batches are replayed on top. -1: replay everything
+    restore_from: Sequence[int]  # snapshots, the newest first, of which one restores producers; later batches are replayed on top
     leader_epoch: int  # of the leader that is followed: the cut is void in another one
 
 
@@ -106,11 +106,12 @@ class ReplicatedCore(PartitionCore):
             raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.ends.high_watermark}")
         assert not self.flushes.has_unsynced, "all is flushed before a cut"
         kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
-        # A removed segment takes the snapshot at its base offset with it.
-        limit = self.segments[kept].base_offset if kept < len(self.segments) else offset + 1
-        gone = [known for known in self.snapshots.durable if known >= limit]
+        # Of those that stay, one that the log no longer confirms could be restored by a later cut. The one at the cut may be the
+        # only one that knows the producers of removed segments.
+        below = [known for known in self.snapshots.durable if known <= offset]
+        gone = self.snapshots.durable[len(below) :]
         self.health.is_being_cut = True
-        return Truncation(offset, kept, gone, self.snapshots.newest_below(offset), self.leader_epoch)
+        return Truncation(offset, kept, gone, below[::-1], self.leader_epoch)
 
     def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> Moved:
         """Lets the log end with segment `last`, before the cut is made on disk. `producers`: the state after its remaining batches.
@@ -324,7 +325,7 @@ class LogCut:
         for offset in self.truncation.snapshot_offsets:
             remove_snapshot(self._files, self._directory, offset)
         for segment in reversed(self._gone):
-            segment.remove()
+            segment.remove(with_snapshot=False)
         self._files.sync_dir(self._directory)
         self.last.truncate_file()
         write_leader_epochs(self._files, self._directory, epochs, self._seed)
@@ -345,17 +346,16 @@ class LogCut:
             self._open_files.release(handle)
 
     def _restore(self) -> int:
-        """Restores producers from the snapshot, if there is one. Returns its offset, or 0."""
-        offset = self.truncation.restore_from
-        if offset < 0:
-            if self._kept[0].base_offset > 0:
-                raise StorageError(f"{self._directory}: no snapshot covers the removed batches: restart, then cut")
-            return 0
-        snapshot = read_snapshot(self._files, self._directory, offset, self._seed)
-        if snapshot is None:
-            raise StorageError(f"{self._directory}: the snapshot at offset {offset} cannot be read: restart, then cut")
-        self.producers.restore(snapshot.producers, snapshot.forgotten_number, snapshot.aborted)
-        return offset
+        """Restores producers from the newest snapshot that can be read, if there is one. Returns its offset, or 0."""
+        first_offset = self._kept[0].base_offset
+        for offset in self.truncation.restore_from:
+            snapshot = read_snapshot(self._files, self._directory, offset, self._seed) if offset >= first_offset else None
+            if snapshot is not None:
+                self.producers.restore(snapshot.producers, snapshot.forgotten_number, snapshot.aborted)
+                return offset
+        if first_offset > 0:
+            raise StorageError(f"{self._directory}: no snapshot covers the removed batches: restart, then cut")
+        return 0
 
     def _headers(self, file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers of the batches below the cut. Raises StorageError if one cannot be read."""

@@ -131,11 +131,12 @@ class Segment(SegmentBounds):
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(self._path(INDEX_SUFFIX))
 
-    def remove(self) -> None:
+    def remove(self, *, with_snapshot: bool = True) -> None:
         """Removes the index file, the snapshot at the base offset and, last, the data file. Raises OSError."""
         self.remove_index()
         with contextlib.suppress(FileNotFoundError):
-            self._files.unlink(self._path(SNAPSHOT_SUFFIX))
+            if with_snapshot:
+                self._files.unlink(self._path(SNAPSHOT_SUFFIX))
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(self.path)
         self._open_files.drop(self.path)

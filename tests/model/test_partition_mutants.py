@@ -16,7 +16,7 @@ from brokerd.partition import core, flush_state, following, recovery
 from brokerd.partition.aborted_transactions import AbortedTransactions
 from brokerd.partition.core import Append, PartitionCore, Role
 from brokerd.partition.derived_files import read_snapshot
-from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
+from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
 from brokerd.partition.following import LogCut, ReplicatedCore, ReplicatedPartition, Truncation
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
@@ -441,9 +441,6 @@ def retention_takes_what_is_undecided(retained_from: Any, self: PartitionCore, n
         return retained_from(self, now_ms)
     finally:
         self.ends.last_stable_offset = stable
-
-
-MUTANTS.instead("segments_go_before_their_producers_are_in_a_snapshot", KeptSnapshots, "newest_below", lambda _self, offset: offset)
 
 
 @rare(204)

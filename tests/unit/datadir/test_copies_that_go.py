@@ -22,7 +22,7 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
 from brokerd.record.batch import walk_batches
 from brokerd.steps import Steps
-from brokerd.storage.names import CHECKPOINT, LOG_SUFFIX, SNAPSHOT_SUFFIX
+from brokerd.storage.names import CHECKPOINT, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
 from tests.support.build import append
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
@@ -207,6 +207,53 @@ def test_a_copy_that_began_between_a_producers_acknowledged_batches_and_those_in
     run_here(manager.replicas.lead({TP: 5}, {TP: InSync((9,), 2, 2)}))
     append(copy_of(manager), bytes(300), producer=PRODUCER, sequence=begin)
     assert copy_of(manager).ends.log_end_offset == begin + 1
+
+
+def cut_with_snapshots(*, above: int, cut_at: int) -> tuple[MemoryFiles, LogManager]:
+    """A follower in several segments, cut at an offset, with snapshots at the beginning of each segment and at `above`."""
+    files = MemoryFiles()
+    led(files, above).close()
+    manager = opened(files)
+    run_here(manager.replicas.lead({TP: 3}, {TP: InSync((9,), 2, 2)}))
+    for number in range(above, START):
+        append(copy_of(manager), bytes(300), producer=PRODUCER, sequence=number)
+    copy_of(manager).flush()
+    manager.write_checkpoint()
+    run_here(manager.replicas.follow({TP: 4}))
+    assert not run_here(manager.replicas.cut({copy_of(manager): cut_at}, 4))
+    return files, manager
+
+
+def snapshots_in(files: MemoryFiles) -> list[int]:
+    return sorted(int(path.split("/")[1].removesuffix(SNAPSHOT_SUFFIX)) for path in files.paths() if path.endswith(SNAPSHOT_SUFFIX))
+
+
+def test_a_cut_leaves_no_snapshot_of_what_it_has_cut() -> None:
+    """A later cut would restore it, and acknowledge a batch that is nowhere."""
+    bases = [segment.base_offset for segment in copy_of(led(MemoryFiles(), START)).segments]
+    files, _ = cut_with_snapshots(above=bases[1] + 3, cut_at=bases[1] + 1)
+    assert max(snapshots_in(files)) <= bases[1] + 1
+
+
+def test_a_cut_where_a_segment_begins_leaves_the_snapshot_there() -> None:
+    """It may be the only one that knows the producers of segments that retention has removed."""
+    bases = [segment.base_offset for segment in copy_of(led(MemoryFiles(), START)).segments]
+    files, manager = cut_with_snapshots(above=bases[2] + 1, cut_at=bases[2])
+    assert copy_of(manager).ends.log_end_offset == bases[2]
+    assert bases[2] in snapshots_in(files)
+
+
+def test_a_snapshot_that_cannot_be_read_does_not_keep_a_copy_from_being_cut() -> None:
+    files = MemoryFiles()
+    led(files, OLD_END).close()
+    manager = opened(files)
+    run_here(manager.replicas.lead({TP: 3}, {TP: InSync((9,), 2, 2)}))
+    append(copy_of(manager), bytes(300), producer=PRODUCER, sequence=OLD_END)
+    copy_of(manager).flush()
+    files.flip_bit(f"{TP.directory_name}/{offset_file(OLD_END, SNAPSHOT_SUFFIX)}", 8 * 90)
+    run_here(manager.replicas.follow({TP: 4}))
+    assert not run_here(manager.replicas.cut({copy_of(manager): OLD_END}, 4))
+    assert copy_of(manager).producers.entries[PRODUCER.producer_id].last_sequence == OLD_END - 1
 
 
 @pytest.mark.parametrize("is_disk_gone", [False, True])
