@@ -127,7 +127,7 @@ class Checkpoint:
     def _present(self) -> Entries:
         """A copy of all entries, after updating those that changed."""
         for partition in self._moved:
-            if partition.tp in self._partitions:
+            if self._partitions.replica(partition.tp) is partition:  # else the flush of a copy that was replaced ended late
                 entry = self._kept.get(partition.tp) or partition.checkpoint_entry()
                 if partition.tp not in self._kept_epochs:
                     entry = entry._replace(leader_epoch=max(partition.leader_epoch, self._promised.get(partition.tp, 0)))

@@ -300,3 +300,26 @@ def test_a_copy_whose_files_could_not_be_removed_is_not_damaged_at_the_next_star
     manager.write_checkpoint()
     files.kill()
     assert copy_of(opened(files)).ends.log_end_offset == 0
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_flush_that_ends_late_says_nothing_of_the_copy_that_came_instead(is_dropped: bool) -> None:
+    files = MemoryFiles()
+    manager = led(files, OLD_END)
+    old = copy_of(manager)
+    append(old, bytes(300))
+    run_here(manager.replicas.follow({TP: 4}))
+    flush = old.prepare_flush()
+    assert flush is not None
+    flush.run()
+    if is_dropped:
+        run_here(manager.replicas.drop(TOPIC.id, [0]))
+        run_here(manager.changes.hold(TOPIC, [0]))
+        run_here(manager.replicas.follow({TP: 4}))
+    else:
+        run_here(manager.replicas.begin_anew(TP, SNAPSHOT, 4))
+    manager.write_checkpoint()
+    old.complete_flush(flush)
+    manager.write_checkpoint()
+    files.kill()
+    assert copy_of(opened(files)).ends.log_start_offset == (0 if is_dropped else START)
