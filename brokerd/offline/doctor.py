@@ -175,7 +175,7 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
         for check in checks:
             found = check.run()
             findings.extend(found)
-            if is_coordinator_log(check.tp):
+            if is_coordinator_log(check.tp) and not check.is_given_up:
                 if directory.checkpoint is None:
                     findings.append(check.finding(Severity.ERROR, "", _END_UNKNOWN))
                 is_unusable = any(finding.severity is Severity.ERROR for finding in found)

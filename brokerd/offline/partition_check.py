@@ -14,7 +14,7 @@ from brokerd.offline.coordinator_log import is_coordinator_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_offsets
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
-from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry, Snapshot
+from brokerd.partition.log_state import GIVEN_UP, LOST_ENTRY, CheckpointEntry, Snapshot
 from brokerd.partition.log_walk import LogWalk, RecoveryInput, segment_sizes
 from brokerd.partition.producer_state import ProducerStateEntry
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
@@ -108,6 +108,9 @@ class PartitionCheck:
 
     def run(self) -> list[Finding]:
         """Returns all findings. Raises OSError if the directory cannot be read."""
+        if self.is_given_up:
+            self._add(Severity.NOTE, "", "the copy is being removed: the next start goes on with that")
+            return self._findings
         try:
             names = self._files.listdir(self._directory)
         except FileNotFoundError:
@@ -129,6 +132,11 @@ class PartitionCheck:
         self._check_names(names)
         self._open_files.close()
         return self._findings
+
+    @property
+    def is_given_up(self) -> bool:
+        """True if the files are being removed: nothing else is said of them."""
+        return self.entry.recovery_point == GIVEN_UP
 
     @property
     def has_lost(self) -> bool:

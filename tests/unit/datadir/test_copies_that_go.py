@@ -17,6 +17,8 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.datadir.topic_store import Topic
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.offline import doctor
+from brokerd.offline.partition_check import Severity
 from brokerd.partition.core import InSync, Role
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
@@ -102,10 +104,10 @@ def is_done(
     return True
 
 
-def lives(
+def ended_lives(
     change: Callable[[LogManager], Steps[None]], *, is_power_cut: bool, before: Callable[[LogManager], None] | None = None
-) -> Iterator[Directory]:
-    """The directory's next life, for each moment at which the one that changes the copy may end."""
+) -> Iterator[MemoryFiles]:
+    """The files, for each moment at which the life that changes the copy may end."""
     rng = random.Random(1)
     for operations in itertools.count():
         files = MemoryFiles()
@@ -114,9 +116,16 @@ def lives(
             files.power_cut(rng, any_subset=rng.random() < 0.5)
         else:
             files.kill()
-        yield opened(files)
+        yield files
         if is_last:
             return
+
+
+def lives(
+    change: Callable[[LogManager], Steps[None]], *, is_power_cut: bool, before: Callable[[LogManager], None] | None = None
+) -> Iterator[Directory]:
+    """The directory's next life, for each of them."""
+    return map(opened, ended_lives(change, is_power_cut=is_power_cut, before=before))
 
 
 SNAPSHOT = copy_of(led(MemoryFiles(), START)).snapshot_at(START)
@@ -161,6 +170,23 @@ def test_a_copy_that_did_not_begin_at_0_is_not_damaged_wherever_its_life_ends(is
         files.kill()
         assert copy_of(opened(files)).ends.log_end_offset == end_offset, "what comes then stays"
     assert found == {(0, 0), (START, end)} | ({(2 * START, 2 * START)} if not is_dropped else set())
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True])
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_the_doctor_calls_no_copy_that_goes_damaged(monkeypatch: pytest.MonkeyPatch, is_power_cut: bool, is_dropped: bool) -> None:
+    snapshot = copy_of(led(MemoryFiles(), 2 * START)).snapshot_at(2 * START)
+
+    def change(manager: LogManager) -> Steps[None]:
+        return manager.replicas.drop(TOPIC.id, [0]) if is_dropped else manager.replicas.begin_anew(TP, snapshot, 6)
+
+    said: set[str] = set()
+    for files in ended_lives(change, is_power_cut=is_power_cut, before=later):
+        monkeypatch.setattr(doctor, "RealFiles", lambda path, must_exist, files=files: files)
+        findings = doctor.check_data_dir("")
+        assert Severity.ERROR not in {finding.severity for finding in findings}
+        said.update(finding.message for finding in findings)
+    assert "the copy is being removed: the next start goes on with that" in said
 
 
 @pytest.mark.parametrize("is_power_cut", [False, True])
