@@ -308,7 +308,15 @@ def _overlap(segment: Segment, damaged: DamagedRange) -> bool:
 
 def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: Mapping[int, ProducerStateEntry]) -> bool:
     """True if the snapshot is the replayed state, except for expired producers."""
-    return all(replayed.get(producer_id) == entry for producer_id, entry in snapshot.items())
+    return all(_are_same(entry, replayed.get(producer_id)) for producer_id, entry in snapshot.items())
+
+
+def _are_same(known: ProducerStateEntry, replayed: ProducerStateEntry | None) -> bool:
+    """Compares the last batches that both have: an earlier version kept fewer."""
+    if replayed is None:
+        return False
+    count = min(len(known.batches), len(replayed.batches))
+    return known._replace(batches=known.batches[-count:]) == replayed._replace(batches=replayed.batches[-count:])
 
 
 def _decoding_problem(batch: RecordBatch) -> str | None:

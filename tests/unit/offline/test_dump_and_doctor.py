@@ -13,6 +13,7 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Severity
+from brokerd.partition import producer_state
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.findings import errors_in
@@ -87,6 +88,18 @@ def test_a_healthy_directory_has_no_findings_and_is_not_touched(data_dir: Path) 
     assert _tree(data_dir) == before
     with pytest.raises(DataDirectoryError, match="not a data directory"):
         check_data_dir(str(data_dir.parent))
+
+
+def test_a_directory_of_a_version_that_kept_fewer_batches_of_a_producer_has_no_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(producer_state, "WINDOW_BATCHES", 5)
+        manager, _ = open_manager(RealFiles(str(tmp_path)))
+        for n in range(10):
+            append(first_log(manager), b"record", producer=ProducerIdAndEpoch(9, 0), sequence=n)
+        manager.close()
+    assert check_data_dir(str(tmp_path)) == []
 
 
 def test_a_repair_does_not_hide_another_error(data_dir: Path) -> None:
