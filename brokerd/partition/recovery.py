@@ -29,7 +29,7 @@ from brokerd.partition.derived_files import (
     write_snapshot,
 )
 from brokerd.partition.leader_epochs import EpochEntry
-from brokerd.partition.log_state import LogState, Snapshot, snapshot_of
+from brokerd.partition.log_state import LOST_ENTRY, LogState, Snapshot, snapshot_of
 from brokerd.partition.log_walk import LogWalk, RecoveryInput, segment_sizes
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, write_all
@@ -270,7 +270,8 @@ class PartitionRecovery:
         with contextlib.suppress(FileNotFoundError):
             snapshots = snapshot_offsets(self._files.listdir(self._directory))
         checkpoint = self._given.checkpoint
-        log_start_offset = min(max(checkpoint.log_start_offset, 0), end)
+        is_lost = checkpoint.leader_epoch == LOST_ENTRY.leader_epoch and not self._may_write()
+        log_start_offset = min(max(checkpoint.log_start_offset, walk.first_offset if is_lost else 0), end)
         return LogState(
             segments=walk.segments,
             producers=walk.producers,

@@ -25,7 +25,7 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.offline import doctor
 from brokerd.storage.checksummed_file import encode_document
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, delete_records, first_log, open_manager, payloads
+from tests.support.build import append, delete_records, first_log, open_manager, payloads, read_batches
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 from tests.support.steps import run_here
@@ -349,6 +349,22 @@ def test_without_its_checkpoint_a_directory_is_read_only(harm: str) -> None:
         with pytest.raises(StorageError, match="read-only"):
             manager.delete_topic("t")
         manager.close()
+
+
+def test_without_its_checkpoint_a_log_is_read_from_its_first_segment_on() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files, log_segment_bytes=4_096)
+    log = first_log(manager)
+    for _ in range(30):
+        append(log, bytes(400))
+    log.flush()
+    delete_records(log, 20)
+    manager.retention_pass()
+    first = log.segments[0].base_offset
+    manager.close()
+    files.remove_file("checkpoint")
+    manager, _ = open_manager(files, log_segment_bytes=4_096)
+    assert 0 < first == next(read_batches(first_log(manager))).header.base_offset
 
 
 def test_unfinished_creations_go_and_unknown_data_stays() -> None:
