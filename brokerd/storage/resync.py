@@ -10,10 +10,13 @@ with correct CRCs and fitting offsets, since nothing in them is secret. So a can
 
 If the bad batch's header is whole, its length is certain, and no candidate inside the batch is considered. One case is undecidable:
 in a batch whose header is lost, a value that extends to the end of the batch and fits the offsets of the next one.
+
+What the disk cannot read (EIO) is no batch, nor part of one.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +29,7 @@ from brokerd.storage.files import File
 from brokerd.storage.scan import Scan
 
 _WINDOW_BYTES = 1_048_576
+_BLOCK_BYTES = 4_096  # a page: what cannot be read is no smaller
 _ALIGNMENT = 8
 
 
@@ -170,7 +174,7 @@ class _Resync:
         return False
 
     def _bad_at(self, position: int, offset: int) -> _BadBatch:
-        prefix = bytes(self.file.pread(HEADER_SIZE, position))
+        prefix = self._read(HEADER_SIZE, position)
         header = decode_header(prefix) if len(prefix) == HEADER_SIZE else None
         if header is not None and header.mark != MARK and header.base_offset != offset:
             header = None
@@ -184,7 +188,7 @@ class _Resync:
         """True if another bad batch begins where this one's header says it ends: it has the mark and the next offset."""
         if bad.header is None or not bad.position < bad.said_end <= self.end - HEADER_SIZE:
             return False
-        prefix = bytes(self.file.pread(HEADER_SIZE, bad.said_end))
+        prefix = self._read(HEADER_SIZE, bad.said_end)
         if len(prefix) < HEADER_SIZE:  # the file is shorter than it should be
             return False
         header = decode_header(prefix)
@@ -195,14 +199,21 @@ class _Resync:
         begin = bad.position + HEADER_SIZE
         if bad.header is None or end <= begin:
             return False
-        payload = self.file.pread(end - begin, begin)
-        return len(payload) == end - begin and google_crc32c.value(bytes(payload)) == bad.header.payload_crc
+        payload = self._read(end - begin, begin)
+        return len(payload) == end - begin and google_crc32c.value(payload) == bad.header.payload_crc
 
     def _candidates(self, position: int, offset: int) -> Iterator[Place]:
         """Whole batches from `position` on with offsets above `offset`, including batches inside other batches."""
-        at = position
+        at, limit = position, _WINDOW_BYTES
         while at < self.end:
-            window = bytes(self.file.pread(min(_WINDOW_BYTES, self.end - at), at))
+            try:
+                window = bytes(self.file.pread(min(limit - at % limit, self.end - at), at))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                is_block = limit == _BLOCK_BYTES
+                at, limit = (at + limit - at % limit, _WINDOW_BYTES) if is_block else (at, _BLOCK_BYTES)
+                continue
             found = window.find(MARK)
             while found >= 0:
                 if (at + found) % _ALIGNMENT == 0:
@@ -210,17 +221,26 @@ class _Resync:
                     if place is not None:
                         yield place
                 found = window.find(MARK, found + 1)
-            if len(window) < len(MARK):
+            if not window:  # the file is shorter than it should be
                 return
-            at += len(window) - len(MARK) + 1
+            at += len(window)  # a mark is aligned, and so lies in one window
 
     def _whole_at(self, position: int, offset: int) -> Place | None:
         """The batch at `position` if it is whole and lies between `offset` and the segment's end."""
         header = self._header_at(position, self.end - position, self.epoch, self.max_epoch)
         if header is None or header.base_offset <= offset or header.next_offset > self.limit_offset:
             return None
-        payload = self.file.pread(header.batch_length, position + header.header_size)
+        payload = self._read(header.batch_length, position + header.header_size)
         return None if payload_problem(payload, header.batch_length, header.payload_crc) else Place(position, header)
+
+    def _read(self, size: int, position: int) -> bytes:
+        """Fewer bytes, or none, if the file ends before, or the disk cannot read them."""
+        try:
+            return bytes(self.file.pread(size, position))
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return b""
 
     def _header_at(
         self, position: int, end: int = NO_OFFSET_LIMIT, epoch: int = -(2**31), max_epoch: int = NO_EPOCH_LIMIT
@@ -228,10 +248,10 @@ class _Resync:
         """The header at `position` if it is whole. With `end` (relative to `position`), the whole batch must fit before it."""
         if not 0 <= position <= self.end - HEADER_SIZE:
             return None
-        prefix = bytes(self.file.pread(HEADER_SIZE, position))
+        prefix = self._read(HEADER_SIZE, position)
         if len(prefix) < HEADER_SIZE or prefix[: len(MARK)] != MARK:
             return None
         size = header_size_claimed(prefix)
-        head = prefix if size == HEADER_SIZE else bytes(self.file.pread(size, position))
+        head = prefix if size == HEADER_SIZE else self._read(size, position)
         walk = walk_whole(head, 0, end, self.seed, None, epoch, max_epoch, only_headers=True)
         return None if walk.problem is not None or walk.needed else decode_header(prefix)

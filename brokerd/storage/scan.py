@@ -5,6 +5,7 @@ resync.py finds where a log continues after a bad batch; segment_walk.py walks p
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 from brokerd.record.batch import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT, Walk, payload_problem, walk_whole
@@ -37,6 +38,7 @@ class Scan:
         self._end = end
         self._max_epoch = max_epoch
         self._payload_from = payload_from
+        self._reads_ahead = True
         self._window = b""
         self._window_at = 0
         self.position = position
@@ -90,11 +92,17 @@ class Scan:
         return payload_problem(payload, header.batch_length, header.payload_crc)
 
     def _read(self, position: int, size: int) -> None:
-        """Reads bytes into the window, which is large while batches are small, to save reads."""
+        """Reads bytes into the window, which is large while batches are small, to save reads: not where the disk cannot read."""
         at = position - self._window_at
         if at < 0 or at + size > len(self._window):
-            are_small = 0 < self.position - self.batch_position <= _LARGE_WINDOW_BYTES // 8
+            are_small = self._reads_ahead and 0 < self.position - self.batch_position <= _LARGE_WINDOW_BYTES // 8
             window = _LARGE_WINDOW_BYTES if are_small else _SMALL_WINDOW_BYTES
             length = min(max(size, window), self._end - position)
-            self._window = bytes(self._file.pread(max(length, 0), position))
+            try:
+                self._window = bytes(self._file.pread(max(length, 0), position))
+            except OSError as error:
+                if error.errno != errno.EIO or length <= size:
+                    raise
+                self._reads_ahead = False
+                self._window = bytes(self._file.pread(size, position))
             self._window_at = position

@@ -6,6 +6,7 @@ Each log here has 40 batches of one record in several segments; rot is one flipp
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,16 +15,17 @@ from typing import Any
 import pytest
 
 from brokerd.errors import LogDamagedError
-from brokerd.offline.doctor import accept_damaged, give_up_damaged, rebuild_checkpoint
+from brokerd.offline import doctor
+from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.partition_check import Severity
 from brokerd.partition import reader
 from brokerd.partition.partition import Partition
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.storage.damage import DamagedRange
-from brokerd.storage.files import RealFiles
+from brokerd.storage.files import Buffer, RealFiles
 from brokerd.storage.resync import find_after_damage
-from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, readable
-from tests.support.files import MemoryFiles
+from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, read_batches, readable
+from tests.support.files import MemoryFile, MemoryFiles
 from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 from tests.support.wait import DEADLINE_S
@@ -183,6 +185,39 @@ def test_what_stands_behind_a_page_that_is_wiped_out_is_found() -> None:
     log = first_log(open_manager(files, **SMALL)[0])
     assert [damaged[:2] for damaged in damaged_ranges(log)] == [(5, 11), (25, 26)]
     assert list(readable(log)) == [n for n in range(COUNT) if n not in (5, 6, 7, 8, 9, 10, 25)]
+
+
+@pytest.fixture
+def bad_page(monkeypatch: pytest.MonkeyPatch) -> MemoryFiles:
+    """A log after a kill, in whose only segment the disk cannot read the second page."""
+    files = MemoryFiles()
+    _, log = _filled(files, log_segment_bytes=1 << 20)
+    bad, read = log.segments[0].path, MemoryFile.pread
+    files.kill()
+
+    def pread(self: MemoryFile, size: int, position: int, *, nowait: bool = False) -> Buffer:
+        if self._path == bad and position < 8_192 and position + size > 4_096:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(self, size, position, nowait=nowait)
+
+    monkeypatch.setattr(MemoryFile, "pread", pread)
+    monkeypatch.setattr(doctor, "RealFiles", lambda path, must_exist: files)
+    return files
+
+
+def test_what_the_disk_cannot_read_is_damage_and_its_neighbours_are_served(bad_page: MemoryFiles) -> None:
+    log = first_log(open_manager(bad_page, **SMALL)[0])
+    assert [damaged[:2] for damaged in damaged_ranges(log)] == [(10, 21)]
+    assert [batch.header.base_offset for batch in read_batches(log, 21)] == [*range(21, COUNT)]
+
+
+def test_what_the_disk_cannot_read_is_named_and_can_be_accepted_as_lost(bad_page: MemoryFiles) -> None:
+    (error,) = (finding for finding in check_data_dir("") if finding.severity is Severity.ERROR)
+    assert "offsets 10 to 20 were durable and are damaged: reading failed" in error.message
+    accept_damaged("")
+    bad_page.kill()
+    log = first_log(open_manager(bad_page, **SMALL)[0])
+    assert append(log, b"goes on") == COUNT
 
 
 @pytest.fixture

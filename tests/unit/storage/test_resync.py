@@ -135,6 +135,18 @@ def test_a_start_after_a_clean_stop_serves_nothing_that_is_forged() -> None:
             _assert_true(rotten, is_sealed=True)
 
 
+def test_only_what_the_disk_cannot_read_is_no_batch() -> None:
+    files = MemoryFiles()
+    file = files.create("log")
+
+    def hook(_operation: str, _path: str) -> None:
+        raise PermissionError
+
+    files.hook = hook
+    with pytest.raises(PermissionError):
+        find_after_damage(file, 0, position=0, offset=0, end=1_000)
+
+
 def test_a_file_that_is_shorter_than_its_segment_has_no_next_batch() -> None:
     """As a reader finds it that was cut off under it, or one that lost its end."""
     tp = TopicIdPartition(b"t" * 16, 0)
