@@ -81,6 +81,10 @@ class Checkpoint:
         """Sets the entry of a partition whose log is replaced."""
         self._entries[tp] = entry
 
+    def note(self, partition: Partition) -> None:
+        """Makes the next job write what is true of the partition, instead of an entry that replaced it."""
+        self._moved.add(partition)
+
     def forget(self, tps: Iterable[TopicIdPartition]) -> None:
         """Removes the entries of deleted partitions."""
         for tp in tps:

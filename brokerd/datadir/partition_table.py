@@ -85,6 +85,10 @@ class PartitionTable:
         """Adds an opened partition."""
         self._partitions[partition.tp] = partition
 
+    def take(self, partition: Partition) -> None:
+        """Takes a partition out, which is given back by `add` or then marked as deleted."""
+        del self._partitions[partition.tp]
+
     def elect(self, partitions: Iterable[Partition]) -> None:
         """Makes a node that is alone the leader of these partitions. The new epochs are durable: the next start adds one to each
         leader epoch in the checkpoint, and a new partition's first epoch needs no entry there.

@@ -143,12 +143,24 @@ class ReplicaChanges:
 
     def _give_up(self, tps: Sequence[TopicIdPartition]) -> Steps[None]:
         """Takes partitions out of use whose files are about to be removed. Their checkpoints say so first, lest a start takes the
-        removed batches for damage."""
+        removed batches for damage; if that fails, they are back, without a role. Raises OSError."""
         open_ones = [partition for tp in tps if (partition := self._partitions.replica(tp)) is not None]
         self._partitions.resign(tps)
-        self._partitions.remove(tps)
-        self._checkpoint.forget([partition.tp for partition in open_ones])  # others are given up, or removed, already
-        for partition in open_ones:
-            given_up = NEW_PARTITION._replace(recovery_point=GIVEN_UP, leader_epoch=partition.leader_epoch)
-            self._checkpoint.replace(partition.tp, given_up)
-        yield self.checkpoint_now()
+        given_up = {
+            partition: NEW_PARTITION._replace(recovery_point=GIVEN_UP, leader_epoch=partition.leader_epoch)
+            for partition in open_ones
+        }  # others are given up, or removed, already
+        for partition, entry in given_up.items():
+            self._partitions.take(partition)
+            self._checkpoint.replace(partition.tp, entry)
+        try:
+            yield self.checkpoint_now()
+        except OSError:
+            for partition in open_ones:
+                self._partitions.add(partition)
+                self._checkpoint.note(partition)  # it is written before each role that the partition may get
+            raise
+        for partition, entry in given_up.items():
+            partition.mark_deleted()
+            self._checkpoint.forget([partition.tp])
+            self._checkpoint.replace(partition.tp, entry)

@@ -306,6 +306,34 @@ def test_a_copy_that_could_not_begin_anew_follows_once_it_is_no_longer_taken_for
     assert manager._checkpoint.written[TP].recovery_point == 0
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_copy_that_could_not_be_given_up_is_kept(is_dropped: bool, is_written: bool) -> None:
+    """Whether or not the mark is on the disk."""
+    files = MemoryFiles()
+    manager = led(files, OLD_END)
+    run_here(manager.replicas.follow({TP: 4}))
+    names: list[str] = []
+
+    def hook(operation: str, path: str) -> None:
+        names.append(path)
+        if operation == ("sync_dir" if is_written else "create") and any(CHECKPOINT in name for name in names):
+            raise OSError(errno.EIO, "Input/output error")
+
+    files.hook = hook
+    with pytest.raises(OSError, match="Input/output error"):
+        run_here(manager.replicas.drop(TOPIC.id, [0]) if is_dropped else manager.replicas.begin_anew(TP, SNAPSHOT, 4))
+    files.hook = None
+    assert copy_of(manager).role is Role.NONE
+    run_here(manager.replicas.follow({TP: 4}))
+    files.kill()
+    again = opened(files)
+    assert copy_of(again).ends.log_end_offset == OLD_END
+    run_here(again.replicas.follow({TP: 4}))
+    run_here(again.replicas.begin_anew(TP, SNAPSHOT, 4))
+    assert copy_of(again).ends.log_start_offset == START
+
+
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_copy_whose_files_could_not_be_removed_is_not_damaged_at_the_next_start(is_dropped: bool) -> None:
     """The disk fails, and fails again when it is tried anew; then the node is killed."""
