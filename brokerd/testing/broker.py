@@ -1,4 +1,6 @@
-"""Broker: a real broker for one test. The broker and its clients run in other processes; this one holds only sockets to them."""
+"""Broker: a real broker for one test. The broker and its clients run in other processes; this one holds only sockets to them.
+
+Handle is what a Broker shares with a Cluster."""
 
 from __future__ import annotations
 
@@ -7,11 +9,12 @@ import socket
 import tempfile
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import LifoQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from brokerd import process
 from brokerd.config.broker import BrokerConfig, check_broker
@@ -69,7 +72,95 @@ class Clients:
                 client.close()
 
 
-class Broker:
+class Handle(ABC):
+    """What a Broker and a Cluster have in common: processes that serve one test, over sockets that belong to the process that made
+    it."""
+
+    _KIND: ClassVar[str]  # its name in errors
+    _GONE: ClassVar[str]  # the error if the process that carries out its commands is gone
+
+    def __init__(self, client: object) -> None:
+        """`client`: settings of the test's own client. Raises ConfigError for an unknown setting or an invalid value."""
+        self._client_settings = _plain(_by_name("client", client))
+        if "bootstrap.servers" in self._client_settings:
+            raise ConfigError("bootstrap.servers is no setting of a testing Broker's client: it is the Broker's own address")
+        from_mapping(ClientConfig, self._client_settings, where="(setting of a testing Broker's client)")
+        self._owner_pid = os.getpid()
+        self._lock = threading.Lock()
+        self._channel: Channel | None = None  # to the process that carries out commands
+        self._clients = Clients(self._new_client)
+        _made.add(self)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts its processes."""
+
+    def create_topic(
+        self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None, replication_factor: int = 0
+    ) -> Topic:
+        """Creates a topic, whose partitions are spread over the nodes of a Cluster. `partitions` 0 = the broker's num.partitions
+        (1); `configs` by Kafka's names (`retention.ms`); `replication_factor` 0 = the broker's default.replication.factor (1), and
+        a Broker alone takes no other than 1. Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
+        InvalidReplicationFactorError, InvalidConfigError, and with a Cluster NotReadyError."""
+        _text("name", name)
+        counts = {"partitions": partitions, "replication_factor": replication_factor}
+        for field, count in counts.items():
+            _whole_number(field, count)
+        texts = {setting: str(value) for setting, value in _by_name("configs", configs or {}).items()}
+        self._ask_client({"do": "create_topic", "topic": name, **counts, "configs": texts})
+        return Topic(name, self._ask_client)
+
+    def topic(self, name: str) -> Topic:
+        """An existing topic. Raises UnknownTopicOrPartitionError."""
+        self._look_up(name)
+        return Topic(name, self._ask_client)
+
+    def _look_up(self, name: str) -> dict[str, Any]:
+        """What the client is told of a topic. Raises ConfigError, UnknownTopicOrPartitionError."""
+        return self._ask_client({"do": "look_up", "topic": _text("name", name)}).head
+
+    def leave_to_parent(self) -> None:
+        """Closes a forked child's copies of the sockets."""
+        self._clients.close()
+        if self._channel is not None:
+            self._channel.close()
+
+    def _refuse_fork(self) -> None:
+        """Raises ClientError in a forked child, which would read the parent's responses. Call it before taking a lock, which
+        another thread may have held at the fork."""
+        if os.getpid() != self._owner_pid:
+            raise ClientError(f"this {self._KIND} was made before this process was forked: use it in the process that made it")
+
+    def _opened(self) -> Channel:
+        self._refuse_fork()
+        if self._channel is None:
+            raise self._not_open()
+        return self._channel
+
+    @abstractmethod
+    def _not_open(self) -> BrokerdError:
+        """The error of a call before `start` or after `close`."""
+
+    def _ask(self, head: dict[str, Any], passed: socket.socket | None = None) -> dict[str, Any]:
+        """Has a command carried out. Raises its error; BrokerFailedError if the process that carries it out is gone."""
+        self._refuse_fork()
+        with self._lock:
+            return exchange(self._opened(), head, b"", passed, self._GONE).head
+
+    def _ask_client(self, head: dict[str, Any], body: Any = b"") -> Message:
+        self._opened()
+        return self._clients.ask(head, body)
+
+    @abstractmethod
+    def _new_client(self, end: socket.socket) -> None:
+        """Starts a client that serves this end of a socket pair."""
+
+
+class Broker(Handle):
     """A broker in a temporary directory, on a free port of 127.0.0.1, in a process of its own.
 
         with Broker() as broker:
@@ -82,6 +173,9 @@ class Broker:
     After a fork it belongs to the parent.
     """
 
+    _KIND = "Broker"
+    _GONE = "the process that keeps the broker is gone: was it killed?"
+
     def __init__(
         self, config: Mapping[str, object] | None = None, *, client: Mapping[str, object] | None = None, **settings: object
     ) -> None:
@@ -91,21 +185,12 @@ class Broker:
         given = given_settings(config or {}, settings)
         check_broker(from_mapping(BrokerConfig, given, where="(setting of a testing Broker)"))
         self._settings = _plain(given)
-        self._client_settings = client_settings(client or {})
-        self._owner_pid = os.getpid()
-        self._lock = threading.Lock()
-        self._keeper: Channel | None = None
-        self._clients = Clients(self._new_client)
         self._faults: list[Fault] = []
         self._directory = ""
         self._address = ""
-        made.add(self)
+        super().__init__(client or {})
 
     # --- lifecycle
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._close(is_checked=kind is None)
@@ -113,13 +198,13 @@ class Broker:
     def start(self) -> None:
         """Starts the broker, also after `kill`; returns once it serves. Raises BrokerFailedError with its directory and log if it
         fails to start."""
-        if self._keeper is not None:
+        if self._channel is not None:
             self._ask({"do": "start"})
             return
         self._refuse_fork()
         if self._address:
             raise self._not_open()
-        self._keeper, self._clients = new_keeper(), Clients(self._new_client)
+        self._channel, self._clients = new_keeper(), Clients(self._new_client)
         try:
             places = {"temporary": tempfile.gettempdir(), "current": os.path.abspath(".")}
             opened = self._ask({"do": "open", "settings": self._settings, **places})
@@ -178,22 +263,6 @@ class Broker:
         """Ends the disk fault."""
         self._ask({"do": "disk", "how": ""})
 
-    # --- topics
-
-    def create_topic(
-        self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None, replication_factor: int = 0
-    ) -> Topic:
-        """Creates a topic. `partitions` 0 = the broker's num.partitions (1); `configs` by Kafka's names (`retention.ms`);
-        `replication_factor` 0 = the broker's default.replication.factor (1), and a Broker alone takes no other than 1. Raises
-        TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError."""
-        self._ask_client(creation(name, partitions, configs, replication_factor))
-        return Topic(name, self._ask_client)
-
-    def topic(self, name: str) -> Topic:
-        """An existing topic. Raises UnknownTopicOrPartitionError."""
-        self._ask_client(look_up(name))
-        return Topic(name, self._ask_client)
-
     # --- properties
 
     @property
@@ -219,7 +288,7 @@ class Broker:
         return (self.directory / "broker.log").read_text("utf-8", "replace")
 
     def __repr__(self) -> str:
-        if self._keeper is None:
+        if self._channel is None:
             return f"<Broker: {'closed' if self._address else 'not started'}>"
         return f"<Broker at {self._address}>"
 
@@ -230,24 +299,6 @@ class Broker:
         this Broker apart."""
         self._ask({"do": "client", "settings": dict(settings)}, end)
 
-    def leave_to_parent(self) -> None:
-        """Closes a forked child's copies of the sockets."""
-        self._clients.close()
-        if self._keeper is not None:
-            self._keeper.close()
-
-    def _refuse_fork(self) -> None:
-        """Raises ClientError in a forked child, which would read the parent's responses. Call it before taking a lock, which
-        another thread may have held at the fork."""
-        if os.getpid() != self._owner_pid:
-            raise ClientError("this Broker was made before this process was forked: use it in the process that made it")
-
-    def _opened(self) -> Channel:
-        self._refuse_fork()
-        if self._keeper is None:
-            raise self._not_open()
-        return self._keeper
-
     def _not_open(self) -> BrokerdError:
         if not self._address:
             return BrokerdError("the broker is not open: use it in `with Broker() as broker:`, or call start()")
@@ -255,15 +306,9 @@ class Broker:
             return BrokerdError(f"this Broker was closed: make another; its data is in {self._settings['data.dir']}")
         return BrokerdError("this Broker was closed, and its data is gone: make another")
 
-    def _ask(self, head: dict[str, Any], passed: Any = None) -> dict[str, Any]:
-        self._refuse_fork()
-        with self._lock:
-            keeper = self._opened()
-            return exchange(keeper, head, b"", passed, "the process that keeps the broker is gone: was it killed?").head
-
     def _ask_client(self, head: dict[str, Any], body: Any = b"") -> Message:
         self._ask({"do": "status"})  # fails at once if no broker runs; the client would wait for its time-outs
-        return self._clients.ask(head, body)
+        return super()._ask_client(head, body)
 
     def _new_client(self, end: socket.socket) -> None:
         self.add_client(end, self._client_settings)
@@ -280,7 +325,7 @@ class Broker:
         return {int(number): left for number, left in self._ask({"do": "faults"})["left"].items()}
 
     def _close(self, *, is_checked: bool) -> None:
-        keeper = self._keeper
+        keeper = self._channel
         if keeper is None or os.getpid() != self._owner_pid:
             return
         unmet: list[str] = []
@@ -289,7 +334,7 @@ class Broker:
                 left = self._left_by_number()
                 unmet = [str(fault) for fault in self._faults if left.get(fault.number)]
         finally:
-            self._keeper, self._faults = None, []
+            self._channel, self._faults = None, []
             self._clients.close()
             keeper.end(_END_TIMEOUT_S)
         if unmet:
@@ -299,30 +344,6 @@ class Broker:
 def given_settings(config: object, keywords: Mapping[str, object]) -> dict[str, object]:
     """Settings by name, from a mapping and keywords (`num_partitions`). Raises ConfigError."""
     return {**_by_name("config", config), **{name.replace("_", "."): value for name, value in keywords.items()}}
-
-
-def client_settings(client: object) -> dict[str, object]:
-    """The checked settings of a test's client. Raises ConfigError."""
-    settings = _plain(_by_name("client", client))
-    if "bootstrap.servers" in settings:
-        raise ConfigError("bootstrap.servers is no setting of a testing Broker's client: it is the Broker's own address")
-    from_mapping(ClientConfig, settings, where="(setting of a testing Broker's client)")
-    return settings
-
-
-def creation(name: str, partitions: int, configs: Mapping[str, str] | None, replication_factor: int) -> dict[str, Any]:
-    """The client's command to create a topic. Raises ConfigError."""
-    _text("name", name)
-    counts = {"partitions": partitions, "replication_factor": replication_factor}
-    for field, count in counts.items():
-        _whole_number(field, count)
-    texts = {setting: str(value) for setting, value in _by_name("configs", configs or {}).items()}
-    return {"do": "create_topic", "topic": name, **counts, "configs": texts}
-
-
-def look_up(name: str) -> dict[str, Any]:
-    """The client's command to look up a topic. Raises ConfigError."""
-    return {"do": "look_up", "topic": _text("name", name)}
 
 
 def _some(how: str) -> str:
@@ -359,11 +380,11 @@ def _by_name(name: str, given: object) -> dict[str, object]:
     return {_text(f"the name of a setting in {name}", one): value for one, value in given.items()}
 
 
-made: weakref.WeakSet[Any] = weakref.WeakSet()  # Brokers and Clusters
+_made: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    for one in made:
+    for one in _made:
         one.leave_to_parent()
 
 

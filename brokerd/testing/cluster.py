@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any
 
-from brokerd.errors import BrokerdError, ClientError, ConfigError
-from brokerd.testing.broker import Broker, Clients, client_settings, creation, given_settings, look_up, made
-from brokerd.testing.channel import BrokerFailedError, Channel, Message, exchange
-from brokerd.testing.topic import Topic
+from brokerd.errors import BrokerdError, ConfigError
+from brokerd.testing.broker import Broker, Clients, Handle, given_settings
+from brokerd.testing.channel import BrokerFailedError
 from brokerd.testing.warm_process import new_coordination
 
 NAME = "testing"
 _NODES_MAX = 16
 _END_TIMEOUT_S = 10.0
 _OF_ITS_OWN = ("node.id", "cluster.name", "coordination.servers", "port", "advertised.port", "data.dir")  # each node has its own
-_GONE = "the process of the coordination store is gone: was it killed?"
 
 
-class Cluster:
+class Cluster(Handle):
     """`nodes` brokers with the ids 1, 2, 3, ..., and a coordination store in memory beside them.
 
         with Cluster() as cluster:
@@ -36,6 +33,9 @@ class Cluster:
     The cluster ends with the block, with `close()`, or with the process that created it. All methods may be called from any thread.
     After a fork it belongs to the parent.
     """
+
+    _KIND = "Cluster"
+    _GONE = "the process of the coordination store is gone: was it killed?"
 
     def __init__(
         self,
@@ -54,23 +54,14 @@ class Cluster:
         for name in _OF_ITS_OWN:
             if name in self._settings:
                 raise ConfigError(f"{name} is no setting of a testing Cluster: it gives each node its own")
-        self._client_settings = client_settings(client or {})
+        super().__init__(client or {})
         Broker(self._settings)  # raises for what no node accepts
         self._node_ids = range(1, nodes + 1)
-        self._owner_pid = os.getpid()
-        self._lock = threading.Lock()
-        self._coordination: Channel | None = None
         self._ports: list[int] = []  # of the relays: each node's, and at the end one that is never cut
         self._nodes: dict[int, Broker] = {}
-        self._clients = Clients(self._new_client)
         self._stack = ExitStack()
-        made.add(self)
 
     # --- lifecycle
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if os.getpid() == self._owner_pid:
@@ -80,12 +71,12 @@ class Cluster:
         """Starts the coordination store and the nodes; returns once all of them serve and know each other. Raises BrokerFailedError
         with the node's log if one fails to start."""
         self._refuse_fork()
-        if self._coordination is not None or self._ports:
+        if self._channel is not None or self._ports:
             raise BrokerdError("this Cluster was started before: make another")
         with ExitStack() as stack:
-            self._coordination = new_coordination()
+            self._channel = new_coordination()
             stack.callback(self._end_coordination)
-            self._ports = self._tell("open", names=[*map(str, self._node_ids), ""])["ports"]
+            self._ports = self._ask({"do": "open", "names": [*map(str, self._node_ids), ""]})["ports"]
             for node_id, port in zip(self._node_ids, self._ports, strict=False):
                 own = {"node.id": node_id, "cluster.name": NAME, "coordination.servers": f"etcd://127.0.0.1:{port}"}
                 node = Broker({**self._settings, **own}, client=self._client_settings)
@@ -128,43 +119,28 @@ class Cluster:
         """Cuts a node off from the coordination store, until `heal`: nothing that either sends reaches the other, and neither is
         told. Its lease ends after broker.session.timeout.ms, or with `expire`. Clients and other nodes still reach it, and it
         them."""
-        self._tell("cut", name=self._name(node))
+        self._ask({"do": "cut", "name": self._name(node)})
 
     def heal(self, node: int) -> None:
         """Ends `isolate`: what was sent meanwhile arrives."""
-        self._tell("heal", name=self._name(node))
+        self._ask({"do": "heal", "name": self._name(node)})
 
     def expire(self, node: int) -> None:
         """Ends a node's lease at once, as the store does after broker.session.timeout.ms of silence. A node that runs registers
         anew."""
-        self._tell("expire", key=f"/brokerd/{NAME}/nodes/{self._name(node)}")
+        self._ask({"do": "expire", "key": f"/brokerd/{NAME}/nodes/{self._name(node)}"})
 
     # --- coordination
 
     def stop_coordination(self) -> None:
         """Stops the coordination store, and keeps what is in it. Leases last until it is back."""
-        self._tell("stop")
+        self._ask({"do": "stop"})
 
     def start_coordination(self, *, is_empty: bool = False) -> None:
         """Starts the coordination store again after `stop_coordination`. `is_empty`: it has lost everything."""
-        self._tell("start", is_empty=bool(is_empty))
+        self._ask({"do": "start", "is_empty": bool(is_empty)})
 
     # --- topics
-
-    def create_topic(
-        self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None, replication_factor: int = 0
-    ) -> Topic:
-        """Creates a topic, whose partitions are spread over the nodes. `partitions` 0 = the brokers' num.partitions (1); `configs`
-        by Kafka's names (`retention.ms`); `replication_factor` 0 = the brokers' default.replication.factor (1). Raises
-        TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError,
-        NotReadyError."""
-        self._ask_client(creation(name, partitions, configs, replication_factor))
-        return Topic(name, self._ask_client)
-
-    def topic(self, name: str) -> Topic:
-        """An existing topic. Raises UnknownTopicOrPartitionError."""
-        self._ask_client(look_up(name))
-        return Topic(name, self._ask_client)
 
     def leader(self, topic: str, partition: int) -> int:
         """The id of the node that leads a partition, as clients are told; -1 = none at present. Raises
@@ -178,7 +154,7 @@ class Cluster:
         return node_ids
 
     def _told(self, topic: str, partition: int, what: str) -> Any:
-        told: list[Any] = self._ask_client(look_up(topic)).head[what]
+        told: list[Any] = self._look_up(topic)[what]
         if not 0 <= partition < len(told):
             raise ConfigError(f"topic '{topic}' has no partition {partition!r}: it has 0 to {len(told) - 1}")
         return told[partition]
@@ -205,29 +181,16 @@ class Cluster:
         return f"etcd://127.0.0.1:{self._ports[-1]}"
 
     def __repr__(self) -> str:
-        if self._coordination is None:
+        if self._channel is None:
             return f"<Cluster: {'closed' if self._ports else 'not started'}>"
         return f"<Cluster of {len(self._nodes)} nodes at {self.bootstrap_servers}>"
 
     # --- inside
 
-    def leave_to_parent(self) -> None:
-        """Closes a forked child's copies of the sockets."""
-        self._clients.close()
-        if self._coordination is not None:
-            self._coordination.close()
-
-    def _refuse_fork(self) -> None:
-        if os.getpid() != self._owner_pid:
-            raise ClientError("this Cluster was made before this process was forked: use it in the process that made it")
-
-    def _opened(self) -> Channel:
-        self._refuse_fork()
-        if self._coordination is None:
-            if self._ports:
-                raise BrokerdError("this Cluster was closed, and its data is gone: make another")
-            raise BrokerdError("the cluster is not open: use it in `with Cluster() as cluster:`, or call start()")
-        return self._coordination
+    def _not_open(self) -> BrokerdError:
+        if self._ports:
+            return BrokerdError("this Cluster was closed, and its data is gone: make another")
+        return BrokerdError("the cluster is not open: use it in `with Cluster() as cluster:`, or call start()")
 
     def _name(self, node: int) -> str:
         """A node's id as text. Raises ConfigError."""
@@ -240,21 +203,11 @@ class Cluster:
         self._name(node)
         return self._nodes[node]
 
-    def _tell(self, do: str, **given: object) -> dict[str, Any]:
-        """Sends a command to the process of the coordination store. Raises BrokerFailedError if it is gone."""
-        self._refuse_fork()
-        with self._lock:
-            return exchange(self._opened(), {"do": do, **given}, b"", None, _GONE).head
-
-    def _ask_client(self, head: dict[str, Any], body: Any = b"") -> Message:
-        self._opened()
-        return self._clients.ask(head, body)
-
     def _new_client(self, end: socket.socket) -> None:
         """Starts a client below the first node's keeper, which outlives its broker."""
         self._nodes[1].add_client(end, {**self._client_settings, "bootstrap.servers": self.bootstrap_servers})
 
     def _end_coordination(self) -> None:
-        channel, self._coordination = self._coordination, None
+        channel, self._channel = self._channel, None
         if channel is not None:
             channel.end(_END_TIMEOUT_S)
