@@ -87,7 +87,7 @@ class WatchedCalls(grpc.aio.ServerInterceptor):
     """Counts requests and triggers faults. `happen(fault)` is called at each count, and carries out kills."""
 
     def __init__(self, plan: FaultPlan, happen: Callable[[Armed], None]) -> None:
-        self._plan = plan
+        self.plan = plan
         self._happen = happen
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: Details) -> Any:
@@ -103,14 +103,10 @@ class WatchedCalls(grpc.aio.ServerInterceptor):
     def meet(self, name: str, moment: str) -> bool:
         """Counts a request; True if its response must be dropped."""
         is_lost = False
-        for fault in self._plan.meet(name, moment):
+        for fault in self.plan.meet(name, moment):
             self._happen(fault)
             is_lost |= fault.kind == LOSE and not fault.left
         return is_lost
-
-    def watches(self, name: str, moment: str) -> bool:
-        """True if a fault counts these requests."""
-        return self._plan.watches(name, moment)
 
     def _unary(self, name: str, serve: Callable[[Any, Any], Awaitable[bytes]]) -> Callable[[Any, Any], Awaitable[bytes]]:
         async def call(requests: Any, context: Any) -> bytes:
@@ -143,7 +139,7 @@ class _WatchedContext:
     async def read(self) -> Any:
         """The client's next message."""
         data = await self._context.read()
-        if isinstance(data, bytes) and self._calls.watches(self._name, BEFORE) and _is_request(self._name, data):
+        if isinstance(data, bytes) and self._calls.plan.watches(self._name, BEFORE) and _is_request(self._name, data):
             self._calls.meet(self._name, BEFORE)
         return data
 

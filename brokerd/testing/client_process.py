@@ -119,10 +119,6 @@ class _Client:
 def _with_place(batch: FetchedBatch) -> pa.RecordBatch:
     """The records, with the columns partition, offset and timestampType added."""
     count = batch.record_count
-    places = {
-        "partition": pa.array([batch.tp.partition] * count, pa.int32()),
-        "offset": batch.offsets,
-        "timestampType": pa.array([batch.timestamp_type] * count, pa.int32()),
-    }
-    columns = dict(zip(batch.arrow_batch.schema.names, batch.arrow_batch.columns, strict=True)) | places
-    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    placed = batch.arrow_batch.append_column("partition", pa.repeat(pa.scalar(batch.tp.partition, pa.int32()), count))
+    placed = placed.append_column("offset", batch.offsets)
+    return placed.append_column("timestampType", pa.repeat(pa.scalar(batch.timestamp_type, pa.int32()), count))

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from brokerd.config.suggestions import did_you_mean
+from brokerd.config.settings import unknown_setting
 from brokerd.errors import ConfigError
 from brokerd.storage.files import Buffer, File, Files
 
@@ -89,12 +89,11 @@ class FaultPlan:
         return met
 
 
-def check_request(name: str, known: Iterable[str]) -> str:
+def check_request(name: str, known: Collection[str]) -> str:
     """Returns `name` if it is a known request. Raises ConfigError that suggests the nearest name."""
-    known = sorted(known)
-    if name in known:
-        return name
-    raise ConfigError(f"unknown request '{name}': {did_you_mean(name, known)}")
+    if name not in known:
+        raise unknown_setting(name, known, kind="request")
+    return name
 
 
 class FailingDisk:

@@ -44,6 +44,7 @@ class Keeper:
     """Serves the test's process, `caller`, until it ends the channel."""
 
     def __init__(self, caller: Channel, caller_pid: int) -> None:
+        self._pid = os.getpid()
         self._caller = caller
         self._watched = Watched(caller_pid)
         self._clock = SystemClock()
@@ -60,7 +61,7 @@ class Keeper:
         self._is_killed_by_fault = False
         self._commands: dict[str, Callable[[Message], _Reply | None]] = {
             "open": self._open,
-            "status": lambda _: {"pid": self._pid()},
+            "status": lambda _: {"pid": self._broker_pid()},
             "start": self._start,
             "restart": self._restart,
             "kill": self._kill,
@@ -136,12 +137,13 @@ class Keeper:
 
     def _pause(self, _: Message) -> None:
         """Suspends the broker; returns once it has stopped. Raises BrokerFailedError."""
-        os.kill(self._pid(), signal.SIGSTOP)
-        os.waitid(os.P_PID, self._pid(), os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        pid = self._broker_pid()
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._is_paused = True
 
     def _resume(self, _: Message) -> None:
-        os.kill(self._pid(), signal.SIGCONT)
+        os.kill(self._broker_pid(), signal.SIGCONT)
         self._is_paused = False
 
     def _arm(self, message: Message) -> _Reply:
@@ -166,10 +168,9 @@ class Keeper:
     def _new_client(self, message: Message) -> None:
         end = message.passed
         assert end is not None
-        keeper_pid, settings = os.getpid(), {"bootstrap.servers": self._address(), **message.head["settings"]}
+        settings = {"bootstrap.servers": self._address(), **message.head["settings"]}
 
         def work() -> None:
-            end_with_parent(keeper_pid)
             self._enter_fork()
             serve_client(Channel(end), settings)
 
@@ -178,7 +179,7 @@ class Keeper:
 
     # --- the broker
 
-    def _pid(self) -> int:
+    def _broker_pid(self) -> int:
         """The broker's process id. Raises BrokerFailedError if it is not running."""
         if self._broker is None:
             raise BrokerFailedError(f"the broker is not running: {self._why_none}")
@@ -199,13 +200,11 @@ class Keeper:
         """Forks the broker; returns once it serves. Raises BrokerFailedError, and then keeps the directory."""
         config = self._config(self._port_holder.getsockname()[1])
         ours, theirs = pair()
-        keeper_pid = os.getpid()
         armed = [asdict(one) for one in self._armed.values() if one.left]
 
         def work() -> None:
-            end_with_parent(keeper_pid)
-            ours.close()
             self._enter_fork()
+            ours.close()
             serve(Channel(theirs), config, armed, FailingDisk(self._disk, is_lasting="data.dir" in self._settings))
 
         self._broker = _Child(fork(work), ours)
@@ -219,7 +218,9 @@ class Keeper:
         self._is_directory_kept = False  # an earlier failure is over
 
     def _enter_fork(self) -> None:
-        """In a fork: closes the copies of the keeper's sockets, and redirects stdout and stderr to the broker's log."""
+        """In a fork, which shall end with the keeper: closes the copies of its sockets, and redirects stdout and stderr to the
+        broker's log."""
+        end_with_parent(self._pid)
         self._caller.close()
         self._watched.close()
         if self._broker is not None:

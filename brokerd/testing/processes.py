@@ -10,7 +10,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -18,12 +17,8 @@ _PR_SET_PDEATHSIG = 1
 def fork(work: Callable[[], object]) -> int:
     """Runs `work` in a child, which exits right after it, even on an error; returns the child's process id."""
     pid = os.fork()
-    if pid == 0:
-        _do_and_end(work)
-    return pid
-
-
-def _do_and_end(work: Callable[[], object]) -> NoReturn:
+    if pid != 0:
+        return pid
     code = 1
     try:
         work()

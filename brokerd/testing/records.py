@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from brokerd.config.settings import INT32_MAX, INT64_MAX
-from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
+from brokerd.record.schema import KEY, SCHEMA_0, VALUE
 
-COLUMNS = ("key", "value", "headers", "timestamp", "partition")
+COLUMNS = (*SCHEMA_0.names, "partition")
 # Ignored, so that rows read from a topic can be appended to another: the broker assigns these.
 _GIVEN_BY_THE_BROKER = ("topic", "offset", "timestampType")
-_TYPES = {KEY.name: KEY.type, VALUE.name: VALUE.type, HEADERS.name: HEADERS.type, TIMESTAMP.name: TIMESTAMP.type}
+_TYPES = {column.name: column.type for column in SCHEMA_0.columns}
 _US_PER_MS = 1_000
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _ROWS = "rows (values, pairs of key and value, or mappings), an Arrow table or batch, or a DataFrame"
