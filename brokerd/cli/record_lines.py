@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from brokerd.client.columns import LOG_APPEND_TIME, FetchedBatch
 from brokerd.config.settings import INT64_MAX, unknown_setting
 from brokerd.errors import ConfigError
-from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE
+from brokerd.record.schema import KEY, SCHEMA_0, TIMESTAMP, VALUE
 
 _US_PER_MS = 1_000
 _ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
@@ -33,18 +33,12 @@ _JsonRow: TypeAlias = tuple[bytes | None, bytes | None, list[dict[str, Any]] | N
 Printer: TypeAlias = "Callable[[FetchedBatch], bytes | pa.Buffer]"
 Topics: TypeAlias = Mapping[bytes, str]  # names by topic id; a missing name is printed as ""
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
-_TOKEN = re.compile(r"%(.)|([^%]+)", re.DOTALL)
+_TOKEN = re.compile(r"%(.?)|([^%]+)", re.DOTALL)  # a letter ("" at the end of the format), or text
 
 
 def unescaped(text: str) -> str:
     r"""Replaces the escapes \t, \n, \r, \0 and \\ in `text`."""
-    out = []
-    at = 0
-    while at < len(text):
-        character = _ESCAPES.get(text[at : at + 2])
-        out.append(character if character is not None else text[at])
-        at += 1 if character is None else 2
-    return "".join(out)
+    return re.sub(r"\\[tnr0\\]", lambda found: _ESCAPES[found[0]], text)
 
 
 class LineSplitter:
@@ -91,15 +85,13 @@ def records_from_lines(
         keys = [None if key == null_marker else key for key in keys]
         values = [None if value == null_marker else value for value in values]
     row = [{"key": name, "value": value.encode()} for name, value in headers]
-    return pa.record_batch(
-        [
-            pa.array(keys, KEY.type),
-            pa.array(values, VALUE.type),
-            pa.array([row] * len(lines), HEADERS.type),
-            pa.array([timestamp_ms * _US_PER_MS] * len(lines), TIMESTAMP.type),
-        ],
-        schema=SCHEMA_0.arrow,
-    )
+    count = len(lines)
+    return _columns(keys, values, [row] * count, [timestamp_ms * _US_PER_MS] * count)
+
+
+def _columns(*columns: Sequence[Any]) -> pa.RecordBatch:
+    """Keys, values, lists of headers and timestamps (in us), as SCHEMA_0 has them."""
+    return pa.record_batch(dict(zip(SCHEMA_0.names, columns, strict=True)), schema=SCHEMA_0.arrow)
 
 
 class JsonRecords(NamedTuple):
@@ -128,14 +120,8 @@ def records_from_json(
         except ValueError as problem:
             bad = (number, str(problem))
             break
-    keys, values, header_lists, timestamps, partitions = zip(*rows, strict=True) if rows else ((), (), (), (), ())
-    columns = [
-        pa.array(keys, KEY.type),
-        pa.array(values, VALUE.type),
-        pa.array(header_lists, HEADERS.type),
-        pa.array(timestamps, TIMESTAMP.type),
-    ]
-    return JsonRecords(pa.record_batch(columns, schema=SCHEMA_0.arrow), list(partitions), bad)
+    *columns, partitions = zip(*rows, strict=True) if rows else ((), (), (), (), ())
+    return JsonRecords(_columns(*columns), list(partitions), bad)
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -259,18 +245,19 @@ def json_printer(topics: Topics) -> Printer:
 def _tokens(template: str) -> list[tuple[str, bytes]]:
     """The format as a list of ("text", bytes) and (letter, b"")."""
     tokens: list[tuple[str, bytes]] = []
-    at = 0
-    while at < len(template):
-        found = _TOKEN.match(template, at)
-        if found is None:
-            raise ConfigError("the format ends with a single '%': write '%%' for a percent sign")
+    for found in _TOKEN.finditer(template):
         letter, text = found.groups()
-        if letter is not None and letter not in (*LETTERS, "%"):
-            raise ConfigError(
-                f"unknown letter '%{letter}' in the format: choose from {', '.join('%' + one for one in LETTERS)}, %%"
-            )
-        tokens.append(("text", b"%" if letter == "%" else text.encode()) if letter in (None, "%") else (letter, b""))
-        at = found.end()
+        if letter is None:
+            tokens.append(("text", text.encode()))
+        elif letter == "%":
+            tokens.append(("text", b"%"))
+        elif letter in LETTERS:
+            tokens.append((letter, b""))
+        elif letter:
+            known = ", ".join(f"%{one}" for one in LETTERS)
+            raise ConfigError(f"unknown letter '%{letter}' in the format: choose from {known}, %%")
+        else:
+            raise ConfigError("the format ends with a single '%': write '%%' for a percent sign")
     return tokens
 
 
