@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from brokerd.cli.output import size_text
+from brokerd.cli.output import exact_time_text, size_text
 from brokerd.cli.record_lines import json_printer
 from brokerd.client.columns import BatchSlice, decode_slice
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, counted
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.coordinator_log import describe_records, is_coordinator_log
 from brokerd.offline.dump import describe_path
@@ -58,19 +57,16 @@ def _compact(value: Any) -> str:
 
 
 def _batch_text(entry: Entry) -> str:
-    count = entry["record_count"]
     parts = [
         f"  offsets {entry['base_offset']}-{entry['last_offset']}",
-        f"{count} record{'' if count == 1 else 's'}",
+        counted(entry["record_count"], "record"),
         f"{entry['size_bytes']} bytes at {entry['position']}",
         f"epoch {entry['leader_epoch']}",
-        f"appended {_time_text(entry['append_timestamp'])}",
+        f"appended {exact_time_text(entry['append_timestamp'])}",
     ]
     if entry["producer_id"] >= 0:
         parts.append(f"producer {entry['producer_id']} epoch {entry['producer_epoch']} sequence {entry['base_sequence']}")
-    parts.extend(
-        word for word, is_set in (("transactional", entry["is_transactional"]), ("control", entry["is_control"])) if is_set
-    )
+    parts += [word for word in ("transactional", "control") if entry[f"is_{word}"]]
     parts.append(f"crc {entry['header_crc']} {entry['payload_crc']}")
     text = ", ".join(parts) + (_control_text(entry["control"]) if entry["is_control"] else "")
     return text + "".join(map(_record_text, entry.get("records", ())))
@@ -88,14 +84,6 @@ def _control_text(control: Entry) -> str:
     return ", ".join(parts)
 
 
-def _time_text(timestamp_ms: int) -> str:
-    try:
-        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1_000, datetime.UTC)
-    except (ValueError, OverflowError):
-        return f"{timestamp_ms} ms"  # outside the calendar: a file may hold any number
-    return moment.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _decoded(tp: TopicIdPartition, batch: RecordBatch) -> list[Any]:
     """The records of a batch, or the problem of decoding them."""
     try:
@@ -111,7 +99,7 @@ def _decoded(tp: TopicIdPartition, batch: RecordBatch) -> list[Any]:
 def _record_text(record: Entry) -> str:
     if "problem" in record:
         return f"\n    PROBLEM: {record['problem']}"
-    text = f"\n    offset {record['offset']}, {_time_text(record['timestamp'])}, "
+    text = f"\n    offset {record['offset']}, {exact_time_text(record['timestamp'])}, "
     if "event" not in record:
         names = ("key", "key_base64", "value", "value_base64", "headers")
         return text + ", ".join(f"{name} {json.dumps(record[name], ensure_ascii=False)}" for name in names if name in record)

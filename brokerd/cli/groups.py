@@ -11,7 +11,7 @@ from brokerd.cli.output import NONE, dashed, duration_text, fields, known, show,
 from brokerd.cli.parser import checked, client_config, connect, usage_error
 from brokerd.cli.topic_lookup import check_partition, find_topic
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, parse_timestamp
+from brokerd.client.bounds import Bound, LogBounds, Named, log_bounds, offset_of, parse_timestamp
 from brokerd.client.groups import lag_of, partition_of
 from brokerd.client.offsets import READ_COMMITTED, GivenOffset, OffsetSpec
 from brokerd.client.response_checks import error_in
@@ -26,8 +26,6 @@ from brokerd.wire.v1.transaction_pb2 import HangingTransaction
 
 _METADATA_MAX_CHARACTERS = 40
 _DIGITS_MAX = len(str(INT32_MAX))  # Python refuses to read thousands
-
-_Named = Mapping[TopicIdPartition, str]  # partitions and the names of their topics
 
 
 def list_groups(args: argparse.Namespace) -> None:
@@ -99,8 +97,8 @@ def _row(one: GroupPartitionDescription) -> tuple[object, ...]:
         dashed(one.committed.offset),
         dashed(one.end_offset),
         dashed(lag_of(one)),
-        NONE if one.lag_bytes < 0 else size_text(one.lag_bytes),
-        NONE if one.lag_ms < 0 else duration_text(one.lag_ms),
+        size_text(one.lag_bytes),
+        duration_text(one.lag_ms),
         time_text(one.committed.commit_timestamp),
         _short(one.committed.metadata) or NONE,
     )
@@ -220,7 +218,7 @@ def _target(args: argparse.Namespace) -> Bound | Shift:
     return Shift(args.shift_by) if args.to_offset is None else GivenOffset(args.to_offset)
 
 
-def _selected(client: BlockingClient, args: argparse.Namespace) -> _Named:
+def _selected(client: BlockingClient, args: argparse.Namespace) -> Named:
     """The partitions to reset: those of --topic, or all with a committed offset. Raises UnknownGroupError."""
     if args.topic:
         return _named(client, args)
@@ -231,7 +229,7 @@ def _selected(client: BlockingClient, args: argparse.Namespace) -> _Named:
     return _sorted({tp: names[tp.topic_id] for tp in tps if tp.topic_id in names})
 
 
-def _named(client: BlockingClient, args: argparse.Namespace) -> _Named:
+def _named(client: BlockingClient, args: argparse.Namespace) -> Named:
     named: dict[TopicIdPartition, str] = {}
     for text in args.topic:
         name, partitions = checked(args, lambda text=text: parse_selection(text))  # type: ignore[misc]
@@ -242,7 +240,7 @@ def _named(client: BlockingClient, args: argparse.Namespace) -> _Named:
     return _sorted(named)
 
 
-def _sorted(named: _Named) -> _Named:
+def _sorted(named: Named) -> Named:
     return dict(sorted(named.items(), key=lambda item: (item[1], item[0])))
 
 

@@ -35,7 +35,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, indent: 
 
 
 def size_text(size_bytes: int) -> str:
-    """A size for people, such as "1.5 MiB"."""
+    """A size for people, such as "1.5 MiB"; "-" if unknown (-1)."""
+    if size_bytes < 0:
+        return NONE
     size = float(size_bytes)
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:
@@ -45,7 +47,9 @@ def size_text(size_bytes: int) -> str:
 
 
 def duration_text(duration_ms: int) -> str:
-    """A duration for people in its two largest units, such as "3 min 20 s", or in ms below a second."""
+    """A duration for people in its two largest units, such as "3 min 20 s", or in ms below a second; "-" if unknown (-1)."""
+    if duration_ms < 0:
+        return NONE
     parts: list[str] = []
     rest_ms = duration_ms
     for unit, unit_ms in _DURATIONS:
@@ -57,13 +61,16 @@ def duration_text(duration_ms: int) -> str:
 
 def time_text(timestamp_ms: int) -> str:
     """A UTC time for people, to the second, from ms since 1970; "-" if unknown (-1)."""
-    if timestamp_ms < 0:
-        return NONE
+    return NONE if timestamp_ms < 0 else exact_time_text(timestamp_ms, "seconds")
+
+
+def exact_time_text(timestamp_ms: int, to_the: str = "milliseconds") -> str:
+    """A UTC time for people from ms since 1970, whatever the number: a file may hold any. `to_the`: as datetime's timespec."""
     try:
-        moment = datetime.datetime.fromtimestamp(timestamp_ms // _MS_PER_S, datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / _MS_PER_S, datetime.UTC)
     except (ValueError, OverflowError, OSError):
         return f"{timestamp_ms} ms"  # outside the calendar
-    return moment.isoformat(sep=" ").replace("+00:00", "Z")
+    return moment.isoformat(sep=" ", timespec=to_the).replace("+00:00", "Z")
 
 
 def known(value: int) -> int | None:

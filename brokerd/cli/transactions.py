@@ -51,7 +51,7 @@ def _listing_lines(listings: Sequence[TransactionListing], held: _Held) -> Itera
             str(dashed(one.last_version)),
             str(dashed(one.txn_version)),
             one.open_members,
-            _age(one.age_ms),
+            duration_text(one.age_ms),
             _named(held.get(one.transactional_id, ())),
             one.owner or NONE,
         )
@@ -81,7 +81,7 @@ def _description_lines(described: DescribeTransactionResponse) -> Iterator[str]:
                 one.txn_version,
                 one.execution_id,
                 one.producer_id,
-                _age(one.age_ms),
+                duration_text(one.age_ms),
                 duration_text(one.expires_in_ms),
                 one.owner or NONE,
             )
@@ -95,7 +95,7 @@ def _description_lines(described: DescribeTransactionResponse) -> Iterator[str]:
         ]
         yield table(("PRODUCER", "TOPIC", "PARTITION", "FROM", "STABLE"), rows, indent="  ") if rows else "  no data yet"
     if described.more_members:
-        yield f"  and {described.more_members} more {'member' if described.more_members == 1 else 'members'}"
+        yield f"  and {counted(described.more_members, 'more member')}"
 
 
 def _committed_text(described: DescribeTransactionResponse) -> str:
@@ -195,10 +195,6 @@ def _check_known(client: BlockingClient, transactional_id: str) -> None:
     existing = [listing.transactional_id for listing in client.list_transactions()]
     hint = did_you_mean(transactional_id, existing, otherwise="'brokerd transactions list' prints those that you may see")
     raise InvalidRequestError(f"there is no transactional id '{transactional_id}': {hint}")
-
-
-def _age(age_ms: int) -> str:
-    return NONE if age_ms < 0 else duration_text(age_ms)
 
 
 def _named(partitions: Sequence[OpenPartition]) -> str:

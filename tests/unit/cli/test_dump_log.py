@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import main
-from brokerd.cli.dump_log import _time_text
+from brokerd.cli.output import exact_time_text
 from brokerd.record.batch import RecordBatch
 from brokerd.storage.files import RealFiles
 from tests.support.build import first_log, open_manager
@@ -42,4 +42,4 @@ def test_a_batch_that_cannot_be_decoded_is_a_problem(tmp_path: Path, capsys: pyt
     ],
 )
 def test_times_beyond_the_calendar_are_numbers(timestamp_ms: int, text: str) -> None:
-    assert _time_text(timestamp_ms) == text
+    assert exact_time_text(timestamp_ms) == text
