@@ -9,9 +9,9 @@ import os
 
 from brokerd.cli.output import show
 from brokerd.cli.parser import UsageError
+from brokerd.cli.start import broker_config
 from brokerd.clock import SystemClock
-from brokerd.config.load import load_broker_config
-from brokerd.errors import ConfigError, DataDirectoryError, counted
+from brokerd.errors import DataDirectoryError, counted
 from brokerd.server.cluster.adoption import adopt
 from brokerd.server.cluster.node import coordination_client
 from brokerd.storage.files import RealFiles
@@ -19,18 +19,9 @@ from brokerd.storage.files import RealFiles
 
 def run(args: argparse.Namespace) -> None:
     """Adopts, and says what is next. Raises UsageError, DataDirectoryError, CoordinationError."""
-    flags = {
-        "data.dir": args.data_dir,
-        "node.id": args.node_id,
-        "cluster.name": args.cluster,
-        "coordination.servers": args.coordination,
-    }
-    try:
-        config = load_broker_config(path=args.config, environ=os.environ, flags={k: v for k, v in flags.items() if v is not None})
-        if not config.cluster_name:
-            raise ConfigError("--cluster must name the new cluster")
-    except ConfigError as error:
-        raise UsageError(f"{args.prog}: {error.message}") from None
+    config = broker_config(args)
+    if not config.cluster_name:
+        raise UsageError(f"{args.prog}: --cluster must name the new cluster")
     if not os.path.isdir(config.data_dir):
         raise DataDirectoryError(f"{config.data_dir}: there is no such directory")
 

@@ -29,34 +29,37 @@ logger = logging.getLogger(__name__)
 
 READY = "READY=1"
 STOPPING = "STOPPING=1"
+# Options that are settings.
+_SETTINGS = {
+    "data_dir": "data.dir",
+    "host": "host",
+    "port": "port",
+    "node_id": "node.id",
+    "cluster": "cluster.name",
+    "coordination": "coordination.servers",
+}
 _LAST_WORDS_S = 0.1  # for a stopped server to report its end
 _WATCHDOG_MS = 200  # past the stop's own deadline
 
 
 def run(args: argparse.Namespace) -> None:
     """Runs the broker until it is stopped. Raises UsageError for a wrong setting, BrokerdError if the broker fails."""
-    try:
-        config = load_broker_config(path=args.config, environ=os.environ, flags=_flags(args))
-    except ConfigError as error:
-        raise UsageError(f"{args.prog}: {error.message}") from None
+    config = broker_config(args)
     set_up_logging(level=config.log_level, log_format=config.log_format)
     for text in ignored_variables(os.environ):
         logger.warning("%s", text)
     asyncio.run(_serve(config))
 
 
-def _flags(args: argparse.Namespace) -> dict[str, str]:
-    """Settings by name; a named option overrides --set. Raises UsageError."""
-    flags = {name.strip(): value.strip() for name, value in pairs(args, "--set", args.settings)}
-    named = {
-        "data.dir": args.data_dir,
-        "host": args.host,
-        "port": args.port,
-        "node.id": args.node_id,
-        "cluster.name": args.cluster,
-        "coordination.servers": args.coordination,
-    }
-    return flags | {name: value for name, value in named.items() if value is not None}
+def broker_config(args: argparse.Namespace) -> BrokerConfig:
+    """The broker's settings on a command line; an option of its own overrides --set. Raises UsageError."""
+    given = vars(args)
+    flags = {name.strip(): value.strip() for name, value in pairs(args, "--set", given.get("settings", ()))}
+    flags |= {setting: given[option] for option, setting in _SETTINGS.items() if given.get(option) is not None}
+    try:
+        return load_broker_config(path=args.config, environ=os.environ, flags=flags)
+    except ConfigError as error:
+        raise UsageError(f"{args.prog}: {error.message}") from None
 
 
 async def _serve(config: BrokerConfig) -> None:
@@ -94,10 +97,8 @@ async def _serve(config: BrokerConfig) -> None:
     await asyncio.wait((stop, ended), return_when=asyncio.FIRST_COMPLETED)
     has_failed = ended.done()
     notify(STOPPING)
-    _end_at_the_latest(
-        overdue(daemon.stop_limit_ms + _WATCHDOG_MS, "the event loop or a thread does not respond"),
-        daemon.stop_limit_ms + _WATCHDOG_MS,
-    )
+    limit_ms = daemon.stop_limit_ms + _WATCHDOG_MS
+    _end_at_the_latest(overdue(limit_ms, "the event loop or a thread does not respond"), limit_ms)
     try:
         await daemon.stop()
     except StopOverdueError as error:
@@ -144,9 +145,6 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]  # an abstract socket
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-        try:
-            sender.connect(address)
-            sender.sendall(state.encode())
-        except OSError:
-            return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender, contextlib.suppress(OSError):
+        sender.connect(address)
+        sender.sendall(state.encode())
