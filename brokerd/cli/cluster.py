@@ -35,6 +35,7 @@ def print_status(args: argparse.Namespace) -> None:
     """Prints nodes and partitions. Raises BrokerdError, UsageError."""
     with connect(args) as client:
         cluster, coordinator_id = _described(args, client), client.find_coordinator()
+    shown = _shown(args, cluster)
     document = {
         "cluster_name": cluster.cluster_name or None,
         "cluster_id": cluster.cluster_id,
@@ -42,9 +43,11 @@ def print_status(args: argparse.Namespace) -> None:
         "coordinator_id": known(coordinator_id),
         "is_cut_off": cluster.is_cut_off,
         "nodes": _node_documents(cluster, coordinator_id),
-        "partitions": [_partition_document(name, partition) for name, partition in _shown(args, cluster)],
+        "partitions": [
+            {"topic": name, **fields(one, "partition leader_epoch under_min_isr error"), **placed(one)} for name, one in shown
+        ],
     }
-    show(args, document, _status_lines(cluster, coordinator_id, _shown(args, cluster)))
+    show(args, document, _status_lines(cluster, coordinator_id, shown))
 
 
 def _described(args: argparse.Namespace, client: BlockingClient) -> MetadataResponse:
@@ -59,10 +62,11 @@ def _described(args: argparse.Namespace, client: BlockingClient) -> MetadataResp
 
 def _status_lines(cluster: MetadataResponse, coordinator_id: int, partitions: Sequence[_Named]) -> Iterator[str]:
     every = [partition for _, partition in _partitions(cluster)]
-    below, moving = sum(map(_is_below_min, every)), sum(bool(partition.target) for partition in every)
+    below, moving = sum(one.under_min_isr for one in every), sum(bool(one.target) for one in every)
     yield (
         f"cluster {cluster_text(cluster)}: {counted(len(cluster.nodes), 'node')}, {counted(len(every), 'partition')}, "
-        f"{sum(map(_is_unavailable, every))} without a leader, {sum(map(_is_behind, every))} with replicas that are not in sync"
+        f"{sum(one.leader == NO_LEADER for one in every)} without a leader, "
+        f"{sum(map(_is_behind, every))} with replicas that are not in sync"
         + (f", {below} below min.insync.replicas" if below else "")
         + (f", {moving} moving" if moving else "")
     )
@@ -98,27 +102,21 @@ def _in_sync_text(partition: PartitionMetadata) -> str:
     return listed(partition.isr) + (" (too few)" if partition.under_min_isr else "")
 
 
-def _is_unavailable(partition: PartitionMetadata) -> bool:
-    return partition.leader == NO_LEADER
-
-
 def _is_behind(partition: PartitionMetadata) -> bool:
     return len(partition.isr) < len(partition.replicas)
 
 
-def _is_below_min(partition: PartitionMetadata) -> bool:
-    return partition.under_min_isr
-
-
 def _shown(args: argparse.Namespace, cluster: MetadataResponse) -> list[_Named]:
     """The partitions that were asked for."""
-    flags = (
-        (_is_behind, args.under_replicated),
-        (_is_below_min, args.under_min_isr),
-        (_is_unavailable, args.unavailable),
-    )
-    wanted = [of for of, is_given in flags if is_given]
-    return [(name, one) for name, one in _partitions(cluster) if not wanted or any(of(one) for of in wanted)]
+    is_every = not (args.under_replicated or args.under_min_isr or args.unavailable)
+    return [
+        (name, one)
+        for name, one in _partitions(cluster)
+        if is_every
+        or (args.under_replicated and _is_behind(one))
+        or (args.under_min_isr and one.under_min_isr)
+        or (args.unavailable and one.leader == NO_LEADER)
+    ]
 
 
 def _partitions(cluster: MetadataResponse) -> Iterator[_Named]:
@@ -126,14 +124,6 @@ def _partitions(cluster: MetadataResponse) -> Iterator[_Named]:
     for topic in sorted(cluster.topics, key=lambda one: one.name):
         for partition in topic.partitions:
             yield topic.name, partition
-
-
-def _partition_document(name: str, partition: PartitionMetadata) -> dict[str, Any]:
-    return {
-        "topic": name,
-        **fields(partition, "partition leader_epoch under_min_isr error"),
-        **placed(partition),
-    }
 
 
 def _node_table(cluster: MetadataResponse, coordinator_id: int, *, indent: str = "") -> str:

@@ -290,10 +290,7 @@ offset of a member in a partition; readers of committed records stop at STABLE.
             arguments=(
                 _TRANSACTIONAL_ID,
                 option(
-                    "--execution",
-                    "EXECUTION",
-                    "only members of this execution, as 'describe' prints it (default: all)",
-                    default="",
+                    "--execution", "EXECUTION", "only members of this execution, as 'describe' prints it (default: all)", default=""
                 ),
                 *_PRINTED,
             ),
@@ -358,10 +355,7 @@ examples:
             name="list",
             summary="print groups, one per line",
             run="groups.list_groups",
-            arguments=(
-                option("prefix", "PREFIX", "only groups whose id begins with this", nargs="?", default=""),
-                *_PRINTED,
-            ),
+            arguments=(option("prefix", "PREFIX", "only groups whose id begins with this", nargs="?", default=""), *_PRINTED),
         ),
         Command(
             name="describe",
@@ -382,11 +376,7 @@ a committed OFFSET count from their beginning.
             run="groups.reset_group",
             arguments=(
                 option("group_id", "GROUP", "the group; it is created if it does not exist"),
-                repeated(
-                    _GROUP_TOPICS,
-                    "TOPIC[:N,N]",
-                    "a topic, or some of its partitions (default: all with a committed offset)",
-                ),
+                repeated(_GROUP_TOPICS, "TOPIC[:N,N]", "a topic, or some of its partitions (default: all with a committed offset)"),
                 OneOf(
                     (
                         flag("--to-earliest", "to the first record of the log"),
@@ -436,9 +426,7 @@ _PRODUCE = Command(
         flag("--keep-partitions", "with --json: keep the partition that each record names"),
         option("--acks", None, "when a record counts as written (default: all, flushed to disk)", choices=("all", "1", "0")),
         option(
-            "--transactional-id",
-            "ID",
-            "write all lines in one transaction: readers of committed records see all of them, or none",
+            "--transactional-id", "ID", "write all lines in one transaction: readers of committed records see all of them, or none"
         ),
         _QUIET,
         *_client_options("producer"),
@@ -688,10 +676,7 @@ _DOCTOR = Command(
                     "--give-up-damaged",
                     "permanently discard each damaged batch and everything after it in its partition; offsets are not reused",
                 ),
-                flag(
-                    "--rebuild-lost",
-                    "rebuild lost or damaged topics, node-epoch and meta from the logs; --name names topics",
-                ),
+                flag("--rebuild-lost", "rebuild lost or damaged topics, node-epoch and meta from the logs; --name names topics"),
                 flag("--decode", "also decode the records of each batch, and report batches that readers cannot decode"),
                 option(
                     "--take-out",

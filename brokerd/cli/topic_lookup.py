@@ -29,11 +29,13 @@ def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:
 def find_topics(client: BlockingClient, names: Sequence[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[TopicInfo]:
     """The topics with these names, and the existing topics whose names match a pattern (re.search), without duplicates. Raises
     UnknownTopicOrPartitionError for a name or a pattern without a topic, and the broker's other errors."""
-    metadata = client.metadata(list(names)) if names else None
-    for name in names:
-        if metadata is not None and name in metadata.errors:
-            raise with_nearest_name(client, name, metadata.errors[name])
-    found = {name: metadata.topic(name) for name in names} if metadata is not None else {}
+    found: dict[str, TopicInfo] = {}
+    if names:
+        metadata = client.metadata(list(names))
+        for name in names:
+            if name in metadata.errors:
+                raise with_nearest_name(client, name, metadata.errors[name])
+            found[name] = metadata.topic(name)
     known = client.metadata(None).topics if patterns else {}
     for pattern in patterns:
         matching = {name: topic for name, topic in sorted(known.items()) if pattern.search(name)}
