@@ -257,7 +257,9 @@ class Broker(Handle):
         """Makes the broker's disk fail until `heal_disk`: `full` (no file can grow), `write`, `sync` (fdatasync fails) or `read`.
         After `sync` and `write` a log may refuse appends until `restart`. A producer reports the failure only after its
         delivery.timeout.ms. Raises ConfigError for any other value."""
-        self._ask({"do": "disk", "how": _some(how)})
+        if not _text("how", how):
+            raise ConfigError("how must say how the disk fails: full, write, sync or read; heal_disk() has it work again")
+        self._ask({"do": "disk", "how": how})
 
     def heal_disk(self) -> None:
         """Ends the disk fault."""
@@ -344,12 +346,6 @@ class Broker(Handle):
 def given_settings(config: object, keywords: Mapping[str, object]) -> dict[str, object]:
     """Settings by name, from a mapping and keywords (`num_partitions`). Raises ConfigError."""
     return {**_by_name("config", config), **{name.replace("_", "."): value for name, value in keywords.items()}}
-
-
-def _some(how: str) -> str:
-    if not _text("how", how):
-        raise ConfigError("how must say how the disk fails: full, write, sync or read; heal_disk() has it work again")
-    return how
 
 
 def _plain(given: Mapping[str, object]) -> dict[str, object]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from brokerd.testing.channel import Channel, error_head
@@ -32,14 +31,6 @@ class _Process:
         self._etcd = MemoryEtcd()
         self._relays: dict[str, _Relay] = {}
         self._done: set[asyncio.Task[None]] = set()
-        self._commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]] = {
-            "open": self._open,
-            "stop": self._stop,
-            "start": self._start,
-            "expire": self._expire,
-            "cut": self._cut,
-            "heal": self._heal,
-        }
 
     async def run(self) -> None:
         """Carries out the caller's commands. Does not return: there is nothing to tear down."""
@@ -62,39 +53,35 @@ class _Process:
 
     async def _answer(self, head: dict[str, Any]) -> None:
         try:
-            reply = await self._commands[head["do"]](head) or {}
+            reply = await self._carried_out(head)
         except Exception as error:
             reply = error_head(error)
         self._caller.send(reply)
 
-    async def _open(self, head: dict[str, Any]) -> dict[str, Any]:
-        """The first command: starts etcd, and a relay for each of `names`; answers with the relays' ports."""
-        await self._etcd.start()
-        self._relays = {name: _Relay(self._etcd) for name in head["names"]}
-        return {"ports": [await relay.start() for relay in self._relays.values()]}
-
-    async def _stop(self, _: dict[str, Any]) -> None:
-        await self._etcd.stop()
-
-    async def _start(self, head: dict[str, Any]) -> None:
-        """Starts etcd again, on another port, since anybody may have been given the old one; with nothing in it if `is_empty`."""
-        await self._etcd.stop()
-        if head["is_empty"]:
-            self._etcd.clear()
-        self._etcd.port = 0
-        await self._etcd.start()
-
-    async def _expire(self, head: dict[str, Any]) -> None:
-        """Ends the lease of a key, if there is one."""
-        found = self._etcd.keys.get(head["key"].encode())
-        if found is not None:
-            await self._etcd.end_lease(found.lease)
-
-    async def _cut(self, head: dict[str, Any]) -> None:
-        self._relays[head["name"]].flows.clear()
-
-    async def _heal(self, head: dict[str, Any]) -> None:
-        self._relays[head["name"]].flows.set()
+    async def _carried_out(self, head: dict[str, Any]) -> dict[str, Any]:
+        """Carries out a command; returns the reply."""
+        match head["do"]:
+            case "open":  # the first: starts etcd, and a relay for each of `names`; answers with the relays' ports
+                await self._etcd.start()
+                self._relays = {name: _Relay(self._etcd) for name in head["names"]}
+                return {"ports": [await relay.start() for relay in self._relays.values()]}
+            case "stop":
+                await self._etcd.stop()
+            case "start":  # on another port, since anybody may have been given the old one; with nothing in it if `is_empty`
+                await self._etcd.stop()
+                if head["is_empty"]:
+                    self._etcd.clear()
+                self._etcd.port = 0
+                await self._etcd.start()
+            case "expire":  # ends the lease of a key, if there is one
+                found = self._etcd.keys.get(head["key"].encode())
+                if found is not None:
+                    await self._etcd.end_lease(found.lease)
+            case "cut":
+                self._relays[head["name"]].flows.clear()
+            case "heal":
+                self._relays[head["name"]].flows.set()
+        return {}
 
 
 class _Relay:
