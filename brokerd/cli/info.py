@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from brokerd import __version__
 from brokerd.cli.output import cluster_text, fields, show, table
@@ -18,26 +17,20 @@ def run(args: argparse.Namespace) -> None:
     with connect(args) as client:
         server = client.server_info()
         cluster = client.metadata([])
-    show(args, _document(server, cluster), _lines(server, cluster))
+    limits = sorted((limit.name, limit.value) for limit in server.limits)
+    document = {
+        "cluster_name": server.cluster_name or None,
+        **fields(server, "cluster_id node_id software_version min_wire_version max_wire_version"),
+        "client_version": __version__,
+        "limits": dict(limits),
+        "nodes": [fields(node, "node_id host port") for node in cluster.nodes.values()],
+    }
+    show(args, document, _lines(server, cluster, limits))
 
 
-def _lines(server: GetServerInfoResponse, cluster: Metadata) -> Iterator[str]:
+def _lines(server: GetServerInfoResponse, cluster: Metadata, limits: Sequence[tuple[str, int]]) -> Iterator[str]:
     yield f"broker {server.software_version}, node {server.node_id} of cluster {cluster_text(server)}"
     yield f"  wire versions {server.min_wire_version} to {server.max_wire_version}; this command is of version {__version__}"
     nodes = [(node.node_id, node.address) for node in cluster.nodes.values()]
     yield table(("NODE", "ADDRESS"), nodes, indent="  ")
-    yield table(("LIMIT", "VALUE"), _limits(server), indent="  ")
-
-
-def _document(server: GetServerInfoResponse, cluster: Metadata) -> dict[str, Any]:
-    return {
-        "cluster_name": server.cluster_name or None,
-        **fields(server, "cluster_id node_id software_version min_wire_version max_wire_version"),
-        "client_version": __version__,
-        "limits": dict(_limits(server)),
-        "nodes": [fields(node, "node_id host port") for node in cluster.nodes.values()],
-    }
-
-
-def _limits(server: GetServerInfoResponse) -> list[tuple[str, int]]:
-    return sorted((limit.name, limit.value) for limit in server.limits)
+    yield table(("LIMIT", "VALUE"), limits, indent="  ")

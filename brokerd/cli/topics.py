@@ -87,13 +87,7 @@ class _Places:
 def _long_lines(topics: Sequence[TopicDescription], places: _Places) -> Iterator[str]:
     copies = ("REPLICAS", "BEHIND") if places.are_several else ()
     rows = [
-        (
-            one.name,
-            len(one.partitions),
-            *(_copies(one, places) if copies else ()),
-            _offset_count(one),
-            size_text(_size_bytes(one)),
-        )
+        (one.name, len(one.partitions), *(_copies(one, places) if copies else ()), _offset_count(one), size_text(_size_bytes(one)))
         for one in topics
     ]
     yield table(("TOPIC", "PARTITIONS", *copies, "OFFSETS", "SIZE"), rows)

@@ -65,7 +65,13 @@ def describe_transaction(args: argparse.Namespace) -> None:
     with connect(args) as client:
         _check_known(client, args.transactional_id)
         described = client.describe_transaction(args.transactional_id)
-    show(args, _description_document(described), _description_lines(described))
+    document = {
+        **_listing(described.listing),
+        **fields(described, "last_execution_id last_run_id more_members"),
+        "last_totals": fields(described.last_totals, "rows key_bytes value_bytes key_hash_sum"),
+        "members": [_member(member) for member in described.members],
+    }
+    show(args, document, _description_lines(described))
 
 
 def _description_lines(described: DescribeTransactionResponse) -> Iterator[str]:
@@ -107,15 +113,6 @@ def _committed_text(described: DescribeTransactionResponse) -> str:
         f"last committed: version {described.listing.last_version} in execution {described.last_execution_id}{run}: "
         f"{counted(totals.rows, 'row')}, keys {size_text(totals.key_bytes)}, values {size_text(totals.value_bytes)}"
     )
-
-
-def _description_document(described: DescribeTransactionResponse) -> dict[str, Any]:
-    return {
-        **_listing(described.listing),
-        **fields(described, "last_execution_id last_run_id more_members"),
-        "last_totals": fields(described.last_totals, "rows key_bytes value_bytes key_hash_sum"),
-        "members": [_member(member) for member in described.members],
-    }
 
 
 def abort_transaction(args: argparse.Namespace) -> None:
@@ -164,7 +161,11 @@ def find_hanging(args: argparse.Namespace) -> None:
     check_range(args, "--idle-ms", args.idle_ms, maximum=INT32_MAX)
     with connect(args) as client:
         found = client.find_hanging_transactions(args.idle_ms)
-    show(args, [_hanging(one) for one in found.transactions], _hanging_lines(found.transactions, args.idle_ms))
+    document = [
+        _partition(one.partition) | fields(one, "producer_id idle_ms") | {"transactional_id": one.transactional_id or None}
+        for one in found.transactions
+    ]
+    show(args, document, _hanging_lines(found.transactions, args.idle_ms))
     if found.more:
         count = len(found.transactions)
         note(f"these are the {count:,} that have been silent longest; more partitions are held back")
@@ -220,7 +221,3 @@ def _member(member: OpenMember) -> dict[str, Any]:
 
 def _partition(partition: OpenPartition) -> dict[str, Any]:
     return fields(partition, "topic topic_id partition first_offset last_stable_offset")
-
-
-def _hanging(one: HangingTransaction) -> dict[str, Any]:
-    return _partition(one.partition) | fields(one, "producer_id idle_ms") | {"transactional_id": one.transactional_id or None}
