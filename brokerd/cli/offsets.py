@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from brokerd.cli.output import dashed, fields, show, size_text, table, time_text
 from brokerd.cli.parser import checked, client_config, connect
 from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
-from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import parse_timestamp
 from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.client.response_checks import error_in
@@ -17,7 +16,6 @@ from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import WireError, counted
-from brokerd.ids import TopicIdPartition, TopicInfo
 from brokerd.wire.v1.topics_pb2 import PartitionDescription
 
 
@@ -40,25 +38,17 @@ def run(args: argparse.Namespace) -> None:
         topics = find_topics(client, args.topics, patterns)
         named = named_partitions(topics, args.partition)
         at_time = {} if timestamp_ms is None else client.list_offsets(dict.fromkeys(named, timestamp_ms), config.isolation_level)
-        rows = list(_rows(client, topics, named, at_time))
+        described = client.describe_topics([topic.name for topic in topics])
+    rows = []
+    for tp, name in named.items():
+        found = described[name]
+        if isinstance(found, WireError):
+            raise found
+        rows.append(Row(name, tp.topic_id, found.partitions[tp.partition], at_time.get(tp)))
     show(args, [_document(row) for row in rows], _lines(rows, has_time=timestamp_ms is not None))
     for row in rows:
         if isinstance(row.at_time, WireError):
             raise row.at_time
-
-
-def _rows(
-    client: BlockingClient,
-    topics: Sequence[TopicInfo],
-    named: Mapping[TopicIdPartition, str],
-    at_time: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError],
-) -> Iterator[Row]:
-    described = client.describe_topics([topic.name for topic in topics])
-    for tp, name in named.items():
-        topic = described[name]
-        if isinstance(topic, WireError):
-            raise topic
-        yield Row(name, tp.topic_id, topic.partitions[tp.partition], at_time.get(tp))
 
 
 def _lines(rows: Sequence[Row], *, has_time: bool) -> Iterator[str]:

@@ -270,7 +270,7 @@ def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]]) ->
         else pc.fill_null(batch.arrow_batch.column(columns[kind]), b"").cast(pa.large_binary())
         for kind, text in tokens
     ]
-    if not any(kind != "text" for kind, _ in tokens):
+    if all(kind == "text" for kind, _ in tokens):
         return b"".join(text for _, text in tokens) * batch.record_count
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
     offsets = joined.buffers()[1]
