@@ -13,6 +13,7 @@ from brokerd.cli.topic_lookup import with_nearest_name
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
+from brokerd.config.settings import INT32_MAX, is_number
 from brokerd.errors import ClientError, InvalidRequestError, UnknownTopicOrPartitionError, WireError, counted, some_of
 from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, address_of
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
@@ -246,8 +247,8 @@ def _election_lines(
 
 def _node_ids(args: argparse.Namespace) -> tuple[int, ...]:
     texts = args.replicas.split(",")
-    if not all(text.isascii() and text.isdigit() for text in texts):
-        raise usage_error(args, f"--replicas takes node ids such as 1,2,3, not '{args.replicas}'")
+    if not all(is_number(text, INT32_MAX) for text in texts):
+        raise usage_error(args, f"--replicas takes node ids such as 1,2,3, not '{args.replicas:.200}'")
     if len(set(map(int, texts))) < len(texts):
         raise usage_error(args, f"--replicas names a node twice in '{args.replicas}': a node has one copy of a partition")
     return tuple(map(int, texts))

@@ -10,7 +10,7 @@
 
 The API for tests:
 
-    broker.py          Broker: lifecycle, topics, faults
+    broker.py          Broker: lifecycle, topics, faults; what it shares with a Cluster
     cluster.py         Cluster: several Brokers and their coordination store
     topic.py           Topic: append and rows (records.py: converts rows, Arrow data and DataFrames to and from records)
     queries.py         run_available: runs a streaming query to the end of the available data

@@ -108,6 +108,7 @@ def test_status_of_some_partitions(
     ("words", "problem"),
     [
         (["reassign", "t", "0", "--replicas", "1,x"], "--replicas takes node ids such as 1,2,3, not '1,x'"),
+        (["reassign", "t", "0", "--replicas", "1,3000000000"], "--replicas takes node ids such as 1,2,3, not '1,3000000000'"),
         (["reassign", "t", "0", "--replicas", ""], "--replicas takes node ids such as 1,2,3, not ''"),
         (["reassign", "t", "0", "--replicas", "1,2,1"], "--replicas names a node twice in '1,2,1'"),
         (["reassign", "t", "0", "--replicas", "1", "--wait", "--timeout-ms=-7"], "--timeout-ms must not be negative, as -7 is"),
