@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from brokerd.config.settings import INT32_MAX, INT64_MAX
+from brokerd.producer.arguments import to_bytes
 from brokerd.record.schema import KEY, SCHEMA_0, VALUE
 
 COLUMNS = (*SCHEMA_0.names, "partition")
@@ -102,22 +103,12 @@ def _fields(row: Any, number: int) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"row {number} has an unknown field '{unknown[0]}': a record has {', '.join(COLUMNS)}")
     return {
-        "key": _bytes(given.get("key"), "key", number),
-        "value": _bytes(given.get("value"), "value", number),
+        "key": to_bytes(given.get("key"), f"row {number}: key"),
+        "value": to_bytes(given.get("value"), f"row {number}: value"),
         "headers": _headers(given.get("headers"), number),
         "timestamp": _timestamp_us(given.get("timestamp"), number),
         "partition": _partition(given.get("partition"), number),
     }
-
-
-def _bytes(data: object, name: str, number: int) -> bytes | None:
-    if data is None or isinstance(data, bytes):
-        return data
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, (bytearray, memoryview)):
-        return bytes(data)
-    raise TypeError(f"row {number}: {name} must be bytes, text or None, not {type(data).__name__}: serialize it first")
 
 
 def _headers(data: object, number: int) -> list[dict[str, Any]] | None:
@@ -134,7 +125,7 @@ def _header(pair: object, number: int) -> dict[str, Any]:
     name, value = pair
     if not isinstance(name, str):
         raise TypeError(f"row {number}: a header's name must be text, not {type(name).__name__}")
-    return {"key": name, "value": _bytes(value, f"header '{name}'", number)}
+    return {"key": name, "value": to_bytes(value, f"row {number}: header '{name}'")}
 
 
 def _partition(data: object, number: int) -> int | None:
