@@ -2,7 +2,8 @@
 
 For each: runs of a few faults of kinds that can bring it out, seed after seed, until the history checker names an anomaly
 (with power cuts, also until the doctor or the log's end says that something is lost).
-Exit code 0 only if every one was found. The bugs are in planted_daemon.py.
+Exit code 0 only if every one was found. The bugs are in planted_daemon.py. Those in planted_replication.py are planted into each
+of three nodes, which hold three copies.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tests.chaos import cluster, planted_replication
 from tests.chaos.nemesis import SYSCALL_FAULTS, has_strace
 from tests.chaos.run import run
 from tests.crash import powercut
@@ -53,6 +55,11 @@ PLANS = (
     Plan("markers-count-one-by-one", ("cut",), 6, "torn-transaction"),
     Plan("durable-is-stable", ("cut",), 6, "precommitted-read"),
     Plan("any-member-may-write", ("cut",), 12, "zombie-write"),
+    Plan("the-leader-is-enough", ("kill",), 4, "lost-write"),
+    Plan("a-majority-is-enough", ("kill",), 4, "lost-write"),
+    Plan("the-leaders-disk-is-enough-to-read", ("kill",), 8, "vanished-read"),
+    Plan("followers-know-no-producers", ("kill",), 4, "duplicate"),
+    Plan("anyone-may-be-elected", ("kill-two", "pause"), 4, "lost-write"),
 )
 
 
@@ -69,10 +76,13 @@ def look_for(plan: Plan, first_seed: int) -> str:
 
 def _look(plan: Plan, seed: int, planted: Callable[..., DaemonProcess]) -> str:
     """The findings of one run; "" if there are none."""
-    if plan.kinds:
-        kinds = list(plan.kinds)
-        verdict = run(seconds=_ROUND_SECONDS * plan.rounds, seed=seed, kinds=kinds, rounds=plan.rounds, daemon_type=planted)
+    kinds, seconds = list(plan.kinds), _ROUND_SECONDS * plan.rounds
+    if plan.bug in planted_replication.BUGS:
+        with planted_replication.planted(plan.bug):
+            verdict = cluster.run(seconds=seconds, seed=seed, kinds=kinds, rounds=plan.rounds, factor=cluster.NODES)
         anomalies = verdict.anomalies
+    elif kinds:
+        anomalies = run(seconds=seconds, seed=seed, kinds=kinds, rounds=plan.rounds, daemon_type=planted).anomalies
     else:
         outage = powercut.run(cuts=plan.rounds, seed=seed, daemon_type=planted)
         if outage.problems:

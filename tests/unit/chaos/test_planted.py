@@ -16,14 +16,18 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition import Partition
 from brokerd.record.header import Attributes
 from brokerd.storage.files import Files, RealFiles
+from tests.chaos import planted_replication
 from tests.chaos.planted_daemon import BUGS
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.files import MemoryFiles
+from tests.support.mutants import finds
 from tests.support.planting import PlantError, plant
+from tests.support.replication_simulation import run_seed
 from tests.support.transactions import append_marker, append_member, read_committed
 
 PRODUCER = ProducerIdAndEpoch(2**40, 0)
 MEMBER = 5
+SCHEDULES = 100
 
 
 def sends(*sequences: int) -> Callable[[Path], list[bytes]]:
@@ -135,6 +139,12 @@ def test_each_bug_breaks_what_it_says(bug: str, tmp_path: Path, monkeypatch: pyt
     assert len(stored(tmp_path / "right")) == right
     BUGS[bug](monkeypatch.setattr)
     assert len(stored(tmp_path / "wrong")) != right
+
+
+@pytest.mark.parametrize("bug", planted_replication.BUGS)
+def test_each_bug_of_replication_breaks_a_promise(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted_replication.BUGS[bug](monkeypatch.setattr)
+    assert any(finds(run_seed, seed) for seed in range(SCHEDULES))
 
 
 def test_a_bug_for_code_that_is_gone_is_not_planted() -> None:
