@@ -90,7 +90,9 @@ class Committing:
         client, group_id, done = self._client.broker_client, self._config.group_id, list(self._done)
         try:
             await renew_group(client, group_id)
-            found = await group_offsets(client, group_id, done) if done and self._is_automatic else done
+            if not (done and self._is_automatic):
+                return
+            found = await group_offsets(client, group_id, done)
         except BrokerdError as error:
             logger.warning("group '%s' is not renewed, and would expire by offsets.retention.minutes: %s", group_id, error)
             return

@@ -325,7 +325,7 @@ class LogCut:
         for offset in self.truncation.snapshot_offsets:
             remove_snapshot(self._files, self._directory, offset)
         for segment in reversed(self._gone):
-            segment.remove(with_snapshot=False)
+            segment.remove(with_snapshot=segment.base_offset > self.truncation.offset)
         self._files.sync_dir(self._directory)
         self.last.truncate_file()
         write_leader_epochs(self._files, self._directory, epochs, self._seed)

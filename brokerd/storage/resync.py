@@ -211,9 +211,11 @@ class _Resync:
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                is_block = limit == _BLOCK_BYTES
-                at, limit = (at + limit - at % limit, _WINDOW_BYTES) if is_block else (at, _BLOCK_BYTES)
+                if limit == _BLOCK_BYTES:
+                    at += limit - at % limit
+                limit = _BLOCK_BYTES  # until one can be read: each read that fails may take the disk seconds
                 continue
+            limit = _WINDOW_BYTES
             found = window.find(MARK)
             while found >= 0:
                 if (at + found) % _ALIGNMENT == 0:

@@ -261,6 +261,24 @@ def test_a_cut_leaves_no_snapshot_of_what_it_has_cut() -> None:
     assert max(snapshots_in(files)) <= bases[1] + 1
 
 
+def test_a_cut_removes_also_snapshots_whose_flush_has_failed() -> None:
+    files, bases = MemoryFiles(), [segment.base_offset for segment in copy_of(led(MemoryFiles(), START)).segments]
+    last = offset_file(bases[-1], SNAPSHOT_SUFFIX)
+
+    def full(_operation: str, path: str) -> None:
+        if last in path:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    files.hook = full
+    manager = led(files, START)
+    files.hook = None
+    copy_of(manager).flush()
+    assert bases[1] in snapshots_in(files)
+    run_here(manager.replicas.follow({TP: 4}))
+    assert not run_here(manager.replicas.cut({copy_of(manager): bases[1] - 1}, 4))
+    assert max(snapshots_in(files), default=0) < bases[1]
+
+
 def test_a_cut_where_a_segment_begins_leaves_the_snapshot_there() -> None:
     """It may be the only one that knows the producers of segments that retention has removed."""
     bases = [segment.base_offset for segment in copy_of(led(MemoryFiles(), START)).segments]
