@@ -109,6 +109,9 @@ class Alone:
         """In place of ClusterTopics."""
         return self
 
+    async def hear_of(self, _names: Iterable[str], _topic_ids: Iterable[bytes]) -> None:
+        """Nothing: no other node creates topics."""
+
     async def create_coordinator(self) -> None:
         """Creates the coordinator's log."""
         await self._admin.run(self._changes.create_coordinator())

@@ -8,6 +8,7 @@ same of its topic: it would otherwise undo what another node has changed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -48,6 +49,7 @@ from brokerd.server.cluster.directory import ClusterDirectory, entry_of
 from brokerd.server.cluster.membership import Membership
 
 _PATIENCE_S = 10.0  # for this node to follow the image
+_HEARS_S = 2.0  # for this node to hear of topics that it is asked for
 _ATTEMPTS = 10  # against nodes that change the same topic
 _AT_ONCE = OPERATIONS_MAX // 4  # partitions in one transaction: if one has changed, all of them are decided anew
 _LOOKED_AT = 1_000  # partitions without a break for the event loop: about 1 ms
@@ -87,6 +89,29 @@ class ClusterTopics:
         self._topics = topics
         self._changes = changes
         self._creating = asyncio.Lock()  # the coordinator's log: a thousand clients that look for it at once create it once
+        self._hearing = asyncio.Lock()  # whoever asks for topics that there are not costs the store one call at a time
+
+    async def hear_of(self, names: Iterable[str], topic_ids: Iterable[bytes]) -> None:
+        """Returns once this node has those of these topics that the store has, so that a topic is known at each node as soon as
+        its creation is acknowledged by one. Gives up after two seconds, or if the store is away.
+        """
+        keys, missing = self._membership.image.keys, dict[str, Callable[[], bool]]()
+        for name in names:
+            if not self._topics.has(name) and topic_name_problem(name) is None:
+                missing[keys.name(name)] = partial(self._topics.has, name)
+        for topic_id in topic_ids:
+            if self._topics.any_by_id(topic_id) is None:
+                missing[keys.topic(topic_id)] = partial(self._has_id, topic_id)
+        if not missing or not self._membership.is_registered:
+            return
+        with contextlib.suppress(CoordinationError, TimeoutError):
+            async with asyncio.timeout(_HEARS_S), self._hearing:
+                for key, is_here in missing.items():
+                    if await self._client.get(key) is not None:
+                        await self._directory.until(is_here)
+
+    def _has_id(self, topic_id: bytes) -> bool:
+        return self._topics.any_by_id(topic_id) is not None
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 0) -> Topic:
         """Creates a topic. `replication_factor` 0: default.replication.factor. Raises InvalidReplicationFactorError, too."""

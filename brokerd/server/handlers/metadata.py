@@ -3,6 +3,7 @@ versions and limits, which a client checks before it relies on one.
 
 Behaviour of Metadata and DescribeTopics
 - Topics are returned in the requested order, names before ids, duplicates once; a missing topic has `error` and its name or id.
+- A node of a cluster asks the store for a topic that it does not know: another node may have created it a moment ago.
 - A request for all topics returns those that the caller may see, sorted by name.
 - Many partitions are described a few per turn, with other requests in between: each is described as of its own moment.
 - A partition that accepts no appends (damaged, or its log stopped) has an `error`; everything else about it is valid.
@@ -61,6 +62,7 @@ async def handle(
         raise malformed("all_topics", "topics and topic_ids must be empty with it")
     for topic_id in request.topic_ids:
         check_topic_id("topic_ids", topic_id)
+    await broker.cluster.topics.hear_of(filter(authorizer.rights.sees, request.topics), request.topic_ids)
     response = metadata_pb2.MetadataResponse(
         cluster_id=broker.cluster_id,
         cluster_name=broker.config.cluster_name,
@@ -168,6 +170,7 @@ async def describe(
     response = topics_pb2.DescribeTopicsResponse()
     pauses = Pauses(broker.turns)
     asked = list(request.names)
+    await broker.cluster.topics.hear_of(filter(authorizer.rights.sees, asked), ())
     for name in asked or [topic.name for topic in _seen_by(broker, authorizer)]:
         if asked or broker.topics.has(name):  # False: deleted meanwhile
             await _describe_topic(broker, authorizer, response.topics.add(name=name), pauses)

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from brokerd.cluster.changes import Transaction
 from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import PartitionEntry, TopicEntry
+from brokerd.config.broker import BrokerConfig
 from brokerd.coordination.client import CoordinationClient, Snapshot
 from brokerd.coordination.watch import Changes, watch
 from brokerd.datadir.topic_store import COORDINATOR, Topic
@@ -28,6 +30,11 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.server.cluster import controller, directory, membership, topics
+from brokerd.server.cluster.membership import Membership
+from brokerd.server.handlers import metadata
+from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
+from brokerd.sharing import Turns
+from brokerd.wire.v1 import metadata_pb2, topics_pb2
 from tests.support.cluster_directories import Directories, becomes, with_nodes
 from tests.support.cluster_nodes import cancelled, until
 
@@ -203,24 +210,38 @@ def test_a_read_only_node_changes_nothing() -> None:
     with_nodes(scenario, 1)
 
 
-def test_a_refusal_rests_on_what_the_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_follow = asyncio.Event()
+class Late:
+    """Holds back what the store tells a node, once it is the node's turn."""
 
-    async def late(client: CoordinationClient, prefix: str) -> AsyncIterator[Snapshot | Changes]:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._client: CoordinationClient | None = None
+        self._may_follow = asyncio.Event()
+        monkeypatch.setattr(membership, "watch", self._watch)
+
+    async def _watch(self, client: CoordinationClient, prefix: str) -> AsyncIterator[Snapshot | Changes]:
         async for found in watch(client, prefix):
-            if client is late_client:
-                await may_follow.wait()
+            if client is self._client:
+                await self._may_follow.wait()
             yield found
 
-    monkeypatch.setattr(membership, "watch", late)
-    late_client: CoordinationClient | None = None
+    def stop(self, directories: Directories, node_id: int) -> None:
+        self._client = directories.nodes.running[node_id][0]
 
+    def go_on(self) -> None:
+        self._may_follow.set()
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Late:
+    return Late(monkeypatch)
+
+
+def test_a_refusal_rests_on_what_the_store_says(late: Late) -> None:
     async def scenario(directories: Directories) -> None:
-        nonlocal late_client
         own, other = directories.topics[1], directories.topics[2]
         await own.create("orders", 2, {})
         first = await other.alter("orders", {}, [])
-        late_client = directories.nodes.running[2][0]
+        late.stop(directories, 2)
         await own.delete("orders")
         second = await own.create("clicks", 1, {})
         changes = [
@@ -230,11 +251,69 @@ def test_a_refusal_rests_on_what_the_store_says(monkeypatch: pytest.MonkeyPatch)
         await asyncio.wait(changes[2:])
         assert [change.done() for change in changes] == [False, False, True]
         assert isinstance(changes[2].exception(), UnknownTopicOrPartitionError)
-        may_follow.set()
+        late.go_on()
         created, altered = await asyncio.gather(*changes[:2])
         assert created.partition_count == 1
         assert created.id != first.id
         assert (altered.id, dict(altered.configs)) == (second.id, {"retention.ms": "7"})
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_a_node_is_asked_for_a_topic_that_it_has_not_heard_of(late: Late) -> None:
+    def told_by(directories: Directories, request: Message) -> asyncio.Task[Any]:
+        known = directories.logs[2].topics
+        broker: Any = SimpleNamespace(
+            cluster=SimpleNamespace(
+                topics=directories.topics[2], nodes=list, controller_id=1, is_registered=True, partition=lambda _tp: None
+            ),
+            topics=known,
+            partitions=directories.logs[2].partitions,
+            config=BrokerConfig(),
+            cluster_id="",
+            turns=Turns(),
+        )
+        handle: Any = metadata.handle if isinstance(request, metadata_pb2.MetadataRequest) else metadata.describe
+        return asyncio.create_task(handle(broker, TopicAuthorizer(ANYBODY, known), request))
+
+    async def scenario(directories: Directories) -> None:
+        late.stop(directories, 2)
+        created = await directories.topics[1].create("orders", 1, {})
+        asked = [
+            told_by(directories, request)
+            for request in (
+                metadata_pb2.MetadataRequest(topics=["orders"]),
+                metadata_pb2.MetadataRequest(topic_ids=[created.id]),
+                topics_pb2.DescribeTopicsRequest(names=["orders"]),
+            )
+        ]
+        await asyncio.sleep(0)
+        assert not directories.logs[2].topics.has("orders")
+        late.go_on()
+        for response in await asyncio.gather(*asked):
+            assert [(topic.name, topic.topic_id, topic.HasField("error")) for topic in response.topics] == [
+                ("orders", created.id, False)
+            ]
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_what_there_is_not_is_asked_for_once_and_given_up(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directories: Directories) -> None:
+        other, client = directories.topics[2], directories.nodes.running[2][0]
+        calls = client.calls
+        await other.hear_of(["none", "no/name", ".."], [bytes(15) + b"\1"])
+        assert client.calls == calls + 2  # nothing is asked for what cannot be a topic's name
+        monkeypatch.setattr(topics, "_HEARS_S", 0.05)
+        late.stop(directories, 2)
+        await directories.topics[1].create("orders", 1, {})
+        await other.hear_of(["orders"], [])
+        assert not directories.logs[2].topics.has("orders")
+        monkeypatch.setattr(Membership, "is_registered", False)
+        calls = client.calls
+        await other.hear_of(["orders"], [])
+        assert client.calls == calls
+        late.go_on()
 
     with_nodes(scenario, 1, 2)
 
