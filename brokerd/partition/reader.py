@@ -224,13 +224,19 @@ class _Read:
     def _read_from(self, file: File, segment: Segment, start: _Start) -> bool:
         """Walks the segment from `start` to the batch that contains `next_offset`, and takes whole batches from there."""
         end, left_bytes = segment.size_bytes, self._max_bytes - self.size_bytes
-        size = max(left_bytes, _PROBE_BYTES)
+        least, size = HEADER_SIZE, max(left_bytes, _PROBE_BYTES)
         while start.position < end:
             skipped = 0 if start.offset == self.next_offset else self._reader.core.config.index_interval_bytes
             wanted = min(size + skipped, end - start.position)
             if self._cached_only and wanted > _INLINE_BYTES:
                 _probe(file, start.position, wanted)
-            data = file.pread(wanted, start.position, nowait=self._cached_only)
+            try:
+                data = file.pread(wanted, start.position, nowait=self._cached_only)
+            except OSError as error:
+                if error.errno != errno.EIO or size <= least:
+                    raise
+                size = max(size // 2, least)  # what the disk cannot read may lie behind the batches that are wanted
+                continue
             walk = walk_whole(
                 data,
                 0,
@@ -255,7 +261,7 @@ class _Read:
             if walk.needed > left_bytes and not self._has_room(walk.needed):
                 return False
             start = _Start(walk.next_offset, start.position + walk.end, start.is_derived)
-            size = max(size, walk.needed)
+            least, size = max(least, walk.needed), max(size, walk.needed)
         return False
 
     def _take(self, data: Buffer, walk: Walk, segment: Segment, position: int) -> bool:

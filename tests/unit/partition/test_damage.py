@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import LogDamagedError
+from brokerd.errors import LogDamagedError, StorageError
 from brokerd.offline import doctor
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.partition_check import Severity
 from brokerd.partition import reader
+from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.storage.damage import DamagedRange
@@ -209,6 +210,17 @@ def test_what_the_disk_cannot_read_is_damage_and_its_neighbours_are_served(bad_p
     log = first_log(open_manager(bad_page, **SMALL)[0])
     assert [damaged[:2] for damaged in damaged_ranges(log)] == [(10, 21)]
     assert [batch.header.base_offset for batch in read_batches(log, 21)] == [*range(21, COUNT)]
+
+
+def test_one_large_read_ends_before_what_the_disk_cannot_read(bad_page: MemoryFiles) -> None:
+    log = first_log(open_manager(bad_page, **SMALL)[0])
+    for known in (True, False):
+        if not known:
+            log.core.health.damaged = ()
+        assert log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=1 << 20, cached_only=False).next_offset == 10
+        assert log.read(7, below=LogEnd.HIGH_WATERMARK, max_bytes=1 << 20, cached_only=False).next_offset == 10
+        with pytest.raises(LogDamagedError if known else StorageError):
+            log.read(10, below=LogEnd.HIGH_WATERMARK, max_bytes=1 << 20, cached_only=False)
 
 
 def test_what_the_disk_cannot_read_is_named_and_can_be_accepted_as_lost(bad_page: MemoryFiles) -> None:
