@@ -19,7 +19,7 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.config.suggestions import did_you_mean
-from brokerd.errors import ConfigError, UnknownGroupError, counted
+from brokerd.errors import ConfigError, UnknownGroupError, WireError, counted
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupListing, GroupPartitionDescription
 from brokerd.wire.v1.transaction_pb2 import HangingTransaction
@@ -64,7 +64,9 @@ def describe_group(args: argparse.Namespace) -> None:
 def _description_lines(described: DescribeGroupResponse, holders: Mapping[TopicIdPartition, HangingTransaction]) -> Iterator[str]:
     partitions, listing = described.partitions, described.group
     lag, lag_bytes = sum(max(0, lag_of(one)) for one in partitions), sum(max(0, one.lag_bytes) for one in partitions)
-    yield f"group {listing.group_id} of {listing.principal}: {counted(len(partitions), 'partition')}, lag {lag}"
+    unknown = sum(lag_of(one) < 0 for one in partitions)
+    more = f" and that of {counted(unknown, 'partition')} whose end is unknown" if unknown else ""
+    yield f"group {listing.group_id} of {listing.principal}: {counted(len(partitions), 'partition')}, lag {lag}{more}"
     if not partitions:
         return
     rows = [_row(one) for one in partitions]
@@ -185,6 +187,8 @@ def reset_group(args: argparse.Namespace) -> None:
         named = _selected(client, args)
         committed = client.group_offsets(args.group_id, list(named))
         held = {tp: one.offset for tp, one in committed.items() if isinstance(one, OffsetAndMetadata)}
+        if isinstance(target, Shift) and (lost := next((one for one in committed.values() if isinstance(one, WireError)), None)):
+            raise lost
         logs = log_bounds(client, named, OffsetSpec.LATEST if isinstance(target, Shift) else target, config.isolation_level)
         resets = {tp: reset_of(name, tp.partition, target, logs[tp], held.get(tp, -1)) for tp, name in named.items()}
         new = {} if args.dry_run else {tp: OffsetAndMetadata(one.after) for tp, one in resets.items()}

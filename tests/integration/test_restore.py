@@ -24,6 +24,7 @@ from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import DataLossError, LogTruncationError
 from brokerd.ids import TopicIdPartition
+from tests.integration.conftest import Terminal
 from tests.support.daemon import running_daemon
 from tests.support.group_offsets import committed
 from tests.support.restored import Restored
@@ -155,7 +156,7 @@ def test_a_commit_that_claims_no_history_gets_that_of_the_log(restored: Restored
         assert client.commit_group_offsets("g", {tp: OffsetAndMetadata(kept.offset)}) == {}
 
 
-def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) -> None:
+def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path, terminal: Terminal) -> None:
     """As after a copy whose files are of different moments: the coordinator's log is ahead of the records."""
     with running_daemon(tmp_path / "data") as running:
         address = running.address
@@ -168,6 +169,9 @@ def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) ->
             assert isinstance(client.group_offsets("g", [tp])[tp], LogTruncationError)
             (described,) = client.describe_group("g").partitions
             assert isinstance(error_in(described.committed), LogTruncationError)
+            terminal.use(address)
+            code, _, err = terminal.run("groups", "reset", "g", "--topic", "t", "--shift-by", "-1")
+            assert (code, "offset 1 is of another history" in err) == (1, True), err
             with Consumer({"bootstrap.servers": address, **QUICK, "group.id": "g", "auto.offset.reset": "latest"}) as reader:
                 reader.assign([TP])
                 with pytest.raises(LogTruncationError, match=r"^t-0: offset 1 is of another history .* `brokerd groups reset`"):
