@@ -62,6 +62,11 @@ class ProducerIdAndEpoch(NamedTuple):
     epoch: int  # int16; -1 = none
 
 
+def producer_tag(producer_id: int) -> int:
+    """The owner tag in a producer id."""
+    return producer_id >> PRODUCER_TAG_SHIFT
+
+
 def producer_number(producer_id: int) -> int:
     """The number in a producer id, without member bit and owner tag."""
     return producer_id & (PRODUCER_NUMBERS - 1)

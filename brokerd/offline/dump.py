@@ -159,7 +159,7 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None)
         "offset": snapshot.offset,
         "epochs": _epochs(snapshot.epochs),
         "producers": producers,
-        "forgotten_number": snapshot.forgotten_number,
+        "forgotten": snapshot.forgotten,
         "aborted": [entry._asdict() for entry in snapshot.aborted],
         "belongs_here": tp is None or snapshot.seed == crc_seed(tp),
     }

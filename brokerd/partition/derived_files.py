@@ -1,8 +1,8 @@
 """Files derived from one partition's log, which a scan of the log can rebuild: snapshots, and the leader epochs.
 
 A snapshot saves recovery from replaying the whole log, and keeps the state of batches that retention has removed. recovery.py
-decides which one is valid. Trailing empty parts are left out: a body ends after the producers, the forgotten number or the aborted
-transactions.
+decides which one is valid. Trailing empty parts are left out: a body ends after the producers, the forgotten numbers or the
+aborted transactions.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ import contextlib
 import struct
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_state import Snapshot
-from brokerd.partition.producer_state import NO_NUMBER, WINDOW_BATCHES, BatchMetadata, ProducerStateEntry
+from brokerd.partition.producer_state import WINDOW_BATCHES, BatchMetadata, ProducerStateEntry
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Files
 from brokerd.storage.names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, offset_file, parse_offset_file
 from brokerd.storage.spare_files import SpareFiles
 
 SNAPSHOT_KIND = "producer-snapshot"
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
 _HEAD = struct.Struct("<IqII")
 _PRODUCER = struct.Struct("<qhBBq")
 _BATCH = struct.Struct("<iiqqqi?")
 # One struct per number of batches: packs a producer in one call. A roll may snapshot a hundred thousand producers.
 _WHOLE = [struct.Struct(_PRODUCER.format + _BATCH.format[1:] * count) for count in range(WINDOW_BATCHES + 1)]
-_FORGOTTEN = struct.Struct("<q")  # present if producers were forgotten or transactions aborted
-_ABORTED_COUNT = struct.Struct("<I")  # present if transactions were aborted
+_COUNT = struct.Struct("<I")  # of what follows, if anything does
+_FORGOTTEN = struct.Struct("<iq")
 _ABORTED = struct.Struct("<qqqq")
 EPOCHS_KIND = "leader-epochs"
 EPOCHS_VERSION = 1
@@ -47,10 +48,11 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         count = len(entry.batches)
         fields = chain.from_iterable(entry.batches) if count > 1 else entry.batches[0]
         parts.append(_WHOLE[count].pack(producer_id, entry.epoch, entry.has_wrapped, count, entry.txn_first_offset, *fields))
-    if snapshot.forgotten_number != NO_NUMBER or snapshot.aborted:
-        parts.append(_FORGOTTEN.pack(snapshot.forgotten_number))
+    if snapshot.forgotten or snapshot.aborted:
+        parts.append(_COUNT.pack(len(snapshot.forgotten)))
+        parts.extend([_FORGOTTEN.pack(*entry) for entry in snapshot.forgotten.items()])
     if snapshot.aborted:
-        parts.append(_ABORTED_COUNT.pack(len(snapshot.aborted)))
+        parts.append(_COUNT.pack(len(snapshot.aborted)))
         parts.extend([_ABORTED.pack(*entry) for entry in snapshot.aborted])
     return b"".join(parts)
 
@@ -65,31 +67,30 @@ def decode_snapshot(body: bytes) -> Snapshot:
         for _ in range(producer_count):
             producer_id, epoch, has_wrapped, batch_count, txn_first_offset = _PRODUCER.unpack_from(body, at)
             at += _PRODUCER.size
+            if not 1 <= batch_count <= WINDOW_BATCHES:
+                raise DocumentError(f"a producer has {batch_count} batches in the snapshot, not 1 to {WINDOW_BATCHES}")
             batches = tuple(BatchMetadata(*_BATCH.unpack_from(body, at + n * _BATCH.size)) for n in range(batch_count))
             at += batch_count * _BATCH.size
             producers[producer_id] = ProducerStateEntry(epoch, batches, bool(has_wrapped), txn_first_offset)
-        forgotten_number = NO_NUMBER
-        aborted: tuple[AbortedTransaction, ...] = ()
-        if at != len(body):
-            (forgotten_number,) = _FORGOTTEN.unpack_from(body, at)
-            at += _FORGOTTEN.size
-        if at != len(body):
-            aborted, at = _decode_aborted(body, at)
+        forgotten, at = _decode_counted(body, at, _FORGOTTEN)
+        aborted, at = _decode_counted(body, at, _ABORTED)
     except struct.error:
         raise DocumentError("the snapshot is shorter than it says") from None
     if at != len(body):
         raise DocumentError("the snapshot is longer than it says")
-    return Snapshot(seed, offset, epochs, producers, forgotten_number, aborted)
+    return Snapshot(seed, offset, epochs, producers, dict(forgotten), tuple(AbortedTransaction(*entry) for entry in aborted))
 
 
-def _decode_aborted(body: bytes, at: int) -> tuple[tuple[AbortedTransaction, ...], int]:
-    """The aborted transactions at position `at`, and their end. Raises struct.error."""
-    (count,) = _ABORTED_COUNT.unpack_from(body, at)
-    at += _ABORTED_COUNT.size
-    if count * _ABORTED.size > len(body) - at:
+def _decode_counted(body: bytes, at: int, entry: struct.Struct) -> tuple[list[tuple[Any, ...]], int]:
+    """The entries at position `at`, none at the body's end, and their end. Raises struct.error."""
+    if at == len(body):
+        return [], at
+    (count,) = _COUNT.unpack_from(body, at)
+    at += _COUNT.size
+    end = at + count * entry.size
+    if end > len(body):
         raise struct.error
-    end = at + count * _ABORTED.size
-    return tuple([AbortedTransaction(*fields) for fields in _ABORTED.iter_unpack(body[at:end])]), end
+    return list(entry.iter_unpack(body[at:end])), end
 
 
 def write_snapshot(files: Files, directory: str, body: bytes, offset: int, spares: SpareFiles | None = None) -> None:

@@ -186,7 +186,7 @@ class ReplicatedPartition(Partition):
         if split:  # they have written less recently, then
             before = dict(sorted(before.items(), key=lambda known: known[1].batches[-1].last_offset))
         epochs = self.core.epochs.below(offset)
-        return Snapshot(self.crc_seed, offset, epochs, before, self.producers.forgotten_number)
+        return Snapshot(self.crc_seed, offset, epochs, before, dict(self.producers.forgotten))
 
     def read_checked(self, offset: int, *, max_bytes: int) -> FetchDataInfo | DamagedRange:
         """As `read`, up to the log end, for a follower that is not in sync: what it lacks may have lain on the disk for long, so
@@ -351,7 +351,7 @@ class LogCut:
         for offset in self.truncation.restore_from:
             snapshot = read_snapshot(self._files, self._directory, offset, self._seed) if offset >= first_offset else None
             if snapshot is not None:
-                self.producers.restore(snapshot.producers, snapshot.forgotten_number, snapshot.aborted)
+                self.producers.restore(snapshot.producers, snapshot.forgotten, snapshot.aborted)
                 return offset
         if first_offset > 0:
             raise StorageError(f"{self._directory}: no snapshot covers the removed batches: restart, then cut")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
-from brokerd.partition.producer_state import NO_NUMBER, ProducerStateEntry, ProducerStates
+from brokerd.partition.producer_state import ProducerStateEntry, ProducerStates
 from brokerd.record.batch import NO_EPOCH_LIMIT
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.segment_bounds import SegmentBounds
@@ -25,13 +25,13 @@ class Snapshot(NamedTuple):
     offset: int
     epochs: tuple[EpochEntry, ...]
     producers: Mapping[int, ProducerStateEntry]  # least recent writer first
-    forgotten_number: int = NO_NUMBER  # see producer_state.py
+    forgotten: Mapping[int, int] = {}  # see producer_state.py
     aborted: tuple[AbortedTransaction, ...] = ()  # in the order of their markers
 
 
 def snapshot_of(seed: int, offset: int, epochs: tuple[EpochEntry, ...], producers: ProducerStates) -> Snapshot:
     """A snapshot at `offset`, with a copy of the producers' state."""
-    return Snapshot(seed, offset, epochs, dict(producers.entries), producers.forgotten_number, producers.aborted.entries)
+    return Snapshot(seed, offset, epochs, dict(producers.entries), dict(producers.forgotten), producers.aborted.entries)
 
 
 class CheckpointEntry(NamedTuple):

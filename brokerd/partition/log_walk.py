@@ -78,7 +78,7 @@ class LogWalk:
         self.segments = [Segment(files, open_files, directory, base, self._seed) for base in sorted(sizes)]
         self.producers = ProducerStates(given.name, limit=given.max_producer_ids)
         if snapshot is not None:
-            self.producers.restore(snapshot.producers, snapshot.forgotten_number, snapshot.aborted)
+            self.producers.restore(snapshot.producers, snapshot.forgotten, snapshot.aborted)
         self.epochs = LeaderEpochs(snapshot.epochs if snapshot is not None else ())
         self.end = 0
         self.contradicts_snapshot = False

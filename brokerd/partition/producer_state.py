@@ -8,9 +8,10 @@ max.producer.ids.per.partition others: a new producer evicts the one silent long
 so every replay forgets the same producers.
 
 A forgotten producer must not write anything twice. At a later sequence it is refused as unknown; but every producer starts at
-sequence 0, so a retry of its first batch would be accepted. Therefore `forgotten_number` keeps the largest number among the
-forgotten ids, and an unknown producer whose number is not larger is refused at sequence 0 too. Numbers only rise, so new producers,
-and producers that request another id, are above it. Expired producers do not raise it: no retry is that old.
+sequence 0, so a retry of its first batch would be accepted. Therefore `forgotten` keeps the largest number among the forgotten ids
+of each owner, and an unknown producer whose number is not larger is refused at sequence 0 too. Numbers only rise, so new producers,
+and producers that request another id, are above it; a client that makes up numbers can keep out the producers of its own principal
+alone. Expired producers do not raise it: no retry is that old.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from brokerd.errors import (
     OutOfOrderSequenceError,
     UnknownProducerIdError,
 )
-from brokerd.ids import PRODUCER_NUMBERS, producer_number
+from brokerd.ids import PRODUCER_NUMBERS, producer_number, producer_tag
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, StampFlags, add_sequence
 
@@ -36,6 +37,7 @@ from brokerd.record.header import SEQUENCE_MAX, BatchHeader, StampFlags, add_seq
 WINDOW_BATCHES = 6
 NO_OFFSET = -1
 NO_NUMBER = -1
+ANY_OWNER = -1  # in place of an owner tag
 _LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 _HALF_RING = (SEQUENCE_MAX + 1) // 2
 
@@ -97,7 +99,7 @@ class ProducerStates:
         self._name = name
         self._limit = limit
         self.entries: OrderedDict[int, ProducerStateEntry] = OrderedDict()  # least recent writer first
-        self.forgotten_number = NO_NUMBER
+        self.forgotten: dict[int, int] = {}  # owner tag -> number; see the module
         # Producer id -> first offset, ascending by offset, since a transaction opens at the log end.
         self.open_transactions: dict[int, int] = {}
         self.aborted = AbortedTransactions()
@@ -153,11 +155,11 @@ class ProducerStates:
             pass
 
     def restore(
-        self, entries: Mapping[int, ProducerStateEntry], forgotten_number: int, aborted: Iterable[AbortedTransaction]
+        self, entries: Mapping[int, ProducerStateEntry], forgotten: Mapping[int, int], aborted: Iterable[AbortedTransaction]
     ) -> None:
         """Loads the state of a snapshot."""
         self.entries.update(entries)
-        self.forgotten_number = forgotten_number
+        self.forgotten = dict(forgotten)
         opened = [(entry.txn_first_offset, producer_id) for producer_id, entry in entries.items() if entry.txn_first_offset >= 0]
         self.open_transactions = {producer_id: first_offset for first_offset, producer_id in sorted(opened)}
         self.aborted = AbortedTransactions(aborted)
@@ -217,7 +219,7 @@ class ProducerStates:
                 "producer: it was silent for longer than producer.id.expiration.ms, or its records are gone",
                 fate=Fate.NOT_APPENDED,
             )
-        if producer_number(header.producer_id) <= self.forgotten_number:
+        if producer_number(header.producer_id) <= max(map(self._forgotten, (ANY_OWNER, producer_tag(header.producer_id)))):
             raise UnknownProducerIdError(
                 f"{self._subject(header)} is unknown here and may have been forgotten (max.producer.ids.per.partition), so its "
                 "records may already be in the log: request a new id with InitProducerId",
@@ -230,18 +232,18 @@ class ProducerStates:
         """
         while self._forget_oldest():
             pass
-        self.forgotten_number = max(self.forgotten_number, free_number - 1)
+        self._forget(ANY_OWNER, free_number - 1)
 
     def bound_forgotten(self, limit: int) -> None:
         """Call it once it is known that the numbers from `limit` on have not been given: those are new, not forgotten."""
-        self.forgotten_number = min(self.forgotten_number, limit - 1)
+        self.forgotten = {tag: min(number, limit - 1) for tag, number in self.forgotten.items()}
 
     @property
     def highest_number(self) -> int:
         """The highest number of a producer that is known, or known to be forgotten; NO_NUMBER if there is none."""
-        forgotten = self.forgotten_number if self.forgotten_number < PRODUCER_NUMBERS - 1 else NO_NUMBER  # else: any
+        forgotten = (number for number in self.forgotten.values() if number < PRODUCER_NUMBERS - 1)  # else: any
         aborted = (entry.producer_id for entry in self.aborted.entries)
-        return max(itertools.chain((forgotten,), map(producer_number, itertools.chain(self.entries, aborted))))
+        return max(itertools.chain((NO_NUMBER,), forgotten, map(producer_number, itertools.chain(self.entries, aborted))))
 
     def _forget_oldest(self) -> bool:
         """Forgets the producer silent longest among those without an open transaction; False if there is none."""
@@ -253,8 +255,14 @@ class ProducerStates:
             self.entries.move_to_end(oldest)
             oldest = next(iter(self.entries))
         del self.entries[oldest]
-        self.forgotten_number = max(self.forgotten_number, producer_number(oldest))
+        self._forget(producer_tag(oldest), producer_number(oldest))
         return True
+
+    def _forgotten(self, tag: int) -> int:
+        return self.forgotten.get(tag, NO_NUMBER)
+
+    def _forget(self, tag: int, number: int) -> None:
+        self.forgotten[tag] = max(self._forgotten(tag), number)
 
     def _check_sequence(self, header: BatchHeader, entry: ProducerStateEntry, last: int) -> BatchMetadata | None:
         first = header.base_sequence

@@ -275,12 +275,12 @@ def test_a_copy_is_not_cut_or_begun_anew_for_a_leader_that_has_been_replaced(fil
     with pytest.raises(NotLeaderError):
         run_here(manager.replicas.cut({log: 0}, 5))
     with pytest.raises(NotLeaderError):
-        run_here(manager.replicas.begin_anew(tp, Snapshot(log.crc_seed, 7, (), {}, 0), 5))
+        run_here(manager.replicas.begin_anew(tp, Snapshot(log.crc_seed, 7, (), {}), 5))
     assert replica(manager, 0) is log
     assert log.ends.log_end_offset == 1
     assert run_here(manager.replicas.cut({log: 0}, 6)) == {}
     assert log.ends.log_end_offset == 0
-    run_here(manager.replicas.begin_anew(tp, Snapshot(log.crc_seed, 7, (), {}, 0), 6))
+    run_here(manager.replicas.begin_anew(tp, Snapshot(log.crc_seed, 7, (), {}), 6))
     assert replica(manager, 0).ends.log_end_offset == 7
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import struct
 
 import pytest
 
@@ -14,7 +15,7 @@ from brokerd.partition.derived_files import decode_snapshot, encode_snapshot
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_state import Snapshot
 from brokerd.partition.partition import Partition
-from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
+from brokerd.partition.producer_state import ANY_OWNER, BatchMetadata, ProducerStateEntry
 from brokerd.storage.checksummed_file import DocumentError
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.files import MemoryFiles
@@ -88,11 +89,11 @@ def test_no_overlap_is_missed_however_transactions_interleave(seed: int) -> None
     ("snapshot", "tail"),
     [
         (KNOWN, ""),
-        (KNOWN._replace(forgotten_number=5), "0500000000000000"),
+        (KNOWN._replace(forgotten={ANY_OWNER: 5, 9: 7}), "02000000ffffffff0500000000000000090000000700000000000000"),
         (
             KNOWN._replace(aborted=ABORTED),
             (
-                "ffffffffffffffff02000000"
+                "0000000002000000"
                 "0500000000000000010000000000000009000000000000000300000000000000"
                 "060000000000000003000000000000000d000000000000000e00000000000000"
             ),
@@ -104,6 +105,16 @@ def test_a_snapshot_is_written_and_read_as_ever(snapshot: Snapshot, tail: str) -
     body = encode_snapshot(snapshot)
     assert body.hex() == GOLDEN + tail
     assert decode_snapshot(body) == snapshot
+
+
+@pytest.mark.parametrize("count", [0, 7])
+def test_a_producer_without_batches_or_with_too_many_is_damage(count: int) -> None:
+    """As a broken leader may send it: what takes it in, must be able to write it again."""
+    body = bytearray(encode_snapshot(KNOWN))
+    at = body.index(struct.pack("<qhBB", 7, 2, False, 2)) + 11
+    body[at] = count
+    with pytest.raises(DocumentError, match=f"a producer has {count} batches in the snapshot, not 1 to 6"):
+        decode_snapshot(bytes(body))
 
 
 def test_a_snapshot_with_fewer_aborted_transactions_than_it_says_is_damaged() -> None:

@@ -12,7 +12,7 @@ from brokerd.errors import (
     UnknownProducerIdError,
     WireError,
 )
-from brokerd.ids import PRODUCER_TAG_SHIFT, ProducerIdAndEpoch
+from brokerd.ids import MEMBER_BIT, PRODUCER_NUMBERS, PRODUCER_TAG_SHIFT, ProducerIdAndEpoch
 from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStates
 from tests.support.build import raw_batch
 
@@ -151,16 +151,23 @@ def test_a_newcomer_has_the_one_forgotten_that_was_silent_longest() -> None:
     _refusal(partition, UnknownProducerIdError, 0, producer_id=2, epoch=1)
     assert partition.send(2, producer_id=1) == 5
     assert partition.send(0, producer_id=5) == 6
-    assert partition.states.forgotten_number == 3
+    assert partition.states.forgotten == {0: 3}
 
 
-def test_the_number_alone_says_how_new_an_id_is_whoever_owns_it() -> None:
+def test_numbers_that_a_client_makes_up_keep_out_its_own_principal_alone() -> None:
     partition = Partition(limit=1)
     tag = 5 << PRODUCER_TAG_SHIFT
-    partition.send(0, producer_id=tag | 8)
+    partition.send(0, producer_id=tag | PRODUCER_NUMBERS - 1)
+    partition.send(0, producer_id=7)
+    _refusal(partition, UnknownProducerIdError, 0, producer_id=tag | 8)
+    _refusal(partition, UnknownProducerIdError, 0, producer_id=tag | MEMBER_BIT | 8)
     partition.send(0, producer_id=9)
     _refusal(partition, UnknownProducerIdError, 0, producer_id=7)
-    _refusal(partition, UnknownProducerIdError, 0, producer_id=tag | 8)
+    partition.states.forget_all(free_number=20)
+    for owned in (19, tag | 19, 6 << PRODUCER_TAG_SHIFT | 19):
+        _refusal(partition, UnknownProducerIdError, 0, producer_id=owned)
+    partition.send(0, producer_id=20)
+    partition.states.bound_forgotten(10)
     partition.send(0, producer_id=tag | 10)
 
 
