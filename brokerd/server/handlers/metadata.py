@@ -124,9 +124,8 @@ async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name
 
 
 async def _create(broker: BrokerParts, name: str) -> Topic:
-    topic = await broker.cluster.topics.create(name, broker.config.num_partitions, {})
-    broker.audit.changed(f"created topic '{name}'")
-    return topic
+    with broker.audit.change(f"created topic '{name}'"):
+        return await broker.cluster.topics.create(name, broker.config.num_partitions, {})
 
 
 async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.TopicMetadata, pauses: Pauses) -> None:

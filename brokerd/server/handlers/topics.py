@@ -90,8 +90,8 @@ async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: Crea
                 broker.cluster.topics.check_factor(topic.name, topic.replication_factor)
                 checked.append(broker.topic_changes.check_create(*wanted, checked))
             else:
-                result.topic_id = (await broker.cluster.topics.create(*wanted, topic.replication_factor)).id
-                broker.audit.changed(f"created topic '{topic.name}'")
+                with broker.audit.change(f"created topic '{topic.name}'"):
+                    result.topic_id = (await broker.cluster.topics.create(*wanted, topic.replication_factor)).id
     return response
 
 
@@ -102,8 +102,8 @@ async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: Dele
         result = response.results.add(name=name)
         with fails_with(result, f"deleting topic {name!r}"):
             authorizer.require_name(Right.ADMIN, name)
-            result.topic_id = (await broker.cluster.topics.delete(name)).id
-            broker.audit.changed(f"deleted topic '{name}'")
+            with broker.audit.change(f"deleted topic '{name}'"):
+                result.topic_id = (await broker.cluster.topics.delete(name)).id
     return response
 
 
@@ -117,8 +117,8 @@ async def create_partitions(
         if request.validate_only:
             topic = broker.topic_changes.check_grow(request.name, request.total_count)
         else:
-            topic = await broker.cluster.topics.grow(request.name, request.total_count)
-            broker.audit.changed(f"gave topic '{request.name}' {request.total_count} partitions")
+            with broker.audit.change(f"gave topic '{request.name}' {request.total_count} partitions"):
+                topic = await broker.cluster.topics.grow(request.name, request.total_count)
         result.topic_id = topic.id
     return CreatePartitionsResponse(result=result)
 
@@ -137,11 +137,12 @@ async def alter(broker: BrokerParts, authorizer: TopicAuthorizer, request: Alter
         if request.validate_only:
             topic = broker.topic_changes.check_alter(*change)
         else:
-            topic = await broker.cluster.topics.alter(*change)
-            for name, value in sorted(request.set.items()):
-                broker.audit.changed(f"altered topic '{request.name}': {name}={value.strip()}")
-            for name in sorted(request.unset):
-                broker.audit.changed(f"altered topic '{request.name}': {name} unset")
+            settings = [f"{name}={value.strip()}" for name, value in sorted(request.set.items())]
+            settings += [f"{name} unset" for name in sorted(request.unset)]
+            with contextlib.ExitStack() as lines:
+                for setting in reversed(settings):
+                    lines.enter_context(broker.audit.change(f"altered topic '{request.name}': {setting}"))
+                topic = await broker.cluster.topics.alter(*change)
         result.topic_id = topic.id
     return AlterTopicConfigsResponse(result=result)
 
@@ -170,9 +171,9 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
         with fails_with(result, f"deleting records of {partition.name}"):
             if error is not None:
                 raise error
-            await broker.cluster.has_log_start(partition, (until_ms - broker.clock.monotonic_ms()) / 1000)
+            with broker.audit.change(f"deleted records of {partition.name} below offset {partition.ends.log_start_offset}"):
+                await broker.cluster.has_log_start(partition, (until_ms - broker.clock.monotonic_ms()) / 1000)
             result.log_start_offset = partition.ends.log_start_offset
-            broker.audit.changed(f"deleted records of {partition.name} below offset {result.log_start_offset}")
     return response
 
 
@@ -196,8 +197,8 @@ async def reassign(
             else:
                 authorizer.require_name(Right.ADMIN, entry.name)
             replicas = tuple(entry.replicas)
-            await broker.cluster.topics.reassign(entry.name, entry.partition, replicas, is_order_only=entry.is_order_only)
-            broker.audit.changed(_asked_move(entry))
+            with broker.audit.change(_asked_move(entry)):
+                await broker.cluster.topics.reassign(entry.name, entry.partition, replicas, is_order_only=entry.is_order_only)
     return response
 
 
@@ -216,7 +217,10 @@ async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: Drain
     response = DrainNodeResponse()
     with fails_with(response, "draining a node"):
         authorizer.require_everything("drain a node")
-        drain = await broker.cluster.topics.drain(request.node_id, validate_only=request.validate_only)
+        with broker.audit.change(f"drained node {request.node_id}") as change:
+            drain = await broker.cluster.topics.drain(request.node_id, validate_only=request.validate_only)
+            drained = f"drained node {request.node_id}: {counted(drain.begun, 'partition')} go to other nodes"
+            change.what = drained if drain.begun and not request.validate_only else ""
         response.moving = len(drain.moving)
         response.more_staying = max(len(drain.staying) - LISTED_MAX, 0)
         for tp, why in islice(drain.staying.items(), LISTED_MAX):
@@ -228,8 +232,6 @@ async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: Drain
         response.more_waiting = max(len(drain.waiting) - LISTED_MAX, 0)
         for tp, why in islice(drain.waiting.items(), LISTED_MAX):
             response.waiting.add(name=_name_of(broker, tp), partition=tp.partition, reason=why)
-        if drain.begun and not request.validate_only:
-            broker.audit.changed(f"drained node {request.node_id}: {counted(drain.begun, 'partition')} go to other nodes")
     return response
 
 

@@ -136,11 +136,12 @@ async def abort_transaction(
     response = transaction_pb2.AbortTransactionResponse()
     with fails_with(response, f"abort of transactional id {request.transactional_id!r}"):
         _find(broker, authorizer, request.transactional_id)
-        count = await broker.transactions.abort_all(request.transactional_id, request.execution_id)
+        execution = f" in execution {request.execution_id!a}" if request.execution_id else ""
+        of = f"of transactional id {request.transactional_id!a}{execution}"
+        with broker.audit.change(f"aborted members {of}") as change:
+            count = await broker.transactions.abort_all(request.transactional_id, request.execution_id)
+            change.what = f"aborted {counted(count, 'member')} {of}" if count else ""
         response.aborted_members = count
-        if count:
-            execution = f" in execution {request.execution_id!a}" if request.execution_id else ""
-            broker.audit.changed(f"aborted {counted(count, 'member')} of transactional id {request.transactional_id!a}{execution}")
     return response
 
 
@@ -165,10 +166,10 @@ async def forget_transactional_id(
             raise TransactionalIdAuthorizationFailedError(
                 f"to have transactional id {name!r} forgotten needs ADMIN on every topic: ask an operator"
             )
-        response.last_version = last_version = await broker.transactions.forget(name)
+        with broker.audit.change(f"forgot transactional id {name!a} of principal {principal!a}") as change:
+            response.last_version = last_version = await broker.transactions.forget(name)
+            change.what += f", last committed: {'none' if last_version < 0 else f'version {last_version}'}"
         response.principal = principal
-        last = "none" if last_version < 0 else f"version {last_version}"
-        broker.audit.changed(f"forgot transactional id {name!a} of principal {principal!a}, last committed: {last}")
     return response
 
 

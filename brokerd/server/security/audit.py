@@ -1,17 +1,22 @@
 """The audit trail: refused requests, and changes of topics, records, groups and transactions, each with its principal, as lines of
 the logger `brokerd.audit`.
 
-Every change has its line: each costs its caller an fsync, which limits them. A principal, or an unauthenticated host, gets
-LINES_MAX lines about refusals per WINDOW_MS; further ones are counted, and the count is written when the window ends. Text from
-callers is shortened and its control characters escaped. Credentials never appear.
+Every change has its line, also one of which its caller is told that it may have been made: each costs its caller an fsync, which
+limits them. A principal, or an unauthenticated host, gets LINES_MAX lines about refusals per WINDOW_MS; further ones are counted,
+and the count is written when the window ends. Text from callers is shortened and its control characters escaped. Credentials never
+appear.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from brokerd.clock import Clock
+from brokerd.errors import Fate, WireError
 from brokerd.sharing import CALLER
 from brokerd.wire.texts import plain_text
 
@@ -39,6 +44,13 @@ class _Window:
         self.suppressed = 0
 
 
+@dataclass(slots=True)
+class Change:
+    """A change, which the body that makes it may describe better once it is made; "" = it was none."""
+
+    what: str
+
+
 class Audit:
     """The audit trail of one broker."""
 
@@ -62,8 +74,21 @@ class Audit:
         window.lines += 1
         _write(logging.WARNING, who, f"refused: {what}")
 
-    def changed(self, what: str) -> None:
-        """Writes a change made by the current call: its principal or, where all callers are the same principal, its host."""
+    @contextlib.contextmanager
+    def change(self, what: str) -> Iterator[Change]:
+        """Writes the change that the body makes: the current call's principal or, where all callers are the same principal, its
+        host. If the body fails and may have made it, the line says "perhaps"."""
+        change = Change(what)
+        try:
+            yield change
+        except Exception as error:
+            if not isinstance(error, WireError) or error.fate is Fate.UNKNOWN:
+                self._changed(f"perhaps {what}: {error}")
+            raise
+        if change.what:
+            self._changed(change.what)
+
+    def _changed(self, what: str) -> None:
         owner, peer = CALLER.get()
         _write(logging.INFO, host_of(peer) if owner == peer else owner, f"{what} (from {peer})")
 

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from brokerd.errors import Fate, NotReadyError, StorageError, UnknownTopicOrPartitionError
 from brokerd.server.security.audit import LINES_MAX, WINDOW_MS, Audit
 from brokerd.sharing import CALLER, Caller
 from tests.support.clock import ManualClock
@@ -19,7 +20,8 @@ def test_each_caller_has_lines_of_its_own_and_the_rest_is_counted(caplog: pytest
     for number in range(LINES_MAX + 7):
         audit.refused("loud", f"number {number}")
     CALLER.set(Caller("quiet", "ipv4:192.0.2.1:5"))
-    audit.changed("created topic 't'")
+    with audit.change("created topic 't'"):
+        pass
     assert len(messages_of(caplog, "brokerd.audit")) == LINES_MAX + 1
     assert messages_of(caplog, "brokerd.audit")[-1] == "quiet created topic 't' (from ipv4:192.0.2.1:5)"
     clock.advance(WINDOW_MS)
@@ -64,8 +66,37 @@ def test_a_change_has_its_line_however_much_was_refused_or_changed_before(caplog
     changed = [f"deleted topic 't{number}'" for number in range(3 * LINES_MAX)]
     CALLER.set(Caller("etl", "ipv4:192.0.2.1:5"))
     for what in changed:
-        audit.changed(what)
+        with audit.change(what):
+            pass
     audit.refused("etl", "again")
     audit.end()
     assert messages_of(caplog, "brokerd.audit")[LINES_MAX:-1] == [f"etl {what} (from ipv4:192.0.2.1:5)" for what in changed]
     assert messages_of(caplog, "brokerd.audit")[-1] == "etl refused: 6 more requests", "changes take no refusal's place"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (StorageError("the answer is lost", fate=Fate.UNKNOWN), "perhaps deleted topic 't': the answer is lost"),
+        (ZeroDivisionError("a mistake"), "perhaps deleted topic 't': a mistake"),
+        (UnknownTopicOrPartitionError("there is no topic 't'"), None),
+        (NotReadyError("try again", fate=Fate.NOT_APPENDED), None),
+    ],
+)
+def test_a_change_that_may_have_been_made_has_its_line(
+    error: Exception, line: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    CALLER.set(Caller("etl", "ipv4:192.0.2.1:5"))
+    with pytest.raises(type(error)), Audit(ManualClock()).change("deleted topic 't'"):
+        raise error
+    assert messages_of(caplog, "brokerd.audit") == ([f"etl {line} (from ipv4:192.0.2.1:5)"] if line else [])
+
+
+def test_a_change_is_described_once_it_is_made_and_none_has_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    CALLER.set(Caller("etl", "ipv4:192.0.2.1:5"))
+    for what in ("deleted 3 offsets of group 'g'", ""):
+        with Audit(ManualClock()).change("deleted offsets of group 'g'") as change:
+            change.what = what
+    assert messages_of(caplog, "brokerd.audit") == ["etl deleted 3 offsets of group 'g' (from ipv4:192.0.2.1:5)"]
