@@ -60,11 +60,15 @@ class Group:
         return partitions.get(tp.partition) if partitions is not None else None
 
     def partitions(
-        self, after: TopicIdPartition | None = None, count_of: Callable[[bytes], int] = lambda _: 0
+        self,
+        after: TopicIdPartition | None = None,
+        count_of: Callable[[bytes], int] = lambda _: 0,
+        is_wanted: Callable[[bytes], bool] = lambda _: True,
     ) -> Iterator[TopicIdPartition]:
-        """Partitions with an offset, by topic id and number, from after `after` on. `count_of` gives the partition count of a
-        topic, and adds the topic's partitions without an offset. The group must not change during the iteration."""
-        topic_ids = sorted(self._topics)
+        """Partitions of the wanted topics with an offset, by topic id and number, from after `after` on. `count_of` gives the
+        partition count of a topic, and adds the topic's partitions without an offset. The group must not change during the
+        iteration."""
+        topic_ids = sorted(filter(is_wanted, self._topics))
         for topic_id in topic_ids[bisect_left(topic_ids, after.topic_id) if after is not None else 0 :]:
             for partition in sorted(self._topics[topic_id].keys() | range(count_of(topic_id))):
                 tp = TopicIdPartition(topic_id, partition)

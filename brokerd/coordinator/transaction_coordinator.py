@@ -253,6 +253,10 @@ class TransactionCoordinator:
             )
         return self._state(asked.transactional_id, principal)
 
+    def check_owner(self, transactional_id: str, principal: str) -> None:
+        """Raises TransactionalIdAuthorizationFailedError."""
+        self._state(transactional_id, principal)
+
     def _state(self, transactional_id: str, principal: str) -> TransactionalIdState:
         """The id's state; a new one if it is unknown. Raises TransactionalIdAuthorizationFailedError."""
         state = self._states.get(transactional_id)

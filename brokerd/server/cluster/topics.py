@@ -12,6 +12,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from brokerd.cluster.changes import (
@@ -50,6 +51,7 @@ from brokerd.server.cluster.membership import Membership
 
 _PATIENCE_S = 10.0  # for this node to follow the image
 _HEARS_S = 2.0  # for this node to hear of topics that it is asked for
+_HEARS_OF = 20  # of one request's: a program asks for those that it has created, and strangers for any
 _ATTEMPTS = 10  # against nodes that change the same topic
 _AT_ONCE = OPERATIONS_MAX // 4  # partitions in one transaction: if one has changed, all of them are decided anew
 _LOOKED_AT = 1_000  # partitions without a break for the event loop: about 1 ms
@@ -93,7 +95,8 @@ class ClusterTopics:
 
     async def hear_of(self, names: Iterable[str], topic_ids: Iterable[bytes]) -> None:
         """Returns once this node has those of these topics that the store has, so that a topic is known at each node as soon as
-        its creation is acknowledged by one. Gives up after two seconds, or if the store is away.
+        its creation is acknowledged by one. Asks for the first of those that it does not know. Gives up after two seconds, or if
+        the store is away.
         """
         keys, missing = self._membership.image.keys, dict[str, Callable[[], bool]]()
         for name in names:
@@ -105,10 +108,11 @@ class ClusterTopics:
         if not missing or not self._membership.is_registered:
             return
         with contextlib.suppress(CoordinationError, TimeoutError):
-            async with asyncio.timeout(_HEARS_S), self._hearing:
-                for key, is_here in missing.items():
-                    if await self._client.get(key) is not None:
-                        await self._directory.until(is_here)
+            async with asyncio.timeout(_HEARS_S):
+                async with self._hearing:
+                    asked = islice(missing.items(), _HEARS_OF)
+                    created = [is_here for key, is_here in asked if not is_here() and await self._client.get(key) is not None]
+                await self._directory.until(lambda: all(is_here() for is_here in created))
 
     def _has_id(self, topic_id: bytes) -> bool:
         return self._topics.any_by_id(topic_id) is not None

@@ -298,10 +298,12 @@ class Transactions:
         TransactionCoordinator.commit and Groups.decide; a retriable error if the commit is unfinished or its outcome unknown: the
         request may be repeated.
         """
+        await self._check_owner(principal, asked.transactional_id)
         await self._run(self._commit(principal, asked, offsets))
 
     async def abort(self, principal: str, asked: EndTransactionRequest) -> None:
         """Ends the listed members, durably on return. Raises the errors of TransactionCoordinator.abort, and retriable errors."""
+        await self._check_owner(principal, asked.transactional_id)
         await self._run(self._abort(asked.transactional_id, lambda: self.coordinator.abort(principal, asked)))
 
     async def abort_all(self, transactional_id: str, execution_id: str) -> int:
@@ -312,6 +314,10 @@ class Transactions:
         """Forgets an id, durably on return; returns its last committed version, -1 if it had none. Raises InvalidTxnStateError
         while it is in use, and retriable errors."""
         return await self._run(self._forget_at_once(transactional_id))
+
+    async def _check_owner(self, principal: str, transactional_id: str) -> None:
+        """Before the lock, which another principal's calls must not make the owner's wait for."""
+        await self._decided(lambda: self.coordinator.check_owner(transactional_id, principal))
 
     def _lock(self, name: str) -> asyncio.Lock:
         """The lock that serialises decisions on one transactional id. It exists while a task holds or awaits it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from brokerd.coordinator.group_table import METADATA_MAX_BYTES, Group
@@ -203,9 +204,7 @@ async def _add_asked(
 
 
 def _add_page(authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None, response: Response) -> None:
-    for tp in group.partitions(after):
-        if authorizer.refuse_id(Right.READ, tp.topic_id) is not None:
-            continue
+    for tp in group.partitions(after, is_wanted=partial(authorizer.allows_id, Right.READ)):
         if len(response.results) == LISTED_MAX:
             response.more = True
             break
@@ -255,13 +254,8 @@ def _page(
     """A page of partitions that the caller may read, plus one if there are more, with their offsets. All are durable at the time of
     this call; offsets committed while the page is described may not be.
     """
-    page: list[tuple[TopicIdPartition, CommittedOffset | None]] = []
-    for tp in group.partitions(after, count_of):
-        if authorizer.refuse_id(Right.READ, tp.topic_id) is None:
-            page.append((tp, group.offset(tp)))
-        if len(page) > DESCRIBED_MAX:
-            break
-    return page
+    tps = group.partitions(after, count_of, partial(authorizer.allows_id, Right.READ))
+    return [(tp, group.offset(tp)) for tp in islice(tps, DESCRIBED_MAX + 1)]
 
 
 async def _describe(
@@ -343,14 +337,14 @@ async def delete_group(
     response = offsets_pb2.DeleteGroupResponse()
     with fails_with(response, f"deletion of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
-        if request.partitions:
-            tps = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
-            count = await broker.groups.delete_offsets(request.group_id, tps)
-        else:
-            count = await broker.groups.delete(request.group_id)
+        with broker.audit.change(f"deleted offsets of group {request.group_id!a}") as change:
+            if request.partitions:
+                tps = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
+                count = await broker.groups.delete_offsets(request.group_id, tps)
+            else:
+                count = await broker.groups.delete(request.group_id)
+            change.what = f"deleted {counted(count, 'offset')} of group {request.group_id!a}" if count else ""
         response.deleted_offsets = count
-        if count:
-            broker.audit.changed(f"deleted {counted(count, 'offset')} of group {request.group_id!a}")
     return response
 
 

@@ -173,31 +173,25 @@ class TopicAuthorizer:
             self.note_refused(error)
             raise error
 
-    def refuse_id(self, right: Right | None, topic_id: bytes) -> WireError | None:
-        """The error for using `right` on a topic by id (None: for seeing it); None if allowed. An unknown id is refused too,
-        unless the principal has every right on every topic."""
-        if self.is_unlimited or topic_id in self._granted[right]:
-            return None
-        try:
-            name = self._topics.by_id(topic_id).name
-        except UnknownTopicIdError as error:
-            return error
-        if not self.rights.sees(name):
-            self.note_refused(self._forbidden(None, name))  # hidden from the caller, not from the audit trail
-            return unknown_topic_id(topic_id)
-        if right is not None and not self.rights.allows(right, name):
-            return self._forbidden(right, name)
-        self._remember(right, topic_id)
-        return None
+    def allows_id(self, right: Right, topic_id: bytes) -> bool:
+        """True if the principal has the right on a topic; what merely lists topics is not refused any, and leaves no line."""
+        topic = self._topics.any_by_id(topic_id)
+        return self.is_unlimited or (topic is not None and self.rights.allows(right, topic.name))
 
     def require_id(self, right: Right | None, topic_id: bytes) -> None:
-        """Raises what `refuse_id` returns."""
+        """Raises the error for using `right` on a topic by id (None: for seeing it), unless it is allowed. An unknown id is refused
+        too, unless the principal has every right on every topic."""
         if self.is_unlimited or topic_id in self._granted[right]:
             return
-        error = self.refuse_id(right, topic_id)
-        if error is not None:
+        name = self._topics.by_id(topic_id).name
+        if not self.rights.sees(name):
+            self.note_refused(self._forbidden(None, name))  # hidden from the caller, not from the audit trail
+            raise unknown_topic_id(topic_id)
+        if right is not None and not self.rights.allows(right, name):
+            error = self._forbidden(right, name)
             self.note_refused(error)
             raise error
+        self._remember(right, topic_id)
 
     def require_somewhere(self, right: Right) -> None:
         """Raises ForbiddenError if the principal has the right on no topic at all."""

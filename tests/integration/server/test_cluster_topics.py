@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -32,11 +33,15 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.cluster import controller, directory, membership, topics
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.handlers import metadata
+from brokerd.server.handlers import topics as topic_handlers
+from brokerd.server.security.audit import Audit
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.sharing import Turns
 from brokerd.wire.v1 import metadata_pb2, topics_pb2
+from tests.support.clock import ManualClock
 from tests.support.cluster_directories import Directories, becomes, with_nodes
 from tests.support.cluster_nodes import cancelled, until
+from tests.support.logged import messages_of
 
 
 @pytest.fixture(autouse=True)
@@ -296,6 +301,29 @@ def test_a_node_is_asked_for_a_topic_that_it_has_not_heard_of(late: Late) -> Non
             ]
 
     with_nodes(scenario, 1, 2)
+
+
+def test_a_topic_that_is_deleted_at_a_node_that_is_behind_has_its_line(
+    late: Late, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(directories: Directories) -> None:
+        await directories.topics[1].create("orders", 1, {})
+        await directories.topics[2].alter("orders", {}, [])
+        monkeypatch.setattr(topics, "_PATIENCE_S", 0.1)
+        late.stop(directories, 2)
+        known = directories.logs[2].topics
+        broker: Any = SimpleNamespace(
+            cluster=SimpleNamespace(topics=directories.topics[2]), topics=known, audit=Audit(ManualClock()), turns=Turns()
+        )
+        request = topics_pb2.DeleteTopicsRequest(names=["orders"])
+        (result,) = (await topic_handlers.delete(broker, TopicAuthorizer(ANYBODY, known), request)).results
+        assert "has not heard of the change" in result.error.message
+        late.go_on()
+
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    with_nodes(scenario, 1, 2)
+    (line,) = messages_of(caplog, "brokerd.audit")
+    assert "perhaps deleted topic 'orders': " in line
 
 
 def test_what_there_is_not_is_asked_for_once_and_given_up(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:

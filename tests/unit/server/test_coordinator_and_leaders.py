@@ -19,6 +19,7 @@ from brokerd.errors import (
     NotCoordinatorError,
     NotReadyError,
     OffsetNotAvailableError,
+    TransactionalIdAuthorizationFailedError,
     TxnAbortedError,
     UnknownTopicIdError,
 )
@@ -87,6 +88,23 @@ def shown(running: InnerCluster) -> list[int]:
 def epoch(running: InnerCluster) -> int:
     """The coordinator's."""
     return running.nodes[0].broker.transactions.epoch
+
+
+async def test_calls_of_another_principal_do_not_keep_the_owner_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        transactions, confirmed = running.nodes[0].broker.transactions, asyncio.Event()
+        monkeypatch.setattr(transactions.log, "confirmed", confirmed.wait)
+        asked = end_request(NAME, Execution(7, "e", "r"), [])
+        refused = [asyncio.create_task(end("outsider", asked)) for end in (transactions.commit, transactions.abort)]
+        await one_turn()
+        async with asyncio.timeout(DEADLINE_S):
+            await commit(running, member)
+        assert not any(task.done() for task in refused)
+        confirmed.set()
+        for task in refused:
+            with pytest.raises(TransactionalIdAuthorizationFailedError):
+                await task
 
 
 async def test_a_commit_over_two_nodes() -> None:

@@ -13,7 +13,8 @@ from brokerd.errors import LogDamagedError, StorageError, UnknownGroupError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator import log as coordinator_log
 from brokerd.server.handlers import groups
-from brokerd.server.security.topic_authorizer import UNLIMITED, Principal, TopicAuthorizer
+from brokerd.server.security.audit import Audit
+from brokerd.server.security.topic_authorizer import UNLIMITED, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.wire.v1 import offsets_pb2
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
@@ -245,6 +246,26 @@ async def test_a_description_says_what_was_durable_when_it_began() -> None:
             assert not committing.done()
         await committing
         assert [one.committed.offset for one in described.partitions] == [0] * len(tps)
+
+
+async def test_topics_that_the_caller_may_not_read_cost_no_look_at_their_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        tps = await broker.topic(partitions=500)
+        await broker.groups.commit("a", ANN, [committed(tp) for tp in tps])
+        audit = Audit(ManualClock())
+        authorizer = TopicAuthorizer(Principal(BEN, TopicRights({}, ["a"])), broker.logs.topics, audit)
+        looked_at, allows = list[bytes](), authorizer.allows_id
+
+        def counted(right: Right, topic_id: bytes) -> bool:
+            looked_at.append(topic_id)
+            return allows(right, topic_id)
+
+        monkeypatch.setattr(authorizer, "allows_id", counted)
+        fetched = await groups.fetch_group_offsets(broker.broker, authorizer, offsets_pb2.FetchGroupOffsetsRequest(group_id="a"))
+        described = await groups.describe_group(broker.broker, authorizer, offsets_pb2.DescribeGroupRequest(group_id="a"))
+        assert (list(fetched.results), list(described.partitions)) == ([], [])
+        assert len(looked_at) == 2
+        assert not audit._windows, "what only lists is not refused anything"
 
 
 async def test_a_directory_that_cannot_be_written_is_read() -> None:
