@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, MutableMap
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetching import FetchRange
-from brokerd.client.metadata import Metadata
+from brokerd.client.metadata import NOTHING_KNOWN, Metadata
 from brokerd.client.offsets import (
     READ_UNCOMMITTED,
     AfterBytes,
@@ -72,7 +72,7 @@ class OffsetReader:
             with contextlib.suppress(UnknownTopicIdError):
                 return self._ends_of(dict(known.topic_ids), known.latest, previous)
         for tries_left in reversed(range(_SNAPSHOT_TRIES)):
-            topics, missing = self._topics()
+            topics, missing = self._topics(previous)
             tps, absent = self._partitions(topics)
             topic_ids = {name: topic.topic_id for name, topic in topics.items()}
             try:
@@ -212,16 +212,22 @@ class OffsetReader:
         ends = {id_tp: snapshot.latest[tp] for tp, id_tp in snapshot.ids_of(snapshot.latest).items()}
         self._client.wait_for_records(ends, self._isolation, timeout_ms=timeout_ms)
 
-    def _topics(self) -> tuple[dict[str, TopicInfo], frozenset[str]]:
-        """The subscribed topics, and the names of those that do not exist."""
+    def _topics(self, previous: SourceOffset) -> tuple[dict[str, TopicInfo], frozenset[str]]:
+        """The subscribed topics, and the names of those that do not exist. What `previous` knows of them is taken for gone only if
+        it is: a node may not have heard of it yet."""
         subscription = self._subscription
+        counts = dict.fromkeys(previous.topic_ids, 0)
+        for tp in previous.offsets:
+            counts[tp.topic] = max(counts.get(tp.topic, 0), tp.partition + 1)
+        known = {topic_id: counts[name] for name, topic_id in previous.topic_ids.items()}
         if isinstance(subscription, TopicPattern):
             matches = topic_matcher(subscription.pattern)
-            topics = self._client.metadata(None).topics
+            known = {previous.topic_ids[name]: counts[name] for name in previous.topic_ids if matches(name)}
+            topics = self._client.metadata(None, known).topics
             matching = {name: topic for name, topic in topics.items() if matches(name)}
             return matching, frozenset()
         wanted = subscription.names if isinstance(subscription, TopicList) else sorted({tp.topic for tp in subscription.partitions})
-        metadata = _visible(self._client, wanted)
+        metadata = _visible(self._client, wanted, known)
         return dict(metadata.topics), frozenset(metadata.errors)
 
     def _partitions(self, topics: Mapping[str, TopicInfo]) -> tuple[list[TopicPartition], frozenset[TopicPartition]]:
@@ -361,9 +367,10 @@ def require_not_hidden(client: BlockingClient, names: Sequence[str]) -> None:
         _visible(client, names)
 
 
-def _visible(client: BlockingClient, names: Sequence[str]) -> Metadata:
-    """The topics of these names; the only `errors` are of those that do not exist. Raises the others."""
-    metadata = client.metadata(names)
+def _visible(client: BlockingClient, names: Sequence[str], known: Mapping[bytes, int] = NOTHING_KNOWN) -> Metadata:
+    """The topics of these names; the only `errors` are of those that do not exist. Raises the others. `known`: see
+    BrokerClient.metadata."""
+    metadata = client.metadata(names, known)
     for error in metadata.errors.values():
         if not isinstance(error, (UnknownTopicOrPartitionError, InvalidTopicError)):
             raise error

@@ -23,6 +23,7 @@ from brokerd import __version__
 from brokerd.backoff import backoff_ms
 from brokerd.client.connection import Connection, RawStream
 from brokerd.client.metadata import (
+    NOTHING_KNOWN,
     Metadata,
     id_of,
     parse_bootstrap_servers,
@@ -134,15 +135,49 @@ class BrokerClient:
         connection = await self.retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
         return self._server_infos[connection.address]
 
-    async def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
-        """The broker's current nodes, and topics by name (None = all). Topics that do not exist are in `errors`."""
+    async def metadata(self, topics: Sequence[str] | None = None, known: Mapping[bytes, int] = NOTHING_KNOWN) -> Metadata:
+        """The broker's current nodes, and topics by name (None = all). Topics that do not exist are in `errors`.
+
+        `known`: topic ids, each with a number of partitions that it has had. A node that tells less of one of them, though it
+        exists, has not heard of it yet, and another one is asked.
+        """
         request = metadata_pb2.MetadataRequest(topics=topics or (), all_topics=topics is None)
-        return await self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
+
+        async def attempt(_timeout_ms: int) -> Metadata:
+            metadata = await self._told(request)
+            behind = await self._behind(metadata, topics, known)
+            if behind:
+                self._nodes.ask_another(self._nodes.any)
+                raise NotReadyError(f"the nodes that answer have not heard of all of topic '{behind}' yet")
+            return metadata
+
+        return await self.retried(attempt) if known else await self._told(request)
 
     async def metadata_by_id(self, topic_ids: Sequence[bytes]) -> Metadata:
         """As `metadata`, for topic ids; errors are under the id in hex."""
-        request = metadata_pb2.MetadataRequest(topic_ids=topic_ids)
-        return await self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
+        return await self._told(metadata_pb2.MetadataRequest(topic_ids=topic_ids))
+
+    async def _told(self, request: metadata_pb2.MetadataRequest) -> Metadata:
+        """What a node tells that reaches the coordination store. If none of those that answer does, what the last one tells."""
+        asked: set[str] = set()
+        while True:
+            metadata = read_metadata(await self.call(request, metadata_pb2.MetadataResponse))
+            address = self._nodes.any
+            metadata = await self._remembered(metadata)
+            if not metadata.is_cut_off or address in asked:
+                return metadata
+            asked.add(address)
+            self._nodes.ask_another(address)
+
+    async def _behind(self, metadata: Metadata, topics: Sequence[str] | None, known: Mapping[bytes, int]) -> str:
+        """The name of a topic of which a node has not heard all that is known; "" if there is none."""
+        told = {topic.topic_id: topic for topic in metadata.topics.values()}
+        missing = [topic_id for topic_id in known if topic_id not in told]
+        if missing:  # deleted, created anew, no longer asked for, or created where this node has not heard of it
+            for topic in (await self.metadata_by_id(missing)).topics.values():
+                if topics is None or topic.name in topics:
+                    return topic.name
+        return next((topic.name for topic_id, topic in told.items() if topic.partition_count < known.get(topic_id, 0)), "")
 
     async def leader(self, tp: TopicIdPartition) -> int:
         """Node id of a partition's leader; requests it if unknown. Raises UnknownTopicIdError for a deleted topic,

@@ -13,6 +13,7 @@ from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
 
+NOTHING_KNOWN: Mapping[bytes, int] = {}  # of any topic
 _TOPIC_ID_BYTES = 16
 _PORT_MAX = 65_535
 _VALUE_MAX_CHARACTERS = 60
@@ -38,6 +39,7 @@ class Metadata:
     nodes: Mapping[int, Node]
     topics: Mapping[str, TopicInfo]  # by name
     errors: Mapping[str, WireError] = field(default_factory=dict)  # by name; by id in hex if requested by id
+    is_cut_off: bool = False  # the node does not reach the coordination store: all this may be old
 
     def topic(self, name: str) -> TopicInfo:
         """The topic of this name. Raises the WireError that the broker returned for it."""
@@ -86,7 +88,7 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
         epochs = tuple(max(NO_EPOCH, partition.leader_epoch) for partition in topic.partitions)
         topics[topic.name] = TopicInfo(topic.topic_id, leaders, problems, epochs, topic.name)
     nodes = {node.node_id: read_node(what, node) for node in response.nodes}
-    return Metadata(nodes, topics, errors)
+    return Metadata(nodes, topics, errors, response.is_cut_off)
 
 
 def read_node(what: str, node: metadata_pb2.Node) -> Node:

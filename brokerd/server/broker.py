@@ -12,7 +12,7 @@ from brokerd.cluster.keys import Registration
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
-from brokerd.datadir.topic_store import Topic
+from brokerd.datadir.topic_store import COORDINATOR_LOG, Topic
 from brokerd.ids import TopicIdPartition
 from brokerd.purgatory import TimedPurgatory
 from brokerd.server.admin import Admin
@@ -102,7 +102,7 @@ class BrokerParts:
             admin=self.admin,
             clock=self.clock,
             unusable=logs.checkpoint_problem,
-            is_current=self.cluster.is_current_coordinator,
+            is_current=partial(self.cluster.is_current_leader, COORDINATOR_LOG),
         )
         groups = Groups(self.config, log, logs.topics, logs.time, self.cluster.has_topic)
         transactions = Transactions(

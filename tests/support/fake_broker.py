@@ -118,6 +118,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
         FakeGroups.__init__(self)
         self.port = 0
         self.topics: dict[str, list[Partition]] = {}
+        self.told: dict[str, list[Partition]] = {}  # by Metadata instead, as long as the node has not heard of the newest
+        self.is_cut_off = False
         self.forbidden: set[str] = set()  # names, not in `topics`, that the caller may not see whether they exist or not
         self.calls: Counter[str] = Counter()
         self.leader_epochs: defaultdict[str, list[int]] = defaultdict(list)  # current_leader_epoch of each partition, by method
@@ -206,25 +208,27 @@ class FakeBroker(FakeTransactions, FakeGroups):
         )
 
     def _Metadata(self, request: metadata_pb2.MetadataRequest) -> Message:  # noqa: N802
-        answer = metadata_pb2.MetadataResponse(cluster_id="fake")
+        answer = metadata_pb2.MetadataResponse(cluster_id="fake", is_cut_off=self.is_cut_off)
         for node in self.nodes:
             answer.nodes.add(node_id=node.node_id, host="127.0.0.1", port=node.port)
-        by_id = {partitions[0].tp.topic_id: name for name, partitions in self.topics.items()}
-        asked: list[tuple[str, bytes]] = [(name, b"") for name in request.topics]
-        asked += [(by_id.get(topic_id, ""), topic_id) for topic_id in request.topic_ids]
-        asked += [(name, b"") for name in sorted(self.topics) if request.all_topics]
-        for name, topic_id in asked:
+        told = self.told or self.topics
+        by_id = {partitions[0].tp.topic_id: (name, partitions) for name, partitions in self.topics.items()}  # as the store says
+        asked = [(b"", name, told.get(name)) for name in request.topics]
+        asked += [(topic_id, *by_id.get(topic_id, ("", None))) for topic_id in request.topic_ids]
+        asked += [(b"", name, told[name]) for name in sorted(told) if request.all_topics]
+        for topic_id, name, partitions in asked:
             topic = answer.topics.add(name=name, topic_id=topic_id)
             error = self._error("Metadata")
-            if name not in self.topics:
+            if partitions is None:
                 error = UnknownTopicIdError("gone") if topic_id else UnknownTopicOrPartitionError(f"there is no topic '{name}'")
             if name in self.forbidden:
                 error = TopicAuthorizationFailedError(f"topic '{name}' is not for you")
-            if error:
+            if error is not None:
                 topic.error.CopyFrom(to_proto(error))
                 continue
-            topic.topic_id = self.topics[name][0].tp.topic_id
-            for number, partition in enumerate(self.topics[name]):
+            assert partitions is not None
+            topic.topic_id = partitions[0].tp.topic_id
+            for number, partition in enumerate(partitions):
                 topic.partitions.add(partition=number, leader=partition.leader, leader_epoch=partition.leader_epoch)
         return answer
 

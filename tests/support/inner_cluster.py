@@ -61,8 +61,8 @@ class InnerPeers:
     def has_topic(self, topic_id: bytes) -> bool:
         return topic_id in self._cluster.topics
 
-    async def is_current_coordinator(self, epoch: int) -> bool:
-        return epoch == self.epoch_in_store
+    async def is_current_leader(self, tp: TopicIdPartition, epoch: int) -> bool:
+        return tp != COORDINATOR_LOG or epoch == self.epoch_in_store
 
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:
         return at_least, PRODUCER_NUMBERS

@@ -84,7 +84,7 @@ class Alone:
         """This node."""
         return self.node_id
 
-    async def is_current_coordinator(self, _epoch: int) -> bool:
+    async def is_current_leader(self, _tp: TopicIdPartition, _epoch: int) -> bool:
         """True: nobody else could take its place."""
         return True
 
@@ -109,8 +109,9 @@ class Alone:
         """In place of ClusterTopics."""
         return self
 
-    async def hear_of(self, _names: Iterable[str], _topic_ids: Iterable[bytes]) -> None:
-        """Nothing: no other node creates topics."""
+    async def hear_of(self, _names: Iterable[str], _topic_ids: Iterable[bytes]) -> bool:
+        """True: no other node creates topics."""
+        return True
 
     async def create_coordinator(self) -> None:
         """Creates the coordinator's log."""

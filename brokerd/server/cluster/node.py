@@ -68,7 +68,7 @@ _TOKEN_BYTES = 24
 _STORE_AWAY_S = 5.0  # after five seconds of attempts
 _PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
 _LOG_TIME_S = 2.0  # for another node to tell it
-_CURRENT_S = 0.5  # for the store to say who is the coordinator
+_CURRENT_S = 0.5  # for the store to say who leads
 _ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
 
 
@@ -314,14 +314,14 @@ class ClusterNode:
             return NO_LEADER, NO_EPOCH, ""
         return entry.leader, entry.leader_epoch, no_copy_alive(entry, self.image.nodes) if entry.leader == NO_LEADER else ""
 
-    async def is_current_coordinator(self, epoch: int) -> bool:
-        """True if the store says, now, that the coordinator's log is in this leader epoch. False if it says another one, or does
-        not answer at once."""
+    async def is_current_leader(self, tp: TopicIdPartition, epoch: int) -> bool:
+        """True if the store says, now, that a partition is in this leader epoch. False if it says another one, or does not answer
+        at once."""
         if not self.is_registered:
             return False
         try:
             async with asyncio.timeout(_CURRENT_S):
-                found = await self._client.get(self.image.keys.partition(COORDINATOR_LOG))
+                found = await self._client.get(self.image.keys.partition(tp))
             return found is not None and decode_partition(found.value).leader_epoch == epoch
         except (CoordinationError, EntryError, TimeoutError):
             return False

@@ -8,7 +8,6 @@ same of its topic: it would otherwise undo what another node has changed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -93,10 +92,10 @@ class ClusterTopics:
         self._creating = asyncio.Lock()  # the coordinator's log: a thousand clients that look for it at once create it once
         self._hearing = asyncio.Lock()  # whoever asks for topics that there are not costs the store one call at a time
 
-    async def hear_of(self, names: Iterable[str], topic_ids: Iterable[bytes]) -> None:
+    async def hear_of(self, names: Iterable[str], topic_ids: Iterable[bytes]) -> bool:
         """Returns once this node has those of these topics that the store has, so that a topic is known at each node as soon as
-        its creation is acknowledged by one. Asks for the first of those that it does not know. Gives up after two seconds, or if
-        the store is away.
+        its creation is acknowledged by one. Asks for the first of those that it does not know. False if it gives up, after two
+        seconds, or because the store is away.
         """
         keys, missing = self._membership.image.keys, dict[str, Callable[[], bool]]()
         for name in names:
@@ -105,14 +104,19 @@ class ClusterTopics:
         for topic_id in topic_ids:
             if self._topics.any_by_id(topic_id) is None:
                 missing[keys.topic(topic_id)] = partial(self._has_id, topic_id)
-        if not missing or not self._membership.is_registered:
-            return
-        with contextlib.suppress(CoordinationError, TimeoutError):
+        if not missing:
+            return True
+        if not self._membership.is_registered:
+            return False
+        try:
             async with asyncio.timeout(_HEARS_S):
                 async with self._hearing:
                     asked = islice(missing.items(), _HEARS_OF)
                     created = [is_here for key, is_here in asked if not is_here() and await self._client.get(key) is not None]
                 await self._directory.until(lambda: all(is_here() for is_here in created))
+        except (CoordinationError, TimeoutError):
+            return False
+        return True
 
     def _has_id(self, topic_id: bytes) -> bool:
         return self._topics.any_by_id(topic_id) is not None

@@ -35,7 +35,15 @@ from typing import NamedTuple, cast
 import grpc
 
 from brokerd.clock import stopwatch_ns
-from brokerd.errors import ErrorCode, NotReadyError, ResourceExhaustedError, WireError
+from brokerd.errors import (
+    ErrorCode,
+    LogTruncationError,
+    NotLeaderError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    ResourceExhaustedError,
+    WireError,
+)
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.log_ends import LogEnd
@@ -170,11 +178,16 @@ async def _read_partition(
         partition = broker.partitions.leader(asked.tp, asked.leader_epoch)
         if asked.leader_epoch <= 0:
             raise without_leader_epoch(asked.leader_epoch, "a reader")
-        if asked.position is not None:
-            partition.check_history(asked.position)
+        try:
+            if asked.position is not None:
+                partition.check_history(asked.position)
+            partition.check_in_range(asked.fetch_offset)
+        except (LogTruncationError, OffsetOutOfRangeError) as error:
+            if asked.fetch_offset >= partition.ends.log_start_offset:  # else it is gone, whoever leads
+                await require_leader(broker, partition, error)
+            raise
         visible_end = partition.ends.of(end)
         if asked.fetch_offset >= visible_end or (left.bytes == 0 and left.first_batch_bytes is None):
-            partition.check_in_range(asked.fetch_offset)
             return PartitionRead(asked, partition, _nothing(asked, visible_end))
         try:
             data = await _read_log(broker, caller, partition, asked, left, end)
@@ -191,6 +204,13 @@ async def _read_partition(
         return PartitionRead(asked, partition, _nothing(asked), error)
     except Exception as error:
         return PartitionRead(asked, partition, _nothing(asked), internal(f"read of {asked.tp}", error))
+
+
+async def require_leader(broker: BrokerParts, partition: Partition, error: WireError) -> None:
+    """Raises NotLeaderError unless the store says, now, that this node leads the partition: a leader that was replaced, and has not
+    heard of it, lacks what others have, and is not the one to say that records are gone."""
+    if not await broker.cluster.is_current_leader(partition.tp, partition.leader_epoch):
+        raise NotLeaderError(f"whether this node still leads {partition.name} is not known, so this may be wrong: {error.message}")
 
 
 def _nothing(asked: FetchPartition, visible_end: int = -1) -> FetchDataInfo:

@@ -26,6 +26,7 @@ from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
+from brokerd.server.handlers.fetch import require_leader
 from brokerd.server.paging import Pauses
 from brokerd.server.requests import check_not_negative, reads_committed, topic_id_partition
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -97,6 +98,7 @@ async def _answer(
             try:
                 log.check_history(LogPosition(entry.position.offset, entry.position.leader_epoch_id))
             except LogTruncationError as error:
+                await require_leader(broker, log, error)
                 result.truncation.CopyFrom(to_proto(error))
     return result
 

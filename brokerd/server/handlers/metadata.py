@@ -3,7 +3,8 @@ versions and limits, which a client checks before it relies on one.
 
 Behaviour of Metadata and DescribeTopics
 - Topics are returned in the requested order, names before ids, duplicates once; a missing topic has `error` and its name or id.
-- A node of a cluster asks the store for a topic that it does not know: another node may have created it a moment ago.
+- A node of a cluster asks the store for a topic that it does not know: another node may have created it a moment ago. A node that
+  cannot ask says so (is_cut_off): all that it tells may be old, and clients ask another one.
 - A request for all topics returns those that the caller may see, sorted by name.
 - Many partitions are described a few per turn, with other requests in between: each is described as of its own moment.
 - A partition that accepts no appends (damaged, or its log stopped) has an `error`; everything else about it is valid.
@@ -62,13 +63,13 @@ async def handle(
         raise malformed("all_topics", "topics and topic_ids must be empty with it")
     for topic_id in request.topic_ids:
         check_topic_id("topic_ids", topic_id)
-    await broker.cluster.topics.hear_of(filter(authorizer.rights.sees, request.topics), request.topic_ids)
+    is_sure = await broker.cluster.topics.hear_of(filter(authorizer.rights.sees, request.topics), request.topic_ids)
     response = metadata_pb2.MetadataResponse(
         cluster_id=broker.cluster_id,
         cluster_name=broker.config.cluster_name,
         nodes=map(_node, broker.cluster.nodes()),
         controller_id=broker.cluster.controller_id,
-        is_cut_off=not broker.cluster.is_registered,
+        is_cut_off=not (is_sure and broker.cluster.is_registered),
     )
     pauses = Pauses(broker.turns)
     if request.all_topics:

@@ -527,10 +527,10 @@ def test_the_store_says_who_is_the_coordinator_and_silence_is_no_word() -> None:
             cluster = cluster_of(one)
             entry = cluster.partition(COORDINATOR_LOG)
             assert entry is not None
-            assert await cluster.is_current_coordinator(entry.leader_epoch)
-            assert not await cluster.is_current_coordinator(entry.leader_epoch - 1), "as one that was replaced asks"
+            assert await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch)
+            assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch - 1), "as one that was replaced asks"
             await machines.etcd.stop()
-            assert not await cluster.is_current_coordinator(entry.leader_epoch)
+            assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch)
             await machines.etcd.start()
 
     run(scenario)

@@ -330,16 +330,16 @@ def test_what_there_is_not_is_asked_for_once_and_given_up(late: Late, monkeypatc
     async def scenario(directories: Directories) -> None:
         other, client = directories.topics[2], directories.nodes.running[2][0]
         calls = client.calls
-        await other.hear_of(["none", "no/name", ".."], [bytes(15) + b"\1"])
+        assert await other.hear_of(["none", "no/name", ".."], [bytes(15) + b"\1"])
         assert client.calls == calls + 2  # nothing is asked for what cannot be a topic's name
         monkeypatch.setattr(topics, "_HEARS_S", 0.05)
         late.stop(directories, 2)
         await directories.topics[1].create("orders", 1, {})
-        await other.hear_of(["orders"], [])
+        assert not await other.hear_of(["orders"], [])
         assert not directories.logs[2].topics.has("orders")
         monkeypatch.setattr(Membership, "is_registered", False)
         calls = client.calls
-        await other.hear_of(["orders"], [])
+        assert not await other.hear_of(["orders"], [])
         assert client.calls == calls
         late.go_on()
 

@@ -285,3 +285,30 @@ def test_a_source_waits_until_a_new_leader_knows_the_end(
         assert waiting.wait(DEADLINE_S)
         elected.hear_of_the_replica()
         assert planned.result(DEADLINE_S)["t"] == {"0": 4}
+
+
+@pytest.mark.parametrize("is_current", [True, False])
+def test_only_who_leads_by_the_stores_word_says_that_records_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_current: bool
+) -> None:
+    """A leader that was replaced, and has not heard of it, lacks what others have."""
+    refused = ErrorCode.OFFSET_OUT_OF_RANGE if is_current else ErrorCode.NOT_LEADER
+    with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
+        (tp,) = client.create_topic()
+        client.producer().produce(tp, values_batch(tp, 3))
+        deleted = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, before_offset=1)
+        client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[deleted]))
+
+        async def is_current_leader(_tp: TopicIdPartition, _epoch: int) -> bool:
+            return is_current
+
+        monkeypatch.setattr(running.daemon.broker.cluster, "is_current_leader", is_current_leader)
+        fetcher = client.fetcher()
+        for offset, code in ((0, ErrorCode.OFFSET_OUT_OF_RANGE), (4, refused)):  # what is below the log start is gone for all
+            assert ErrorCode(fetcher.fetch({tp: offset})[0].results[0].error.code) is code
+        asked = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, spec=offsets_pb2.OFFSET_SPEC_LATEST)
+        asked.position.offset, asked.position.leader_epoch_id = 2, 7
+        (result,) = client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[asked])).results
+        assert result.HasField("truncation") == is_current
+        assert result.HasField("error") != is_current
+        assert is_current or ErrorCode(result.error.code) is ErrorCode.NOT_LEADER

@@ -439,3 +439,45 @@ def test_topics_are_described_without_the_partitions_that_nobody_leads(cluster: 
     assert isinstance(topic, TopicDescription)
     assert [one.HasField("error") for one in topic.partitions] == [False, True, True]
     assert topic.partitions[0].high_watermark == 5
+
+
+# --- nodes that have not heard of everything
+
+
+def test_a_node_that_is_cut_off_is_believed_only_if_all_are(cluster: FakeCluster) -> None:
+    old, new = cluster.create("t")[:1], cluster.create("t")
+    first, second, _ = cluster.nodes
+    first.told, first.is_cut_off = {"t": old}, True
+    with client_of(cluster.servers) as client:
+        assert client.metadata(["t"]).topic("t").topic_id == new[0].tp.topic_id
+        assert client.metadata_by_id([new[0].tp.topic_id]).topics.keys() == {"t"}
+        for node in cluster.nodes:
+            node.is_cut_off = True
+        second.told = {"t": new[:2]}
+        client.metadata(["t"])
+        assert [node.calls["Metadata"] > 0 for node in cluster.nodes] == [True] * 3
+    with client_of(f"127.0.0.1:{first.port}") as client:
+        first.nodes = [first]
+        assert client.metadata(["t"]).topic("t").topic_id == old[0].tp.topic_id, "nobody else can be asked"
+
+
+@pytest.mark.parametrize("names", [["t"], None])
+@pytest.mark.parametrize("told", ["fewer", "none", "other"])
+def test_a_node_that_tells_less_than_is_known_has_not_heard_of_it(cluster: FakeCluster, names: list[str] | None, told: str) -> None:
+    """It takes itself for connected. Partitions never go, and an id that another node has is not gone."""
+    other = cluster.create("t")
+    partitions = cluster.create("t")
+    cluster.nodes[0].told = {"u": other} if told == "none" else {"t": other if told == "other" else partitions[:2]}
+    known = {partitions[0].tp.topic_id: 3}
+    with client_of(cluster.servers) as client:
+        topic = client.metadata(names, known).topic("t")
+        assert (topic.topic_id, topic.partition_count) == (partitions[0].tp.topic_id, 3)
+    for node in cluster.nodes:
+        node.told = {"t": partitions[:2]}
+    with client_of(cluster.servers, api_timeout_ms=200) as client, pytest.raises(NotReadyError, match="of all of topic 't' yet"):
+        client.metadata(names, known)
+    cluster.nodes[0].topics["t"] = other
+    for node in cluster.nodes:
+        node.told = {}
+    with client_of(cluster.servers) as client:
+        assert client.metadata(names, known).topic("t").topic_id == other[0].tp.topic_id, "it was deleted and created anew"

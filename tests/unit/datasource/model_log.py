@@ -76,7 +76,7 @@ class ModelClient:
         """In place of lease_client."""
         yield self
 
-    def metadata(self, _topics: Sequence[str] | None = None) -> Metadata:
+    def metadata(self, _topics: Sequence[str] | None = None, _known: object = None) -> Metadata:
         """One topic."""
         return Metadata({}, {TOPIC: TopicInfo(TOPIC_ID, (0,) * len(self.partitions), name=TOPIC)})
 
