@@ -685,6 +685,11 @@ _DOCTOR = Command(
                 ),
             )
         ),
+        repeated(
+            "--only-copy",
+            "PARTITION",
+            "in a cluster, with a repair: no other copy of this partition, such as events-0, is left; all others stay as they are",
+        ),
         option(
             "--decide",
             None,

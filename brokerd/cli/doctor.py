@@ -24,6 +24,9 @@ def run(args: argparse.Namespace) -> int:
         raise usage_error(args, "--decide excludes all other options but --member: use it last, after a repair")
     if args.member and not args.decide:
         raise usage_error(args, "--member needs --decide")
+    repairs_copies = args.rebuild_checkpoint or args.accept_damaged or args.give_up_damaged or args.take_out
+    if args.only_copy and not repairs_copies:
+        raise usage_error(args, "--only-copy needs --accept-damaged, --give-up-damaged, --take-out or --rebuild-checkpoint")
     if args.name and not args.rebuild_lost:
         raise usage_error(args, "--name needs --rebuild-lost")
     try:
@@ -43,16 +46,16 @@ def _findings(args: argparse.Namespace) -> list[Finding]:
     if args.decide:
         return doctor.decide_members(args.directory, args.member, is_committed=args.decide == "commit")
     if args.take_out:
-        return doctor.take_out(args.directory, *_place(args))
+        return doctor.take_out(args.directory, *_place(args), args.only_copy)
     if args.rebuild_lost:
         names = {topic_id.lower(): name for topic_id, name in pairs(args, "--name", args.name)}
         return rebuild_lost(args.directory, names)
     if args.rebuild_checkpoint:
-        return doctor.rebuild_checkpoint(args.directory)
+        return doctor.rebuild_checkpoint(args.directory, args.only_copy)
     if args.accept_damaged:
-        return doctor.accept_damaged(args.directory)
+        return doctor.accept_damaged(args.directory, args.only_copy)
     if args.give_up_damaged:
-        return doctor.give_up_damaged(args.directory)
+        return doctor.give_up_damaged(args.directory, args.only_copy)
     return doctor.check_data_dir(args.directory, decodes_records=args.decode)
 
 

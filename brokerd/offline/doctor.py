@@ -3,6 +3,9 @@
 `check_data_dir` changes nothing. The repairs are those that need an operator's decision; the next start does the rest. They rebuild
 the checkpoint, accept damage as lost (a hole), give up damage with everything after it, take out a batch that cannot be decoded, or
 decide the outcome of members whose markers are lost. rebuild.py rebuilds the directory's other files.
+
+In a cluster, a repaired copy passes for whole: it stays in the in-sync set, and if it is elected, what other copies have is lost.
+So only those partitions are repaired of which the operator says that no other copy is left (`only_copies`).
 """
 
 from __future__ import annotations
@@ -28,10 +31,11 @@ from brokerd.offline.lost_markers import (
     findings_of,
     problem_of_log,
 )
-from brokerd.offline.partition_check import OUTDATED, Finding, PartitionCheck, Severity
+from brokerd.offline.partition_check import OUTDATED, Finding, PartitionCheck, Severity, decoding_problem
 from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed
+from brokerd.record.schema import payload_crc
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.holes import Hole, read_holes, write_holes
 from brokerd.storage.names import (
@@ -96,6 +100,26 @@ class _Directory:
 
     def _read_node_epoch(self) -> None:
         self._node_epoch = read_node_epoch(self.files)
+
+    def check_only_copies(self, names: Collection[str], only_copies: Collection[str]) -> None:
+        """Checks that these partitions may be repaired. Raises DataDirectoryError if they may have other copies, or if one of
+        `only_copies` is none of them.
+        """
+        if only_copies and self.meta is not None and not self.meta.cluster_name:
+            raise DataDirectoryError("this is the directory of a node alone, without other copies: leave --only-copy out")
+        others = sorted(set(only_copies) - set(names))
+        if others:
+            raise DataDirectoryError(f"--only-copy: there is no partition '{others[0]}' to repair here, and nothing was changed")
+        if names and not only_copies and self.meta is not None and self.meta.cluster_name:
+            first, *more = sorted(names)
+            what = f"{first} and {len(more)} more" if more else first
+            raise DataDirectoryError(
+                f"this is node {self.meta.node_id} of cluster '{self.meta.cluster_name}', and other nodes may have whole copies of "
+                f"{what}: nothing was changed. A repaired copy passes for whole, and may lead without what the others have. See "
+                "`brokerd cluster status`: where another copy is in sync, take this one away with `brokerd cluster reassign` and "
+                "give it back, or start this node with an empty directory. Where no other copy is left, name the partition, as in "
+                f"`--only-copy {first}`; the others stay as they are"
+            )
 
     @property
     def has_topics(self) -> bool:
@@ -196,7 +220,7 @@ def _of_cluster(meta: Meta) -> Iterator[Finding]:
             f"this is node {meta.node_id} of cluster '{meta.cluster_name}', and other nodes may have good copies: look at `brokerd "
             "cluster status` first. Where another copy is in sync, neither repair this one nor restore it: take it away with "
             "`brokerd cluster reassign` and give it back, or start this node with an empty directory. What follows is for "
-            "partitions without another copy"
+            "partitions without another copy: name them with `--only-copy`"
         )
         yield Finding(Severity.NOTE, META, text)
 
@@ -211,8 +235,9 @@ def _of_coordinator_log(files: Files, check: PartitionCheck, *, is_unusable: boo
         yield check.finding(Severity.ERROR, "", f"{problem}: {consequence}. Restore the whole directory from a copy")
 
 
-def rebuild_checkpoint(path: str) -> list[Finding]:
-    """Rebuilds a missing or damaged checkpoint, assuming that the intact part of each log is durable. Returns notes on what it
+def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Finding]:
+    """Rebuilds a missing or damaged checkpoint, assuming that the intact part of each log is durable. In a cluster, that holds for
+    `only_copies`; all others count as damaged at their ends, where they may lack what was acknowledged. Returns notes on what it
     wrote. Raises DataDirectoryError if the checkpoint is intact.
     """
     with locked(path) as files:
@@ -221,39 +246,45 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
             raise DataDirectoryError("the checkpoint is in order; nothing to do")
         node_epoch = directory.node_epoch
         entries, findings = {}, []
-        for check in directory.checks(of_unknown_topics=True):  # whose topics may be restored later
+        checks = directory.checks(of_unknown_topics=True)  # whose topics may be restored later
+        directory.check_only_copies([check.name for check in checks], only_copies)
+        for check in checks:
             check.run()
             epoch = lost_leader_epoch(check.epochs, node_epoch)
             entries[check.tp] = CheckpointEntry(check.first_offset, check.end_offset, check.first_offset, epoch)
             text = f"it holds offsets {check.first_offset} to {check.end_offset}"
+            if only_copies and check.name not in only_copies:
+                entries[check.tp] = entries[check.tp]._replace(durable_end=check.end_offset + 1)
+                text += ", and counts as damaged behind them: take it away with `brokerd cluster reassign`, and give it back"
             findings.append(Finding(Severity.NOTE, CHECKPOINT, text, check.name, check.end_offset))
         _replace_checkpoint(files, node_epoch, entries)
         return findings
 
 
-def accept_damaged(path: str) -> list[Finding]:
+def accept_damaged(path: str, only_copies: Collection[str] = ()) -> list[Finding]:
     """Accepts each damaged range as lost: it becomes a hole, and reading it is an error. From the next start on the rest of the
-    partition is served and takes appends. Returns notes on holes, and findings on lost markers and lost files of the directory.
-    Raises DataDirectoryError.
+    partition is served and takes appends. In a cluster, repairs `only_copies` alone. Returns notes on holes, and findings on lost
+    markers and lost files of the directory. Raises DataDirectoryError.
     """
-    return _with_damaged(path, _accept)
+    return _with_damaged(path, only_copies, _accept)
 
 
-def give_up_damaged(path: str) -> list[Finding]:
+def give_up_damaged(path: str, only_copies: Collection[str] = ()) -> list[Finding]:
     """In each damaged partition, permanently gives up the first damaged batch and everything after it. Their offsets become a
     hole and are not reused. Otherwise like `accept_damaged`. May be repeated after a crash.
     """
-    return _with_damaged(path, _give_up)
+    return _with_damaged(path, only_copies, _give_up)
 
 
-def take_out(path: str, partition: str, offset: int) -> list[Finding]:
+def take_out(path: str, partition: str, offset: int, only_copies: Collection[str] = ()) -> list[Finding]:
     """Takes the batch at `offset` out of a partition (named topic-number): readers skip it from the next start on. Its bytes stay:
     its offsets are not reused, and its producer's sequence numbers still count. In the coordinator's log, which is no use without
-    it, it counts as lost instead. Returns a note. Raises DataDirectoryError, and changes nothing, if there is no such batch, or if
-    it is the coordinator's and intact. Idempotent.
+    it, it counts as lost instead. Returns a note. Raises DataDirectoryError, and changes nothing, if there is no such batch, if it
+    is the coordinator's and intact, or if another node of the cluster may have it whole. Idempotent.
     """
     with locked(path) as files:
-        check = next((check for check in _Directory(files).durable_checks() if check.name == partition), None)
+        directory = _Directory(files)
+        check = next((check for check in directory.durable_checks() if check.name == partition), None)
         if check is None:
             raise DataDirectoryError(f"there is no partition '{partition}': give it as TOPIC-NUMBER, such as events-0")
         durable_end = check.entry.durable_end
@@ -268,8 +299,13 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
             raise DataDirectoryError(f"{partition} has no whole batch at offset {offset}: for damage use `--accept-damaged`")
         file, position, header = found
         is_own = is_coordinator_log(check.tp)
-        if is_own and problem_of(RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))) is None:
+        batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
+        problem = problem_of(batch) if is_own else decoding_problem(batch)
+        if is_own and problem is None:
             raise DataDirectoryError(f"the batch of {partition} at offset {offset} is intact: without it commits could be lost")
+        is_changed = payload_crc(batch.payload) != header.payload_crc  # else readers can decode it from no other copy either
+        if only_copies or problem is None or is_changed:
+            directory.check_only_copies([partition], only_copies)
         check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
         _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=not is_own)])
         what = "count as lost" if is_own else "are taken out: readers skip them"
@@ -277,7 +313,9 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
         return [check.finding(Severity.NOTE, HOLES, text, header.base_offset)]
 
 
-def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
+def _with_damaged(
+    path: str, only_copies: Collection[str], repair: Callable[[Files, PartitionCheck], list[Finding]]
+) -> list[Finding]:
     with locked(path) as files:
         directory = _Directory(files)
         checks = directory.durable_checks()
@@ -286,8 +324,9 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
             check.run()
             if check.is_outdated and check.damaged:
                 raise DataDirectoryError(f"{check.name} is not repaired, nor is any other partition: {OUTDATED}")
+        directory.check_only_copies([check.name for check in checks if check.damaged], only_copies)
         for check in checks:
-            if check.damaged:
+            if check.damaged and (not only_copies or check.name in only_copies):
                 findings.extend(repair(files, check))
         if findings:
             # Last, since it drops the clean mark, which alone may have had the latest durable ends.

@@ -209,7 +209,7 @@ class PartitionCheck:
         if not is_read or not (self._decodes_records or is_own):
             return
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
-        problem = problem_of(batch) if is_own else _decoding_problem(batch)
+        problem = problem_of(batch) if is_own else decoding_problem(batch)
         if problem is not None:
             text = f"readers cannot decode the batch ({problem}): `--take-out {self.name}@{header.base_offset}` takes it out"
             self._add(Severity.ERROR, offset_file(segment.base_offset, LOG_SUFFIX), text, header.base_offset)
@@ -319,7 +319,8 @@ def _are_same(known: ProducerStateEntry, replayed: ProducerStateEntry | None) ->
     return known._replace(batches=known.batches[-count:]) == replayed._replace(batches=replayed.batches[-count:])
 
 
-def _decoding_problem(batch: RecordBatch) -> str | None:
+def decoding_problem(batch: RecordBatch) -> str | None:
+    """Why readers with default settings cannot decode a batch, or None."""
     try:
         batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=False)
     except (CorruptMessageError, UnsupportedVersionError) as error:

@@ -46,6 +46,11 @@ PLACE = (
             "brokerd doctor",
             f"--take-out takes PARTITION@OFFSET, as in events-0@1234, not 't-0@{'9' * 196}'",
         ),
+        (
+            ["doctor", "d", "--only-copy", "t-0"],
+            "brokerd doctor",
+            "--only-copy needs --accept-damaged, --give-up-damaged, --take-out or --rebuild-checkpoint",
+        ),
         (["topics", "create", "x", "-p", "many"], CREATE, "argument -p/--partitions: invalid int value: 'many'"),
         (["topics", "create", "x", "-p", "1_0"], CREATE, "argument -p/--partitions: invalid int value: '1_0'"),
         (["topics", "create", "x", "-p", "٣"], CREATE, "argument -p/--partitions: invalid int value: '٣'"),

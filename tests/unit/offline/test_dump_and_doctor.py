@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from brokerd.errors import DataDirectoryError, LogDamagedError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.dump import describe_path
-from brokerd.offline.partition_check import Severity
+from brokerd.offline.partition_check import Finding, Severity
 from brokerd.partition import producer_state
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager, payloads
@@ -195,6 +196,53 @@ def test_a_node_of_a_cluster_is_told_of_other_copies_first(data_dir: Path) -> No
     assert (first.severity, second.severity) == (Severity.NOTE, Severity.ERROR)
     assert "this is node 3 of cluster 'prod'" in first.message
     assert "`brokerd cluster reassign`" in first.message
+
+
+@pytest.fixture
+def copies(data_dir: Path) -> Path:
+    """The directory of a node of a cluster, with a topic u as well."""
+    manager, _ = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
+    for _ in range(2):
+        append(first_log(manager, "u"), b"x")
+    manager.close()
+    files = RealFiles(str(data_dir))
+    join_cluster(files, 3, "prod")
+    files.close()
+    return data_dir
+
+
+@pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
+def test_a_node_of_a_cluster_repairs_only_what_no_other_node_has(
+    copies: Path, repair: Callable[[str, Collection[str]], list[Finding]]
+) -> None:
+    """A repaired copy would stay in sync, and could lead without what the others have."""
+    for segment in copies.glob("*/00000000000000000000.log"):
+        segment.write_bytes(segment.read_bytes()[:-1] + b"!")
+    before = _tree(copies)
+    with pytest.raises(DataDirectoryError, match=r"node 3 of cluster 'prod'.* copies of t-0 and 1 more: nothing.*--only-copy t-0`"):
+        repair(str(copies), ())
+    with pytest.raises(DataDirectoryError, match="no partition 't-1' to repair"):
+        repair(str(copies), ["t-0", "t-1"])
+    assert _tree(copies) == before
+    assert {note.partition for note in repair(str(copies), ["u-0"])} == {"u-0"}
+    assert {finding.partition for finding in errors_in(copies)} == {"t-0"}
+
+
+def test_a_rebuilt_checkpoint_vouches_for_the_only_copies_alone(copies: Path) -> None:
+    """Another node may have acknowledged records that this one has lost with its tail."""
+    (copies / "checkpoint").unlink()
+    with pytest.raises(DataDirectoryError, match="other nodes may have whole copies of t-0 and 1 more"):
+        rebuild_checkpoint(str(copies))
+    assert [note.partition for note in rebuild_checkpoint(str(copies), ["u-0"]) if "counts as damaged" in note.message] == ["t-0"]
+    assert [(finding.partition, finding.offset) for finding in errors_in(copies)] == [("t-0", 30)]
+    accept_damaged(str(copies), ["t-0"])
+    assert not errors_in(copies), "also if it was the only copy"
+
+
+def test_the_only_copies_are_those_of_a_cluster(data_dir: Path) -> None:
+    _segment(data_dir, 1).unlink()
+    with pytest.raises(DataDirectoryError, match=r"a node alone.*leave --only-copy out"):
+        accept_damaged(str(data_dir), ["t-0"])
 
 
 def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:

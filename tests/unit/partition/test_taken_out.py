@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.datadir.node_state import join_cluster
 from brokerd.errors import DataDirectoryError, DuplicateSequenceError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import accept_damaged, check_data_dir, take_out
@@ -189,6 +190,19 @@ def test_what_is_not_there_cannot_be_taken_out(tmp_path: Path, partition: str, o
     with pytest.raises(DataDirectoryError, match=said):
         take_out(str(root), partition, offset)
     assert not list(root.glob("*/holes"))
+
+
+def test_in_a_cluster_nothing_is_taken_out_that_another_copy_may_have(tmp_path: Path) -> None:
+    """The poison is the same in all copies."""
+    root = tmp_path / "data"
+    _fill(root)
+    files = RealFiles(str(root))
+    join_cluster(files, 3, "prod")
+    files.close()
+    with pytest.raises(DataDirectoryError, match="copies of t-0: nothing was changed"):
+        take_out(str(root), "t-0", 0)
+    assert take_out(str(root), "t-0", POISON)
+    assert take_out(str(root), "t-0", 0, ["t-0"])
 
 
 def test_damage_cannot_be_taken_out(tmp_path: Path) -> None:
