@@ -8,9 +8,9 @@ lost, except where a cluster has them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
-from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
+from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, Entries, decode_checkpoint
 from brokerd.datadir.node_epoch import create_node_epoch, find_node_epoch
 from brokerd.datadir.node_state import CLEAN_KIND, FORMAT_VERSION, META_KIND, create_meta, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
@@ -18,6 +18,7 @@ from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, topic_name_problem
 from brokerd.offline.doctor import locked
 from brokerd.offline.partition_check import Finding, Severity
+from brokerd.partition.log_state import GIVEN_UP
 from brokerd.storage.checksummed_file import DocumentError, read_document, read_json
 from brokerd.storage.files import Files
 from brokerd.storage.names import (
@@ -81,9 +82,13 @@ def _is_lost(files: Files, read: Callable[[Files], object]) -> bool:
 
 
 def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str, str], *, is_partial: bool) -> list[Topic]:
-    """`is_partial`: other nodes may have the partitions that are not here."""
+    """`is_partial`: other nodes may have the partitions that are not here. Those in the checkpoint were here: if their logs are
+    lost, they are held as damaged, since the node would make them anew, empty, and could lead them.
+    """
     here: dict[bytes, list[int]] = {}
-    for tp in sorted(partitions):
+    known = _read_checkpoint(files)[1]
+    lost = {tp for tp, entry in known.items() if entry.recovery_point != GIVEN_UP} if is_partial else set()
+    for tp in sorted({*partitions, *lost}):
         here.setdefault(tp.topic_id, []).append(tp.partition)
     ids = here.keys() - {COORDINATOR.id}
     unknown = sorted(set(names) - {topic_id.hex() for topic_id in ids})
@@ -92,7 +97,7 @@ def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str
             f"there is no partition of a topic with id {unknown[0]}: ids are the first 32 digits of directories"
         )
     counts: dict[bytes, int] = {}
-    for tp in (*partitions, *_read_checkpoint(files)[1]):
+    for tp in (*partitions, *known):
         if tp.topic_id in ids:
             counts[tp.topic_id] = max(counts.get(tp.topic_id, 0), tp.partition + 1)
     topics = [Topic(names.get(topic_id.hex(), f"recovered-{topic_id.hex()}"), topic_id, counts[topic_id], {}) for topic_id in ids]
@@ -133,9 +138,9 @@ def _largest_epoch(files: Files) -> int:
     return node_epoch
 
 
-def _read_checkpoint(files: Files) -> tuple[int, Collection[TopicIdPartition]]:
-    """The node epoch in which the checkpoint was written, and its partitions; (-1, ()) if it is lost too."""
+def _read_checkpoint(files: Files) -> tuple[int, Entries]:
+    """The node epoch in which the checkpoint was written, and its partitions; (-1, {}) if it is lost too."""
     try:
         return decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))
     except (FileNotFoundError, DocumentError):
-        return -1, ()
+        return -1, {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from brokerd.datadir.node_state import join_cluster
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import check_data_dir
@@ -72,6 +74,20 @@ def test_one_lost_file_is_made_anew(data_dir: Path, name: str, how: str) -> None
         assert len(payloads(first_log(manager, topic))) == 60
     assert (manager.node_epoch > EPOCH_MARGIN) == (name == "node-epoch")
     manager.close()
+
+
+def test_a_lost_log_of_a_node_of_a_cluster_is_not_made_anew(data_dir: Path) -> None:
+    """An empty one would count as in sync, and could lead."""
+    manager = _open(data_dir)
+    lost = first_log(manager, "u").tp
+    manager.close()
+    files = RealFiles(str(data_dir))
+    join_cluster(files, 3, "prod")
+    files.close()
+    shutil.rmtree(data_dir / lost.directory_name)
+    (data_dir / "topics").unlink()
+    rebuild_lost(str(data_dir), {lost.topic_id.hex(): "u"})
+    assert {(finding.partition, finding.offset) for finding in errors_in(data_dir)} == {("u-0", 0)}
 
 
 def test_all_lost_at_once_and_names_given_back(data_dir: Path) -> None:
