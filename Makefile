@@ -87,8 +87,9 @@ LOWEST_TESTS := $(addprefix tests/unit/,client coordinator datasource partition 
 test-lowest: $(LOWEST)/.ready links  ## the daemon over the wire, codecs and files, with the lowest versions that pyproject.toml allows
 	PYTHONPATH="$(CURDIR)" PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python $(PYTEST) $(LOWEST_TESTS) $(PYTEST_ARGS)
 
-chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
+chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut; NODES=3: three nodes, three copies
+	$(if $(filter-out 1 3,$(NODES))$(word 2,$(NODES)),$(error NODES is $(NODES), but must be 1, or 3: a cluster with three copies))
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.$(if $(filter 3,$(NODES)),cluster --factor 3,run) --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
 
 chaos-cluster: setup  ## three real nodes under load, killed, suspended and cut off, their history judged; SECONDS=600 SEED=n KINDS=kill,outage FACTOR=3
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.cluster --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(FACTOR),--factor $(FACTOR))
