@@ -11,8 +11,8 @@ from brokerd.config import kafka_names
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ConsumerConfig, ProducerConfig
 from brokerd.config.settings import from_mapping, settings_of
-from brokerd.config.topic import TopicConfig
-from brokerd.errors import ConfigError
+from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.errors import ConfigError, InvalidConfigError
 
 KNOWN = {name for config in (BrokerConfig, ProducerConfig, ConsumerConfig, TopicConfig) for name in settings_of(config)}
 HINTS = {**kafka_names._HINTS, **kafka_names._FAMILIES}
@@ -52,6 +52,12 @@ def test_a_consumer_does_not_guess_at_settings_of_kafka(name: str, hint: str) ->
         Consumer({name: "1"})
 
 
+def test_a_topic_has_no_lag_of_its_own() -> None:
+    name, hint = "replica.lag.time.max.ms", "it is a setting of the broker, as in Kafka, and holds for all topics$"
+    with pytest.raises(InvalidConfigError, match=rf"^unknown setting '{name}' \(topic setting\): {hint}"):
+        topic_config({name: "5000"}, {})
+
+
 def test_a_producer_names_what_stands_for_a_setting_of_librdkafka() -> None:
     with pytest.raises(ConfigError, match=r"^unknown setting 'Queue\.Buffering\.Max\.Ms': here it is linger\.ms$"):
         Producer({"Queue.Buffering.Max.Ms": "5"})
@@ -59,6 +65,6 @@ def test_a_producer_names_what_stands_for_a_setting_of_librdkafka() -> None:
 
 def test_what_is_advised_exists_and_what_is_foreign_does_not() -> None:
     for name, hint in HINTS.items():
-        assert name not in KNOWN
+        assert name not in KNOWN or "a setting of the broker" in hint
         for advised in re.findall(r"here (?:it is )?([a-z]+(?:\.[a-z.]+)+)", hint):
             assert advised in KNOWN, f"{name}: {hint}"
