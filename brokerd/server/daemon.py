@@ -211,7 +211,7 @@ class Daemon:
 
     @property
     def has_opened_nothing(self) -> bool:
-        """True while a start waits for the coordination store: the process may be ended at once."""
+        """True while a start waits for the coordination store, or for its node id: the process may be ended at once."""
         return self._cluster is not None and self._cluster.is_waiting
 
     async def _stop(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -68,6 +69,8 @@ _TOKEN_BYTES = 24
 _STORE_AWAY_S = 5.0  # after five seconds of attempts
 _PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
 _LOG_TIME_S = 2.0  # for another node to tell it
+_POLL_S = 1.0  # between two looks at a registration that is to end
+_EXPIRY_S = 2  # that etcd takes to end a lease
 _CURRENT_S = 0.5  # for the store to say who leads
 _ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
 
@@ -92,7 +95,7 @@ class ClusterNode:
         read."""
         self._config = config
         self._waits = waits
-        self.is_waiting = False  # for the store, having opened nothing yet
+        self.is_waiting = False  # for the store or for its id, having opened nothing yet
         self._keys = Keys(config.cluster_name)
         self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
@@ -114,9 +117,10 @@ class ClusterNode:
             check_cluster(meta, ClusterIdentity(name, ""))  # raises: it is of a node alone
         await known_level(self._client, self._keys)
         self._is_new = meta is None
-        found = await self._client.get(self._keys.node(self._config.node_id)) if self._is_new else None
-        if found is not None:  # refused before the directory is this node's
-            check_own(found, self._config.node_id, "", self._lease_s)
+        if self._is_new:  # else a registration may be of this directory's last life
+            self.is_waiting = True
+            await self._await_own_id()
+            self.is_waiting = False
         return await cluster_identity(self._client, self._keys, name, is_new=self._is_new)
 
     @property
@@ -137,6 +141,28 @@ class ClusterNode:
                 logger.warning("%s: waiting for it, as long as it takes (coordination.servers is %s)", error, servers)
                 await asyncio.sleep(_STORE_AWAY_S)
         self.is_waiting = False
+
+    async def _await_own_id(self) -> None:
+        """Returns once nobody is registered under this node's id, before the directory is this node's. If the node that is does not
+        answer, it has probably ended, and this one replaces it: its registration ends with its lease. Raises CoordinationError.
+        """
+        node_id = self._config.node_id
+        key = self._keys.node(node_id)
+        for attempt in itertools.count():
+            found = await self._client.get(key)
+            if found is None:
+                return
+            image = ClusterImage(self._keys)
+            image.put(found.key, found.value, create_revision=found.create_revision, mod_revision=found.mod_revision)
+            other = image.nodes.get(node_id)
+            is_over = not self._waits or attempt > self._lease_s + _EXPIRY_S
+            if is_over or other is None or (attempt == 0 and await self._log_time_of(other) is not None):
+                check_own(found, node_id, "", self._lease_s)
+                return
+            if attempt == 0:
+                address = address_of(other.registration.host, other.registration.port)
+                logger.warning("node %d is registered at %s, and does not answer: waiting for that to end", node_id, address)
+            await asyncio.sleep(_POLL_S)
 
     async def join(
         self,
@@ -204,19 +230,19 @@ class ClusterNode:
         for item in (await self._client.read(prefix)).items:
             image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
 
-        async def ask(node: Node) -> pb.LogTimeResponse | None:
-            try:
-                async with asyncio.timeout(_LOG_TIME_S):
-                    return await self._calls.call(node, pb.LogTimeRequest(), pb.LogTimeResponse)
-            except (TimeoutError, WireError) as error:
-                logger.debug("node %d does not tell its log time: %s", node.id, error)
-                return None
-
         others = [node for node_id, node in sorted(image.nodes.items()) if node_id != self.node_id]
-        for answered in await asyncio.gather(*map(ask, others)):
+        for answered in await asyncio.gather(*map(self._log_time_of, others)):
             if answered is not None:
                 time.take_over(answered.log_time_ms, Owed(answered.owed_ms, answered.rate))
                 return
+
+    async def _log_time_of(self, node: Node) -> pb.LogTimeResponse | None:
+        try:
+            async with asyncio.timeout(_LOG_TIME_S):
+                return await self._calls.call(node, pb.LogTimeRequest(), pb.LogTimeResponse)
+        except (TimeoutError, WireError) as error:
+            logger.debug("node %d does not tell its log time: %s", node.id, error)
+            return None
 
     async def reload(self) -> None:
         """Reloads the certificates for calls to other nodes and to the store, which use them for new connections, and tells the

@@ -17,6 +17,7 @@ from brokerd.client.broker_client import BrokerClient
 from brokerd.client.topics import alter_topic_configs, create_partitions, create_topic, delete_topics, describe_cluster
 from brokerd.client.transactions import init_producer_id
 from brokerd.clock import Clock, SystemClock
+from brokerd.cluster.keys import Keys, Registration, encode
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
@@ -63,7 +64,7 @@ class Machines(NamedTuple):
         finally:
             await daemon.stop()
 
-    def config(self, node_id: int, **settings: str) -> BrokerConfig:
+    def config(self, node_id: int, **settings: str | int) -> BrokerConfig:
         """A node's settings."""
         given = {"cluster_name": "prod", "coordination_servers": f"etcd://{self.etcd.address}", **settings}
         return BrokerConfig(port=0, node_id=node_id, data_dir=f"node-{node_id}", **given)  # type: ignore[arg-type]
@@ -461,6 +462,37 @@ def test_a_start_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch,
         machines.etcd.refuses = "permission denied"
         with pytest.raises(CoordinationError, match="refused the request"):
             await Daemon(machines.config(1), files=machines.disks[1]).start()
+
+    run(scenario)
+
+
+def test_a_node_that_replaces_another_waits_for_its_registration_to_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node_module, "_POLL_S", 0.01)
+    waiting = "node 1 is registered at 127.0.0.1:9, and does not answer: waiting for that to end"
+    refused = r"node id \d is in use by .*, with another data directory"
+
+    async def scenario(machines: Machines) -> None:
+        client, key = CoordinationClient([machines.etcd.address], SystemClock()), Keys("prod").node(1)
+        ended = {key: encode(Registration("127.0.0.1", 9, "lost"))}
+        await client.transact({}, ended)
+        with pytest.raises(CoordinationError, match=refused):
+            await Daemon(machines.config(1), files=MemoryFiles()).start()
+        assert caplog.text.count(waiting) == 1
+
+        replacing = Daemon(machines.config(1, broker_session_timeout_ms=60_000), files=MemoryFiles())
+        starting = asyncio.create_task(replacing.start())
+        await becomes(lambda: caplog.text.count(waiting), 2)
+        assert not starting.done()
+        await client.transact({}, {}, [key])
+        await starting
+        await replacing.stop()
+        async with machines.node(3):
+            with pytest.raises(CoordinationError, match=refused):
+                await Daemon(machines.config(3), files=MemoryFiles()).start()
+        assert caplog.text.count(waiting) == 2, "one that answers is refused at once"
+        await client.close()
 
     run(scenario)
 
