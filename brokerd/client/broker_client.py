@@ -189,7 +189,8 @@ class BrokerClient:
             id_of(topic, tp.partition)
         node_id = topic.leaders[tp.partition]
         if node_id == NO_LEADER:
-            raise NotLeaderError(f"partition {tp.partition} of topic '{topic.name}' has no leader at present")
+            unknown = f"partition {tp.partition} of topic '{topic.name}' has no leader at present"
+            raise NotLeaderError(topic.problems.get(tp.partition, unknown))
         return node_id
 
     def leader_epoch(self, tp: TopicIdPartition) -> int:

@@ -57,6 +57,7 @@ class Partition:
     leader_epoch: int = 1
     elected_after: dict[str, WireError] = field(default_factory=dict)  # what a deposed leader says to a method, before an election
     log_start_offset: int = 0
+    problem: str = ""  # why it has no leader
     end_offset: int = 0
     last_stable_offset: int | None = None  # None = the end
     first_in_time: int | None = None  # what look-ups by time find; None = the end
@@ -229,7 +230,9 @@ class FakeBroker(FakeTransactions, FakeGroups):
             assert partitions is not None
             topic.topic_id = partitions[0].tp.topic_id
             for number, partition in enumerate(partitions):
-                topic.partitions.add(partition=number, leader=partition.leader, leader_epoch=partition.leader_epoch)
+                described = topic.partitions.add(partition=number, leader=partition.leader, leader_epoch=partition.leader_epoch)
+                if partition.problem:
+                    described.error.CopyFrom(to_proto(NotLeaderError(partition.problem)))
         return answer
 
     def _FindCoordinator(self, _request: metadata_pb2.FindCoordinatorRequest) -> Message:  # noqa: N802

@@ -85,6 +85,14 @@ def test_a_partition_without_a_leader_is_waited_for(broker: FakeBroker, client: 
         client.loop_thread.run(client.broker_client.leader(partition.tp))
 
 
+def test_who_waits_for_a_leader_is_told_why_there_is_none(broker: FakeBroker, client: BlockingClient) -> None:
+    partition = broker.create("t")[0]
+    partition.leader = NO_LEADER
+    partition.problem = "t-0 has no leader at present: they are on node 2, which is not alive; start it"
+    with pytest.raises(NotLeaderError, match=f"^{partition.problem}"):
+        client.loop_thread.run(client.broker_client.leader(partition.tp))
+
+
 def test_a_call_with_an_old_epoch_refreshes_its_metadata_once(broker: FakeBroker, client: BlockingClient) -> None:
     partition = broker.create("t")[0]
     client.metadata(["t"])
