@@ -26,7 +26,7 @@ from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.server.handlers.produce import Produce, handle, verify_members
 from brokerd.server.internode import METHODS
-from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
+from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer
 from brokerd.sharing import Caller
 from brokerd.wire.errors import from_proto
 from brokerd.wire.v1 import produce_pb2
@@ -97,7 +97,9 @@ class InnerNode(TransactionBroker):
         """The coordinator's, if it is here."""
         return self.broker.transactions
 
-    async def produce(self, member: MemberOpened, tp: TopicIdPartition, value: bytes, sequence: int) -> None:
+    async def produce(
+        self, member: MemberOpened, tp: TopicIdPartition, value: bytes, sequence: int, principal: Principal = ANYBODY
+    ) -> None:
         """One batch of a member, durable on return. Raises WireErrors."""
         batch = arrow_batch(
             [value],
@@ -112,8 +114,8 @@ class InnerNode(TransactionBroker):
             topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=self.logs.partitions.leader(tp).leader_epoch
         )
         request = Produce(head, [tp], [batch.data], batch.header.size)
-        await verify_members(self.broker, request)
-        authorizer = TopicAuthorizer(ANYBODY, self.broker.topics)
+        authorizer = TopicAuthorizer(principal, self.broker.topics)
+        await verify_members(self.broker, authorizer, request)
         pending = handle(self.broker, authorizer, _CALLER, request)
         assert pending is not None
         (result,) = pending.response.results

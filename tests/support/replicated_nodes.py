@@ -194,7 +194,7 @@ class TransactionalProcess(Process):
         head = produce_pb2.ProduceRequest(acks=produce.ACKS_ALL, timeout_ms=_PATIENCE_MS, partitions=[place])
         request = produce.Produce(head, [batch.tp], [record_batch.data], record_batch.data.size)
         if self.broker.members.verifies:
-            await produce.verify_members(self.broker, request)
+            await produce.verify_members(self.broker, self.authorizer, request)
         pending = produce.handle(self.broker, self.authorizer, BROKER, request)
         assert pending is not None, "acks=all is answered"
         if pending.operation is not None:

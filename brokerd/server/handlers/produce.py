@@ -248,11 +248,20 @@ def _open_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header: 
     return member
 
 
-async def verify_members(broker: BrokerParts, request: Produce) -> None:
+async def verify_members(broker: BrokerParts, authorizer: TopicAuthorizer, request: Produce) -> None:
     """Asks the coordinator about the members in a request that this node does not know. Before the request is handled, which must
-    not wait in between. Without an answer, `handle` refuses their batches."""
-    found = (decode_header(batch[:HEADER_SIZE].to_pybytes()) for batch in request.batches if batch.size >= HEADER_SIZE)
-    await broker.members.verify(header.producer_id for header in found if header.is_of_member)
+    not wait in between. Without an answer, `handle` refuses their batches. What it refuses in any case, since the topic or the
+    producer id is not the caller's, costs the coordinator nothing.
+    """
+    allowed = (
+        batch
+        for tp, batch in zip(request.partitions, request.batches, strict=True)
+        if batch.size >= HEADER_SIZE and authorizer.allows_id(Right.WRITE, tp.topic_id)
+    )
+    found = (decode_header(batch[:HEADER_SIZE].to_pybytes()) for batch in allowed)
+    await broker.members.verify(
+        header.producer_id for header in found if header.is_of_member and authorizer.owns_producer(header.producer_id)
+    )
 
 
 class ProduceHandler(StreamHandler):
@@ -325,7 +334,7 @@ class ProduceHandler(StreamHandler):
                 await broker.dirty.take(self.caller)
         if broker.members.verifies:
             with self._in_flight(len(data)):
-                await verify_members(broker, request)
+                await verify_members(broker, self.authorizer, request)
         # Checked after the last await before the append, during which a newer stream may have said hello.
         if self._is_revoked:
             return

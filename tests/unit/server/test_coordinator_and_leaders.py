@@ -19,11 +19,13 @@ from brokerd.errors import (
     NotCoordinatorError,
     NotReadyError,
     OffsetNotAvailableError,
+    TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
     TxnAbortedError,
+    UnknownProducerIdError,
     UnknownTopicIdError,
 )
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import MEMBER_BIT, TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import (
     MEMBER_STATE_OPEN,
     FreezeMembersRequest,
@@ -42,7 +44,7 @@ from brokerd.partition.log_ends import UNSETTLED
 from brokerd.server.coordinator import leaders
 from brokerd.server.coordinator.members import Members
 from brokerd.server.handlers import groups, transaction_admin, transactions
-from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, TopicAuthorizer
+from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, HeldBack, MemberOpened
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest
@@ -105,6 +107,19 @@ async def test_calls_of_another_principal_do_not_keep_the_owner_waiting(monkeypa
         for task in refused:
             with pytest.raises(TransactionalIdAuthorizationFailedError):
                 await task
+
+
+async def test_a_batch_that_is_not_its_callers_to_write_costs_the_coordinator_no_call() -> None:
+    async with cluster(ManualClock()) as running:
+        node, tp = running.nodes[1], running.tps[1]
+        made_up = MEMBER_BIT | 10_000
+        writer, reader = Principal("writer", UNLIMITED), Principal("reader", TopicRights({Right.READ: ["*"]}))
+        own = TopicAuthorizer(reader, node.broker.topics).own_producer_id(made_up)
+        with pytest.raises(UnknownProducerIdError, match="was not issued to principal 'writer'"):
+            await node.produce(MemberOpened(producer_id=made_up), tp, b"x", 0, writer)
+        with pytest.raises(TopicAuthorizationFailedError):
+            await node.produce(MemberOpened(producer_id=own), tp, b"x", 0, reader)
+        assert "VerifyMembers" not in running.calls
 
 
 async def test_a_commit_over_two_nodes() -> None:
