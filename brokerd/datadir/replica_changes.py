@@ -14,11 +14,11 @@ from brokerd.datadir.partition_directories import remove_directories, remove_log
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
 from brokerd.datadir.topic_store import TopicStore, effective_config
-from brokerd.errors import NotLeaderError
+from brokerd.errors import CorruptMessageError, NotLeaderError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import InSync
 from brokerd.partition.derived_files import encode_snapshot, write_snapshot
-from brokerd.partition.following import ReplicatedPartition, truncate
+from brokerd.partition.following import STAMPED_MAX, ReplicatedPartition, truncate
 from brokerd.partition.log_state import GIVEN_UP, NEW_PARTITION, CheckpointEntry, Snapshot
 from brokerd.partition.recovery import Recovered
 from brokerd.steps import Job, Steps
@@ -71,13 +71,15 @@ class ReplicaChanges:
     def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
         """Replaces the copy of a follower that is not in sync by an empty log that begins at the snapshot. After a crash the next
         start has the old log, an empty one at offset 0 or the new one; so does an OSError leave it, after which the copy can begin
-        anew again. Raises OSError; NotLeaderError as `cut` does.
+        anew again. Raises OSError; NotLeaderError as `cut` does; CorruptMessageError if it would begin where nothing can follow.
         """
         topic, partition = self._topics.any_by_id(tp.topic_id), self._partitions.replica(tp)
         if topic is None or partition is None:
             raise NotLeaderError(f"partition {tp} is not on this node any more")
         self._opening.check_writable()
         partition.check_follows(leader_epoch)
+        if snapshot.offset > STAMPED_MAX:
+            raise CorruptMessageError(f"{partition.name}: a log that begins at offset {snapshot.offset} is beyond {STAMPED_MAX}")
         yield from self._give_up([tp])
         empty = NEW_PARTITION._replace(leader_epoch=leader_epoch)
         directory, offset = tp.directory_name, snapshot.offset

@@ -32,6 +32,9 @@ from brokerd.storage.files import File, write_all
 from brokerd.storage.segment import Segment
 from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
 
+# Of offsets and times that a leader may stamp. Near 2^63 a log end, or the time of an append, would not fit into the directory's
+# files: no checkpoint could be written, of any partition. Clients' batches do not get a log there: they cover too few offsets each.
+STAMPED_MAX = 2**62
 _WIPE_BYTES = 1_048_576
 _PAYLOAD_CHANGED = "payload_crc does not match"
 
@@ -66,14 +69,19 @@ class ReplicatedCore(PartitionCore):
     def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
         """Places a batch stamped by the leader. `marker`: its content if it is a control batch.
 
-        Raises CorruptMessageError if it does not continue this log; NotLeaderError unless this replica is a follower; the errors of
-        LogHealth.check_writable if the log has stopped.
+        Raises CorruptMessageError if it does not continue this log, or is beyond STAMPED_MAX; NotLeaderError unless this replica is
+        a follower; the errors of LogHealth.check_writable if the log has stopped.
         """
         self._check_takes_appends(Role.FOLLOWER)
         end = self.ends.log_end_offset
         if header.base_offset != end:
             raise CorruptMessageError(
                 f"{self.name}: a batch at offset {header.base_offset} does not continue a log that ends at {end}"
+            )
+        if max(header.next_offset, abs(header.append_timestamp)) > STAMPED_MAX:
+            raise CorruptMessageError(
+                f"{self.name}: a batch that ends at offset {header.next_offset}, appended at {header.append_timestamp} ms, "
+                f"is beyond {STAMPED_MAX}"
             )
         if not self.epochs.latest <= header.leader_epoch <= self.leader_epoch:
             raise CorruptMessageError(

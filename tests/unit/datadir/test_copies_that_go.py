@@ -16,16 +16,19 @@ import pytest
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.datadir.topic_store import Topic
+from brokerd.errors import CorruptMessageError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.offline import doctor
 from brokerd.offline.partition_check import Severity
 from brokerd.partition.core import InSync, Role
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
-from brokerd.record.batch import walk_batches
+from brokerd.partition.log_state import Snapshot
+from brokerd.record.batch import RecordBatch, walk_batches
+from brokerd.record.header import decode_header, stamp
 from brokerd.steps import Steps
 from brokerd.storage.names import CHECKPOINT, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
-from tests.support.build import append
+from tests.support.build import append, raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 from tests.support.log_manager import LogManager
@@ -298,6 +301,26 @@ def test_a_snapshot_that_cannot_be_read_does_not_keep_a_copy_from_being_cut() ->
     run_here(manager.replicas.follow({TP: 4}))
     assert not run_here(manager.replicas.cut({copy_of(manager): OLD_END}, 4))
     assert copy_of(manager).producers.entries[PRODUCER.producer_id].last_sequence == OLD_END - 1
+
+
+def test_a_copy_takes_no_offsets_that_its_directory_could_not_write_down() -> None:
+    """Every checkpoint would fail, and the next start: for all partitions of the directory."""
+    files = MemoryFiles()
+    manager = led(files, OLD_END)
+    run_here(manager.replicas.follow({TP: 4}))
+    seed = copy_of(manager).crc_seed
+    for offset in (2**62 + 1, 2**63 - 1):
+        with pytest.raises(CorruptMessageError, match=f"begins at offset {offset} is beyond"):
+            run_here(manager.replicas.begin_anew(TP, Snapshot(seed, offset, (), {}), 4))
+    assert copy_of(manager).ends.log_end_offset == OLD_END
+    run_here(manager.replicas.begin_anew(TP, Snapshot(seed, 2**62 - 1, (), {}), 4))
+    batch = raw_batch(b"x" * 32, count=2)
+    header = stamp(
+        batch.header_bytes, base_offset=2**62 - 1, append_timestamp=1, leader_epoch=4, is_log_append_time=False, seed=seed
+    )
+    data = pa.py_buffer(header + batch.payload.to_pybytes())
+    with pytest.raises(CorruptMessageError, match=f"ends at offset {2**62 + 1}, "):
+        copy_of(manager).append_as_follower(RecordBatch(decode_header(header), data))
 
 
 @pytest.mark.parametrize("is_disk_gone", [False, True])

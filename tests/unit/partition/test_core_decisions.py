@@ -69,6 +69,9 @@ def test_a_follower_takes_what_continues_its_log_and_no_epoch_out_of_order() -> 
     for epoch in (2, 4):
         with pytest.raises(CorruptMessageError, match=f"a batch of leader epoch {epoch} "):
             core.append_as_follower(header(base_offset=2, leader_epoch=epoch))
+    for time_ms in (2**62 + 1, -(2**63)):
+        with pytest.raises(CorruptMessageError, match=f"appended at {time_ms} ms, is beyond "):
+            core.append_as_follower(header(base_offset=2, leader_epoch=3)._replace(append_timestamp=time_ms))
     assert [(entry.epoch, entry.start_offset) for entry in core.epochs.entries] == [(1, 0), (3, 1)]
 
 
