@@ -42,6 +42,7 @@ from tests.support.clock import ManualClock
 from tests.support.cluster_directories import Directories, becomes, with_nodes
 from tests.support.cluster_nodes import cancelled, until
 from tests.support.logged import messages_of
+from tests.support.loop import one_turn
 
 
 @pytest.fixture(autouse=True)
@@ -292,7 +293,7 @@ def test_a_node_is_asked_for_a_topic_that_it_has_not_heard_of(late: Late) -> Non
                 topics_pb2.DescribeTopicsRequest(names=["orders"]),
             )
         ]
-        await asyncio.sleep(0)
+        await one_turn()
         assert not directories.logs[2].topics.has("orders")
         late.go_on()
         for response in await asyncio.gather(*asked):
