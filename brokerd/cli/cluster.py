@@ -1,4 +1,4 @@
-"""`brokerd cluster`: prints the nodes of a cluster, and the leaders and replicas of its partitions; moves partitions."""
+"""`brokerd cluster`: prints the nodes of a cluster, and the leaders and replicas of partitions; moves both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.config.settings import INT32_MAX, is_number
 from brokerd.errors import ClientError, InvalidRequestError, UnknownTopicOrPartitionError, WireError, counted, some_of
-from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, address_of
+from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, address_of, nodes_text
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
 from brokerd.wire.v1.topics_pb2 import DrainNodeResponse, NamedPartition
 
@@ -376,6 +376,39 @@ def _drain_lines(args: argparse.Namespace, begun: int, done: DrainNodeResponse) 
         yield f"  and {done.more_staying} more"
     for one in done.waiting:
         yield f"  {one.name}-{one.partition} waits: {one.reason}"
+
+
+def elect_unclean(args: argparse.Namespace) -> None:
+    """Lets a copy lead that is not in sync, if none is alive that is. Raises BrokerdError."""
+    with connect_to_change(args) as client:
+        replicas = _partition_now(args, client).replicas
+        copies = client.elect_unclean_leader(args.topic, args.partition, validate_only=args.dry_run)
+    leader, name = copies[0], f"{args.topic}-{args.partition}"
+    missing = sorted(set(replicas).difference(copy.node_id for copy in copies))
+    document = {
+        "topic": args.topic,
+        "partition": args.partition,
+        "leader": leader.node_id,
+        "log_end_offset": leader.log_end_offset,
+        "copies": [
+            {
+                "node_id": copy.node_id,
+                "leader_epoch": known(copy.leader_epoch),
+                "log_end_offset": copy.log_end_offset,
+                "is_damaged": copy.has_stopped,
+            }
+            for copy in copies
+        ],
+        "missing": missing,
+        "is_done": not args.dry_run,
+    }
+    rows = [(copy.node_id, dashed(copy.leader_epoch), copy.log_end_offset, "yes" if copy.has_stopped else NONE) for copy in copies]
+    led, lost = ("would be led", "would be lost") if args.dry_run else ("is led", "is lost")
+    lines = [f"{name} {led} by node {leader.node_id}", table(("NODE", "EPOCH", "END", "DAMAGED"), rows, indent="  ")]
+    if missing:
+        lines.append(f"  no copy on {nodes_text(missing)}, or no answer from there")
+    lines.append(f"this copy ends at offset {leader.log_end_offset}: what was acknowledged and is not in it {lost}")
+    show(args, document, lines)
 
 
 def _check_timeout(args: argparse.Namespace) -> None:

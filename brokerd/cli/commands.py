@@ -606,6 +606,28 @@ the exit code is 1.
 """,
         ),
         Command(
+            name="elect-unclean",
+            summary="let an older copy lead a partition whose copies in sync are lost for good",
+            run="cluster.elect_unclean",
+            arguments=(
+                *_PARTITION,
+                flag("--dry-run", "print which copy would lead, and change nothing"),
+                *_PRINTED,
+            ),
+            description="What was acknowledged and is not in that copy is lost. Refused while a copy in sync is alive.",
+            epilog="""\
+Start the nodes in ISR with their directories, if you can: then nothing is lost. If their disks are gone, start all others that have
+a copy, and look at them with --dry-run: EPOCH is the leader epoch of the last record, END where the log ends. Of the copies alive,
+the one with the highest epoch leads, and of several such the longest; a damaged one only if the others are empty. A former copy
+that comes back and has more stays out of sync, with its records on disk. Needs every right on every topic.
+
+examples:
+  brokerd cluster elect-unclean events 0 --dry-run
+  brokerd cluster elect-unclean events 0
+  brokerd cluster elect-unclean __coordinator 0
+""",
+        ),
+        Command(
             name="drain",
             summary="move everything that a node has to other nodes",
             run="cluster.drain",

@@ -306,6 +306,7 @@ class BlockingClient:
     alter_topic_configs = _blocking(topics.alter_topic_configs)
     reassign_partition = _blocking(topics.reassign_partition)
     drain_node = _blocking(topics.drain_node)
+    elect_unclean_leader = _blocking(topics.elect_unclean_leader)
 
     delete_records = _blocking(offsets.delete_records)
     list_offsets = _blocking(offsets.list_offsets)

@@ -203,6 +203,15 @@ async def reassign_partition(
     await client.retried(attempt)
 
 
+async def elect_unclean_leader(
+    client: BrokerClient, name: str, partition: int, *, validate_only: bool = False
+) -> Sequence[pb.CopyEnd]:
+    """Lets a copy lead that is not in sync, since none is alive that is: what it lacks is lost. Returns the copies that are alive;
+    the first of them leads. `validate_only`: changes nothing, and returns the same. Raises the broker's error."""
+    request = pb.ElectUncleanLeaderRequest(name=name, partition=partition, validate_only=validate_only)
+    return made_plain(await client.call(request, pb.ElectUncleanLeaderResponse)).copies
+
+
 async def drain_node(client: BrokerClient, node_id: int, *, validate_only: bool = False) -> pb.DrainNodeResponse:
     """Gives all partitions of a node to others. Call it again to see how far that is. Raises the broker's error."""
     return made_plain(await client.call(pb.DrainNodeRequest(node_id=node_id, validate_only=validate_only), pb.DrainNodeResponse))

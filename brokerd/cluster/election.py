@@ -1,5 +1,5 @@
-"""Who holds the partitions of a new topic, and who leads a partition when nodes come and go: Kafka's controller without its unclean
-election.
+"""Who holds the partitions of a new topic, and who leads a partition when nodes come and go: Kafka's controller, with unclean
+elections by an operator's command alone.
 
 Each node gets its share of replicas, and of leaders. A partition's replicas go to the nodes with the fewest, each to a rack that
 has none of them yet while there is one: a rack that fails takes one copy. A node whose disk refuses appends comes last. The one of
@@ -10,13 +10,15 @@ one is the first replica, in order of preference, that is in sync and alive *wit
 came back with an empty disk lacks what was acknowledged. One whose disk refuses appends leads only if the others' do, too. If there
 is none, the partition has no leader and waits.
 
+If the copies in sync are lost for good, an operator may let another one lead (`elected_unclean`).
+
 Each election raises the leader epoch by one, also one without a winner, so that clients and nodes tell the newer news.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from brokerd.cluster.image import ClusterImage, Node
 from brokerd.cluster.keys import ANY_DIRECTORY, InSyncReplica, PartitionEntry
@@ -105,6 +107,27 @@ def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | 
     )
 
 
+def elected_unclean(entry: PartitionEntry, winner: Node) -> PartitionEntry:
+    """The entry led by a node that is not in sync, which is alone in sync from then on. For partitions of which no copy in sync is
+    alive: what the winner lacks of what was acknowledged is lost. Those that were in sync may come back with records that no other
+    has: they are not cut, and a move that would remove them ends.
+    """
+    copy = replica_of(winner)
+
+    def and_former(known: Iterable[InSyncReplica]) -> tuple[InSyncReplica, ...]:
+        return tuple(one for one in dict.fromkeys((*known, *entry.isr)) if one != copy)
+
+    return entry._replace(
+        isr=(copy,),
+        out_of_sync=and_former(entry.out_of_sync),
+        leader=winner.id,
+        leader_node_epoch=winner.epoch,
+        leader_epoch=entry.leader_epoch + 1,
+        target=(),
+        superseded=and_former(entry.superseded),
+    )
+
+
 def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:
     node = nodes.get(replica.node_id)
     return node is not None and replica_of(node) == replica
@@ -126,6 +149,9 @@ def no_copy_alive(entry: PartitionEntry, nodes: Mapping[int, Node], *, may_delet
         text = nodes_text(former)
         where.append(f"on {text}'s former directory" if len(former) == 1 else f"on the former directories of {text}")
         remedies.append(f"put {'it' if len(former) == 1 and not gone else 'a former directory'} back")
+    # Not where a node with all records is only away: nothing is lost once it is back. And no copy that has just begun is worth it.
+    if not gone and ever_in_sync(entry).intersection(entry.replicas, nodes).difference(former):
+        remedies.append("accept the loss of what no other copy has ('brokerd cluster elect-unclean')")
     if not gone and may_delete:
         remedies.append("delete the topic")
     return f"no copy with all records is alive: they are {' and '.join(where)}; {', or '.join(remedies)}"

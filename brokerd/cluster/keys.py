@@ -89,6 +89,7 @@ class PartitionEntry(NamedTuple):
     # replica any more removes its copy.
     out_of_sync: tuple[InSyncReplica, ...] = ()
     target: tuple[int, ...] = ()  # the replicas that there shall be (reassignment.py); empty = those that there are
+    superseded: tuple[InSyncReplica, ...] = ()  # in sync when an older copy was elected: they may have what no other has
 
 
 class Tombstone(NamedTuple):
@@ -192,6 +193,7 @@ def decode_partition(data: bytes) -> PartitionEntry:
     isr = tuple(_in_sync(each, "isr") for each in fields.items("isr", REPLICAS_MAX))
     leader = fields.number("leader", NO_LEADER, NODE_ID_MAX)
     out_of_sync = tuple(_in_sync(each, "out_of_sync") for each in fields.items("out_of_sync", _OUT_OF_SYNC_MAX))
+    superseded = tuple(_in_sync(each, "superseded") for each in fields.items("superseded", _OUT_OF_SYNC_MAX))
     target = tuple(_number("target", each, 0, NODE_ID_MAX) for each in fields.items("target", REPLICAS_MAX))
     known = {replica.node_id for replica in isr}
     if len(set(replicas)) < len(replicas) or len(known) < len(isr) or len(set(target)) < len(target):
@@ -208,6 +210,7 @@ def decode_partition(data: bytes) -> PartitionEntry:
         fields.number("leader_epoch", 0, _EPOCH_MAX),
         out_of_sync,
         target,
+        superseded,
     )
 
 

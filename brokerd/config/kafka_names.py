@@ -110,7 +110,7 @@ _HINTS = {
     "offsets.topic.replication.factor": "here it is default.replication.factor",
     "transaction.state.log.replication.factor": "here it is default.replication.factor",
     "transaction.state.log.min.isr": "here it is min.insync.replicas",
-    "unclean.leader.election.enable": f"only a replica that is in sync is elected: {_REMOVE}",
+    "unclean.leader.election.enable": f"only 'brokerd cluster elect-unclean' elects a replica that is not in sync: {_REMOVE}",
     "replica.lag.time.max.ms": "it is a setting of the broker, as in Kafka, and holds for all topics",
     "log.retention.hours": "here it is log.retention.ms",
     "log.retention.minutes": "here it is log.retention.ms",

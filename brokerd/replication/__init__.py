@@ -9,7 +9,8 @@ What followers report
   the leader's log and does not end below it (KIP-101). Otherwise a divergent tail would count as a copy.
 - A report is of one directory, in one leader epoch, and nobody joins by it once its stream has ended. Otherwise an emptied disk, a
   node that stops or a leader's earlier epoch would speak for others.
-- A follower cuts what differs completely, and then appends. It never cuts below its high watermark.
+- A follower cuts what differs completely, and then appends. It never cuts below its high watermark. One that was in sync when an
+  older copy was elected, by command, cuts nothing: what it had acknowledged last may lie above the high watermark that it knows.
 - An answer, and the cut that it asks for, count only in the role and epoch in which they were asked for: a deposed leader's answer
   may come late, or wait its turn.
 

@@ -260,7 +260,9 @@ def joined(entry: PartitionEntry, replica: InSyncReplica) -> PartitionEntry:
     """The entry with one more in-sync replica. Other directories of its node are gone: their disk was replaced."""
     members = {each.node_id: each for each in entry.isr} | {replica.node_id: replica}
     isr = tuple(members[node_id] for node_id in entry.replicas if node_id in members)
-    return entry._replace(isr=isr, out_of_sync=tuple(each for each in entry.out_of_sync if each.node_id != replica.node_id))
+    out_of_sync = tuple(each for each in entry.out_of_sync if each.node_id != replica.node_id)
+    superseded = tuple(each for each in entry.superseded if each != replica)  # it has no more than the leader
+    return entry._replace(isr=isr, out_of_sync=out_of_sync, superseded=superseded)
 
 
 def left(entry: PartitionEntry, node_ids: set[int]) -> PartitionEntry:

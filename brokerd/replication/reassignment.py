@@ -45,6 +45,7 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
         isr=tuple(isr[node_id] for node_id in target),
         out_of_sync=tuple(dict.fromkeys((*given_up, *_copies_of(gone, nodes)))),
         target=(),
+        superseded=tuple(copy for copy in entry.superseded if copy.node_id not in gone),
     )
     if not gone and nodes[target[0]].registration.refuses:
         return done  # it would hand over at once

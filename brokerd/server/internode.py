@@ -188,6 +188,17 @@ def _check_holds(request: pb.PreparedHoldsRequest) -> None:
     check_text("after_transactional_id", request.after_transactional_id)
 
 
+async def _copy_end(broker: BrokerParts, request: pb.CopyEndRequest) -> pb.CopyEndResponse:
+    partition = broker.partitions.replica(topic_id_partition("partition", request.partition.topic_id, request.partition.partition))
+    if partition is None:
+        raise NotReadyError("this node has no copy of it")
+    return pb.CopyEndResponse(
+        leader_epoch=partition.epochs.latest,
+        log_end_offset=partition.ends.log_end_offset,
+        has_stopped=partition.is_stopped,
+    )
+
+
 async def _log_time(broker: BrokerParts, _request: pb.LogTimeRequest) -> pb.LogTimeResponse:
     now_ms, owed = broker.time.now_ms(), broker.time.owed
     return pb.LogTimeResponse(log_time_ms=now_ms, owed_ms=owed.ms, rate=owed.rate)
@@ -205,6 +216,12 @@ _METHODS = (
     InternodeMethod(pb.HangingPartitionsRequest, pb.HangingPartitionsResponse, _check_hanging),
     InternodeMethod(
         pb.PreparedHoldsRequest, pb.PreparedHoldsResponse, _check_holds, lambda broker: broker.transactions.prepared_holds
+    ),
+    InternodeMethod(
+        pb.CopyEndRequest,
+        pb.CopyEndResponse,
+        lambda request: _check_places("partition", [request.partition]),
+        lambda broker: partial(_copy_end, broker),
     ),
     InternodeMethod(pb.LogTimeRequest, pb.LogTimeResponse, lambda _request: None, lambda broker: partial(_log_time, broker)),
 )

@@ -69,6 +69,7 @@ METHODS: dict[str, Method] = {
     "DeleteRecords": Method(topics.delete_records, changes=True),
     "AlterPartitionReassignments": Method(topics.reassign, changes=True),
     "DrainNode": Method(topics.drain, changes=True),
+    "ElectUncleanLeader": Method(topics.elect_unclean, changes=True),
     "ListOffsets": Method(list_offsets.handle),
     "CommitGroupOffsets": Method(groups.commit_group_offsets, changes=True),
     "FetchGroupOffsets": Method(groups.fetch_group_offsets),

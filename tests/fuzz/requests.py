@@ -159,6 +159,7 @@ def _right_unary() -> dict[str, Message]:
             partitions=[{"name": "prey", "replicas": [1, 2]}]
         ),
         "DrainNode": topics_pb2.DrainNodeRequest(node_id=1, validate_only=True),
+        "ElectUncleanLeader": topics_pb2.ElectUncleanLeaderRequest(name="prey", validate_only=True),
         "ListOffsets": offsets_pb2.ListOffsetsRequest(partitions=[{**partition, "spec": 2}]),
         "CommitGroupOffsets": offsets_pb2.CommitGroupOffsetsRequest(
             group_id="g", offsets=[{"topic_id": _ID, "offset": 0, "metadata": "m"}]

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity
+from brokerd.errors import NotReadyError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import for_ever
 from brokerd.server.cluster.topics import ClusterTopics
+from brokerd.server.internode import METHODS
+from brokerd.wire.errors import from_proto
 from tests.support.clock import ManualClock
 from tests.support.cluster_nodes import TOPIC_ID, Nodes, cancelled, run, until
 from tests.support.files import MemoryFiles
 
+R = TypeVar("R", bound=Message)
 CLUSTER = ClusterIdentity("prod", "id of prod")
 
 
@@ -44,10 +52,21 @@ class Directories:
             follower = ClusterDirectory(
                 client, node, logs.topics, logs.partitions, logs.changes, logs.replicas, Admin(), lambda _topic: None, unable
             )
-            self.topics[node_id] = ClusterTopics(client, node, follower, logs.topics, logs.changes)
+            self.topics[node_id] = ClusterTopics(client, node, follower, logs.topics, logs.changes, self.call)
             self.tasks[node_id] = asyncio.create_task(for_ever(follower.run))
         first = self.nodes.running[node_ids[0]][1]
         await until(first, lambda image: len(image.nodes) == len(self.nodes.running))
+
+    async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
+        """What a node answers to another one, by its partitions alone. Raises WireErrors."""
+        if node_id not in self.tasks:
+            raise NotReadyError(f"node {node_id} is not alive")
+        broker: Any = SimpleNamespace(partitions=self.logs[node_id].partitions, is_stopping=False)
+        answered = await METHODS[type(request).__name__.removesuffix("Request")].handle(broker, request)
+        response = response_type.FromString(answered.SerializeToString())
+        if response.HasField("error"):
+            raise from_proto(response.error)  # type: ignore[attr-defined]
+        return response
 
     async def kill(self, node_id: int) -> None:
         """Kills a node."""

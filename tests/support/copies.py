@@ -136,7 +136,12 @@ class CopyNode:
 
         self.refuses = False  # as it has told the others
         known = SimpleNamespace(
-            image=self.image, node_id=number, last_life=life, look_again=look_again, publish_refusals=publish_refusals
+            image=self.image,
+            node_id=number,
+            directory_id=life.directory_id,
+            last_life=life,
+            look_again=look_again,
+            publish_refusals=publish_refusals,
         )
         membership = cast("Membership", known)
         self.membership = membership

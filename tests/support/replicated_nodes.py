@@ -87,7 +87,9 @@ class _Cluster(ClusterNode):
     def has_joined(self, process: TransactionalProcess) -> None:
         """The directory follows the image."""
         logs = process.logs
-        self.topics = ClusterTopics(self._client, process.membership, process.directory, logs.topics, logs.changes, FACTOR)
+        self.topics = ClusterTopics(
+            self._client, process.membership, process.directory, logs.topics, logs.changes, self.call, FACTOR
+        )
         logs.partitions.leader_in_cluster = self._leader
 
 

@@ -254,6 +254,24 @@ class PreparedHoldsResponse(_message.Message):
     more: bool
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., coordinator_epoch: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[PreparedHold, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
+class CopyEndRequest(_message.Message):
+    __slots__ = ("partition",)
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    partition: Partition
+    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ...) -> None: ...
+
+class CopyEndResponse(_message.Message):
+    __slots__ = ("error", "leader_epoch", "log_end_offset", "has_stopped")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HAS_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    leader_epoch: int
+    log_end_offset: int
+    has_stopped: bool
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., has_stopped: bool = ...) -> None: ...
+
 class LogTimeRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -17,6 +17,7 @@ from brokerd.ids import NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.topics import Drain
+from brokerd.wire.v1.topics_pb2 import CopyEnd
 
 R = TypeVar("R", bound=Message)
 
@@ -146,6 +147,10 @@ class Alone:
     async def drain(self, node_id: int, *, validate_only: bool = False) -> Drain:  # noqa: ARG002 - as in ClusterTopics
         """Raises InvalidRequestError."""
         raise InvalidRequestError(f"node {node_id} cannot be drained: this node is alone, and there is no other one to move to")
+
+    async def elect_unclean(self, name: str, number: int, *, validate_only: bool = False) -> Sequence[CopyEnd]:  # noqa: ARG002
+        """Raises InvalidRequestError."""
+        raise InvalidRequestError(f"partition {number} of topic '{name}' has no other copy: this node is alone")
 
     async def delete(self, name: str) -> Topic:
         """Deletes a topic."""

@@ -195,7 +195,7 @@ class ClusterNode:
         )
         logs.partitions.leader_in_cluster = self._leader
         factor = self._config.default_replication_factor
-        self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, factor)
+        self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, self.call, factor)
         await self._take_over_log_time(logs.time)
         await membership.start()
         controller = self._controller = Controller(self._client, membership, factor)

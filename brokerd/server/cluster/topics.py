@@ -8,11 +8,14 @@ same of its topic: it would otherwise undo what another node has changed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
+
+from google.protobuf.message import Message
 
 from brokerd.cluster.changes import (
     ABSENT,
@@ -24,7 +27,7 @@ from brokerd.cluster.changes import (
     delete_topic,
     grow_topic,
 )
-from brokerd.cluster.election import no_copy_alive, place, shares
+from brokerd.cluster.election import elected_unclean, no_copy_alive, place, shares
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import PartitionEntry
 from brokerd.config.topic import REPLICAS_MAX
@@ -41,14 +44,21 @@ from brokerd.errors import (
     StorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    WireError,
     counted,
 )
 from brokerd.ids import NO_LEADER, TopicIdPartition, nodes_text, topic_name_problem
+from brokerd.internode.v1 import internode_pb2
 from brokerd.replication.reassignment import drained, stopped
 from brokerd.server.cluster.directory import ClusterDirectory, entry_of
 from brokerd.server.cluster.membership import Membership
+from brokerd.wire.v1.topics_pb2 import CopyEnd
 
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Message)
 _PATIENCE_S = 10.0  # for this node to follow the image
+_ANSWERS_S = 10.0  # for a node to say what it has of a partition
 _HEARS_S = 2.0  # for this node to hear of topics that it is asked for
 _HEARS_OF = 20  # of one request's: a program asks for those that it has created, and strangers for any
 _ATTEMPTS = 10  # against nodes that change the same topic
@@ -56,6 +66,12 @@ _AT_ONCE = OPERATIONS_MAX // 4  # partitions in one transaction: if one has chan
 _LOOKED_AT = 1_000  # partitions without a break for the event loop: about 1 ms
 # Refusals that rest on what this node knows of the topic, which another one may have changed a moment ago.
 _RESTS_ON_TOPIC = (TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidPartitionsError)
+
+
+class Call(Protocol):
+    """See ClusterNode.call."""
+
+    def __call__(self, node_id: int, request: Message, response_type: type[R]) -> Awaitable[R]: ...
 
 
 class Drain(NamedTuple):
@@ -81,8 +97,11 @@ class ClusterTopics:
         directory: ClusterDirectory,
         topics: TopicStore,
         changes: TopicChanges,
+        call: Call,
         default_factor: int = 1,
     ) -> None:
+        """`call` asks another node, or this one."""
+        self._call = call
         self._default_factor = default_factor
         self._client = client
         self._membership = membership
@@ -254,6 +273,56 @@ class ClusterTopics:
                 waiting.update({tp: why} if why else {})
         return Drain(len(begun), moving, staying, waiting)
 
+    async def elect_unclean(self, name: str, number: int, *, validate_only: bool = False) -> Sequence[CopyEnd]:
+        """Lets the best of the copies that are alive lead, though it is not in sync. Returns those copies, that one first. Raises
+        InvalidRequestError if a copy in sync is alive, or no copy is, and the errors of `reassign`. `validate_only`: changes
+        nothing, and returns the same.
+        """
+        tp = TopicIdPartition((await self._known(name, number)).id, number)
+        at = self._membership.image.partition(tp)
+        if at is None:
+            raise _behind(name, Fate.NOT_APPENDED)
+        check_is_lost(at.entry, self._membership.image.nodes, f"{name}-{number}")
+        asked = dict(self._membership.image.nodes)
+        copies = await self._copies(tp, [node_id for node_id in at.entry.replicas if node_id in asked])
+        if not copies:
+            raise InvalidRequestError(
+                f"no node that is alive has a copy of {name}-{number}, not even an older one, or none answers"
+            )
+        winner = asked[copies[0].node_id]
+
+        def decide(_tp: TopicIdPartition, entry: PartitionEntry) -> PartitionEntry | None:
+            nodes = self._membership.image.nodes
+            check_is_lost(entry, nodes, f"{name}-{number}")
+            now = nodes.get(winner.id)
+            # In a new life, the node may have another directory, or lack what was not synced.
+            if now is None or now.epoch != winner.epoch or entry.leader_epoch != at.entry.leader_epoch:
+                raise NotReadyError(f"{name}-{number} has changed meanwhile: try again", fate=Fate.NOT_APPENDED)
+            return None if validate_only else elected_unclean(entry, winner)
+
+        await self._change_partitions([tp], decide)
+        return copies
+
+    async def _copies(self, tp: TopicIdPartition, node_ids: Sequence[int]) -> list[CopyEnd]:
+        """What those of these nodes have that answer: the newest first, as in Raft (section 5.4.1), since a longer log of an older
+        epoch has what was never acknowledged. Damaged ones come after those, and empty ones last.
+        """
+        request = internode_pb2.CopyEndRequest(partition=internode_pb2.Partition(topic_id=tp.topic_id, partition=tp.partition))
+
+        async def ask(node_id: int) -> CopyEnd | None:
+            try:
+                async with asyncio.timeout(_ANSWERS_S):
+                    found = await self._call(node_id, request, internode_pb2.CopyEndResponse)
+            except (WireError, TimeoutError) as error:
+                name, why = self._membership.image.partition_name(tp), str(error) or "it does not answer"
+                logger.warning("an unclean election of %s leaves out node %d: %s", name, node_id, why)
+                return None
+            end, epoch = found.log_end_offset, found.leader_epoch
+            return CopyEnd(node_id=node_id, leader_epoch=epoch, log_end_offset=end, has_stopped=found.has_stopped)
+
+        found = [copy for copy in await asyncio.gather(*map(ask, node_ids)) if copy is not None]
+        return sorted(found, key=lambda one: (not one.log_end_offset, one.has_stopped, -one.leader_epoch, -one.log_end_offset))
+
     async def _change_partitions(
         self, tps: Iterable[TopicIdPartition], decide: Callable[[TopicIdPartition, PartitionEntry], PartitionEntry | None]
     ) -> None:
@@ -388,6 +457,13 @@ async def run(client: CoordinationClient, transactions: Sequence[Transaction]) -
             break
         put.update(dict.fromkeys(transaction.puts, revision))
     return revision
+
+
+def check_is_lost(entry: PartitionEntry, nodes: Mapping[int, Node], name: str) -> None:
+    """Checks that no copy in sync is alive. `name`: the partition's. Raises InvalidRequestError."""
+    if not no_copy_alive(entry, nodes):
+        leads = f"node {entry.leader} leads" if entry.leader != NO_LEADER else "it is about to lead"
+        raise InvalidRequestError(f"a copy of {name} that is in sync is alive, and {leads}: an unclean election would lose records")
 
 
 def check_target(entry: PartitionEntry, replicas: Sequence[int], nodes: Mapping[int, Node]) -> None:

@@ -34,6 +34,12 @@ AlterPartitionReassignments, DrainNode: who shall have partitions.
 - A node that is not alive gets nothing, but keeps what it has unless that is moved. Any node may be drained, alive or not.
 - The coordinator's log is moved like other partitions, by callers with every right on every topic.
 - A node alone refuses both.
+
+ElectUncleanLeader: the way out where the copies in sync are lost for good (Kafka: unclean.leader.election.enable, of itself).
+- INVALID_REQUEST while a copy in sync is alive: it leads, or is about to. Answered as the two above.
+- Nodes that do not answer are left out. NOT_READY if the partition, or the chosen node, has changed meanwhile.
+- The copy that leads is the only one in sync from then on. One that would have to cut what was acknowledged stays out of sync.
+- A move that was under way ends.
 """
 
 from __future__ import annotations
@@ -66,6 +72,8 @@ from brokerd.wire.v1.topics_pb2 import (
     DeleteTopicsResponse,
     DrainNodeRequest,
     DrainNodeResponse,
+    ElectUncleanLeaderRequest,
+    ElectUncleanLeaderResponse,
     PartitionDeleteRecordsResult,
     PartitionReassignment,
     TopicResult,
@@ -232,6 +240,22 @@ async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: Drain
         response.more_waiting = max(len(drain.waiting) - LISTED_MAX, 0)
         for tp, why in islice(drain.waiting.items(), LISTED_MAX):
             response.waiting.add(name=_name_of(broker, tp), partition=tp.partition, reason=why)
+    return response
+
+
+async def elect_unclean(
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: ElectUncleanLeaderRequest
+) -> ElectUncleanLeaderResponse:
+    """The copies that are alive, the new leader's first."""
+    check_not_negative("partition", request.partition)
+    response = ElectUncleanLeaderResponse()
+    name = f"'{request.name}-{request.partition}'"
+    with fails_with(response, f"an unclean election for {name}"):
+        authorizer.require_everything("let a copy lead that is not in sync")
+        with broker.audit.change(f"let a copy that is not in sync lead partition {name}") as change:
+            copies = await broker.cluster.topics.elect_unclean(request.name, request.partition, validate_only=request.validate_only)
+            change.what = "" if request.validate_only else f"{change.what}: node {copies[0].node_id}"
+        response.copies.extend(copies)
     return response
 
 

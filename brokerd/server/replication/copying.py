@@ -243,7 +243,7 @@ class Copier:
         return partition
 
     async def _carry_out(self, partition: ReplicatedPartition, update: pb.ReplicaUpdate, chunks: Sequence[pa.Buffer]) -> None:
-        """Raises WireErrors, ValueError for a cut below the high watermark, OSError, DocumentError."""
+        """Raises WireErrors, ValueError for a cut of what may have been acknowledged, OSError, DocumentError."""
         if update.HasField("error"):
             raise from_proto(update.error)
         if update.diverges:
@@ -268,6 +268,13 @@ class Copier:
         offset = cut_offset(partition.epochs, end_offset, common)
         if offset >= end_offset:
             raise CorruptMessageError(f"{partition.name}: the leader's log diverges, but there is nothing to cut at {offset}")
+        at = self._membership.image.partition(partition.tp)
+        if at is not None and (self._membership.node_id, self._membership.directory_id) in at.entry.superseded:
+            # Of the last second of what was acknowledged, its high watermark may know nothing.
+            raise ValueError(
+                f"{partition.name}: is not cut at offset {offset}, where the leader's log differs: it was in sync when an older "
+                "copy was elected, and may have what no other has ('brokerd cluster reassign' takes it away, and gives it back)"
+            )
         for _ in range(_FLUSHES):
             if partition.has_unsynced:
                 await self._flusher.flush(partition, BROKER)

@@ -268,3 +268,33 @@ class DrainNodeResponse(_message.Message):
     going: _containers.RepeatedCompositeFieldContainer[NamedPartition]
     more_going: int
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., moving: _Optional[int] = ..., staying: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_staying: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_waiting: _Optional[int] = ..., going: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_going: _Optional[int] = ...) -> None: ...
+
+class ElectUncleanLeaderRequest(_message.Message):
+    __slots__ = ("name", "partition", "validate_only")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partition: int
+    validate_only: bool
+    def __init__(self, name: _Optional[str] = ..., partition: _Optional[int] = ..., validate_only: bool = ...) -> None: ...
+
+class CopyEnd(_message.Message):
+    __slots__ = ("node_id", "leader_epoch", "log_end_offset", "has_stopped")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HAS_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    leader_epoch: int
+    log_end_offset: int
+    has_stopped: bool
+    def __init__(self, node_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., has_stopped: bool = ...) -> None: ...
+
+class ElectUncleanLeaderResponse(_message.Message):
+    __slots__ = ("error", "copies")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    copies: _containers.RepeatedCompositeFieldContainer[CopyEnd]
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., copies: _Optional[_Iterable[_Union[CopyEnd, _Mapping]]] = ...) -> None: ...

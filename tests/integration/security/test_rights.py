@@ -122,6 +122,7 @@ ASKS: dict[str, Ask] = {
     **{method: by_id(method, make, "results") for method, make in BY_ID.items()},
     "AlterPartitionReassignments": by_name("AlterPartitionReassignments", reassignment, "results"),
     "DrainNode": plain("DrainNode", topics_pb2.DrainNodeRequest(node_id=1)),
+    "ElectUncleanLeader": plain("ElectUncleanLeader", topics_pb2.ElectUncleanLeaderRequest(name=VISIBLE)),
     "ListGroups": plain("ListGroups", offsets_pb2.ListGroupsRequest()),
     "DescribeGroup": plain("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="nobody's")),
     "DeleteGroup": plain("DeleteGroup", offsets_pb2.DeleteGroupRequest(group_id="nobody's")),
@@ -158,6 +159,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "DeleteRecords": {"reader": DENIED, "writer": DENIED, "outsider": NO_SUCH_ID},
     "AlterPartitionReassignments": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
     "DrainNode": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
+    "ElectUncleanLeader": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
     "ListOffsets": {"reader": OK, "writer": OK, "outsider": NO_SUCH_ID},
     "CommitGroupOffsets": {"reader": OK, "writer": NOT_YOURS, "outsider": NOT_YOURS},
     "FetchGroupOffsets": {"reader": OK, "writer": NOT_YOURS, "outsider": NOT_YOURS},
@@ -240,6 +242,7 @@ def answer_about(client: RawClient, method: str, name: str, topic_id: bytes) -> 
             "AlterTopicConfigs": topics_pb2.AlterTopicConfigsRequest(name=name),
             "AlterPartitionReassignments": reassignment(name),
             "DrainNode": topics_pb2.DrainNodeRequest(node_id=1),
+            "ElectUncleanLeader": topics_pb2.ElectUncleanLeaderRequest(name=name),
         }
         told = client.call(method, requests[method])
     text = str(told)

@@ -115,6 +115,7 @@ def test_hidden_topics_are_in_no_mixture_of_all_and_some(client_as: ClientAs) ->
         ("AlterPartitionReassignments", {"partitions": [{"name": "none", "replicas": [1, 2, 1]}]}, "partitions.replicas"),
         ("AlterPartitionReassignments", {"partitions": [{"name": "none", "partition": -1}]}, "partitions.partition"),
         ("DrainNode", {"node_id": -1}, "node_id"),
+        ("ElectUncleanLeader", {"name": "none", "partition": -1}, "partition"),
     ],
 )
 def test_what_is_malformed_is_so_whoever_asks_for_whatever(

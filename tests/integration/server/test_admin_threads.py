@@ -134,11 +134,12 @@ def _requests(tp: TopicIdPartition) -> dict[str, Any]:
             partitions=[pb.PartitionReassignment(name="new", partition=0, replicas=[1])]
         ),
         "DrainNode": pb.DrainNodeRequest(node_id=1),
+        "ElectUncleanLeader": pb.ElectUncleanLeaderRequest(name="new", partition=0),
         "DeleteTopics": pb.DeleteTopicsRequest(names=["new"]),
     }
 
 
-REFUSED_ALONE = {"AlterPartitionReassignments", "DrainNode"}
+REFUSED_ALONE = {"AlterPartitionReassignments", "DrainNode", "ElectUncleanLeader"}
 WRITING = {"InitProducerId", "CreateTopics", "CreatePartitions", "AlterTopicConfigs", "DeleteRecords", "DeleteTopics"} | {
     "AbortTransaction",
     "EndTransaction",

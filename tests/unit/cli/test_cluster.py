@@ -269,6 +269,45 @@ def test_preferred_leaders_of_a_topic_that_is_refused_stop_no_others(
     ]
 
 
+def test_an_unclean_election_says_what_leads_and_what_is_lost(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    answer(broker)
+    copies = [
+        topics_pb2.CopyEnd(node_id=2, leader_epoch=5, log_end_offset=90),
+        topics_pb2.CopyEnd(node_id=3, leader_epoch=-1, log_end_offset=0, has_stopped=True),
+    ]
+    asked = []
+
+    def elect(request: topics_pb2.ElectUncleanLeaderRequest) -> Message:
+        asked.append((request.name, request.partition, request.validate_only))
+        return topics_pb2.ElectUncleanLeaderResponse(copies=copies)
+
+    broker._ElectUncleanLeader = elect  # type: ignore[attr-defined]
+    for flags, led, lost in (([], "is led", "is lost"), (["--dry-run"], "would be led", "would be lost")):
+        run(broker, "cluster", "elect-unclean", "t", "2", *flags)
+        assert capsys.readouterr().out == (
+            f"t-2 {led} by node 2\n"
+            "  NODE  EPOCH  END  DAMAGED\n"
+            "     2  5       90  -\n"
+            "     3  -        0  yes\n"
+            "  no copy on node 1, or no answer from there\n"
+            f"this copy ends at offset 90: what was acknowledged and is not in it {lost}\n"
+        )
+    run(broker, "cluster", "elect-unclean", "t", "2", "--dry-run", "--json")
+    assert json.loads(capsys.readouterr().out) == {
+        "topic": "t",
+        "partition": 2,
+        "leader": 2,
+        "log_end_offset": 90,
+        "copies": [
+            {"node_id": 2, "leader_epoch": 5, "log_end_offset": 90, "is_damaged": False},
+            {"node_id": 3, "leader_epoch": None, "log_end_offset": 0, "is_damaged": True},
+        ],
+        "missing": [1],
+        "is_done": False,
+    }
+    assert asked == [("t", 2, False), ("t", 2, True), ("t", 2, True)]
+
+
 def test_what_stays_on_a_drained_node_is_an_error(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
     named, why = topics_pb2.NamedPartition, "every other node that is alive has it already"
     response = topics_pb2.DrainNodeResponse(moving=4, staying=[named(name="t", partition=7, reason=why)])

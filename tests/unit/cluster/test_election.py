@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from brokerd.cluster.election import elect, no_copy_alive, place
+from brokerd.cluster.election import elect, elected_unclean, no_copy_alive, place
 from brokerd.cluster.image import ClusterImage, Node
 from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, encode
 from brokerd.ids import NO_LEADER, TopicIdPartition
@@ -118,6 +118,43 @@ def test_where_the_records_are_is_said_if_no_copy_is_alive(isr: dict[int, str], 
     nodes = {node_id: Node(node_id, node_id, Registration("host", 9092, f"d{node_id}")) for node_id in (1, 2)}
     assert no_copy_alive(entry, nodes) == (text and f"no copy with all records is alive: {text}")
     assert "delete" not in no_copy_alive(entry, nodes, may_delete=False)
+
+
+@pytest.mark.parametrize(
+    ("isr", "was", "text"),
+    [
+        ({2: "gone"}, {1: "d1"}, "; put it back, or accept the loss of what no other copy has ('brokerd cluster elect-unclean')"),
+        ({2: "gone"}, {7: "d7"}, "; put it back, or delete the topic"),
+        ({2: "gone"}, {5: "d5"}, "; put it back, or delete the topic"),
+        ({8: "d8"}, {1: "d1"}, "; start it"),
+        ({8: "d8", 2: "gone"}, {1: "d1"}, "; start it, or put a former directory back"),
+    ],
+    ids=["an older copy", "of a node that is away", "of a node that has given it up", "nothing is lost yet", "one has all records"],
+)
+def test_an_unclean_election_is_proposed_where_it_helps_and_nothing_better_is_left(
+    isr: dict[int, str], was: dict[int, str], text: str
+) -> None:
+    in_sync, out_of_sync = (tuple(InSyncReplica(*one) for one in copies.items()) for copies in (isr, was))
+    entry = PartitionEntry((1, 2, 7, 8), in_sync, NO_LEADER, out_of_sync=out_of_sync)
+    nodes = {node_id: Node(node_id, node_id, Registration("host", 9092, f"d{node_id}")) for node_id in (1, 2, 5)}
+    remedies = no_copy_alive(entry, nodes)
+    assert text in remedies
+    assert ("elect-unclean" in remedies) == ("elect-unclean" in text)
+
+
+def test_a_copy_that_is_elected_unclean_is_alone_in_sync_and_the_former_ones_are_kept() -> None:
+    nodes = cluster("", "", "").nodes
+    own, older, lost = InSyncReplica(1, "d1"), InSyncReplica(2, "d2"), InSyncReplica(3, "gone")
+    entry = PartitionEntry((3, 1, 2), (lost,), NO_LEADER, leader_epoch=7, out_of_sync=(own, older), target=(1, 2))
+    elected = elected_unclean(entry, nodes[1])
+    assert elected == PartitionEntry((3, 1, 2), (own,), 1, 10, 8, out_of_sync=(older, lost), superseded=(lost,))
+    assert elect(elected, nodes) is None
+    waiting = elect(elected, {2: nodes[2], 3: nodes[3]})
+    assert waiting == elected._replace(leader=NO_LEADER, leader_node_epoch=0, leader_epoch=9), "it waits for the one elected"
+    again = elected_unclean(waiting, nodes[2])
+    assert (again.isr, again.superseded) == ((older,), (lost, own))
+    back = elected_unclean(again._replace(leader=NO_LEADER), nodes[1])
+    assert (back.isr, back.out_of_sync, back.superseded) == ((own,), (lost, older), (lost, older))
 
 
 def test_a_node_whose_disk_refuses_appends_is_elected_last() -> None:

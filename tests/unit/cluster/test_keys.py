@@ -73,6 +73,7 @@ def test_what_is_no_object_is_refused(data: bytes) -> None:
         ({"isr": [[2, "d2"]]}, "only nodes of 'replicas'"),
         ({"leader": 2}, "'leader' is 2"),
         ({"isr": [[1]]}, "a node id and a directory id"),
+        ({"superseded": [[1]]}, "'superseded' has an entry that is not a node id and a directory id"),
     ],
 )
 def test_a_partition_that_cannot_be_is_refused(changed: dict[str, Any], text: str) -> None:

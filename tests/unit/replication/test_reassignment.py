@@ -38,6 +38,15 @@ def entry_of(
     return PartitionEntry(replicas, copies(isr or replicas), leads, leads * 10, 5, copies(out), target)
 
 
+def test_what_was_in_sync_before_an_unclean_election_is_known_until_it_is_removed_or_has_joined() -> None:
+    entry = entry_of((1, 2, 3), isr=(1, 2), out=(3,))._replace(superseded=(*copies([3]), InSyncReplica(3, "former")))
+    rejoined = joined(entry, copies([3])[0])
+    assert rejoined.superseded == (InSyncReplica(3, "former"),), "the disk of a former life may be put back"
+    moved = advanced(entry._replace(target=(1, 2)), ALL)
+    assert moved is not None
+    assert (moved.replicas, moved.superseded, moved.out_of_sync) == ((1, 2), (), copies([3]))
+
+
 def test_a_move_adds_copies_waits_for_them_and_then_drops_the_others() -> None:
     entry = entry_of((1, 2), target=(3, 2))
     added = advanced(entry, ALL)

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from brokerd.errors import ErrorCode
 from brokerd.internode.v1 import internode_pb2
 from brokerd.internode.v1.internode_pb2 import (
+    CopyEndRequest,
     FreezeMembersRequest,
     HangingPartitionsRequest,
     OpenDataRequest,
@@ -80,6 +81,8 @@ async def answered(broker: TransactionBroker, request: Message) -> Message:
         (PreparedHoldsRequest(partitions=[SHORT]), "partitions.topic_id"),
         (PreparedHoldsRequest(partitions=[PLACE] * (SETTLED_MAX + 1)), "partitions"),
         (PreparedHoldsRequest(after_transactional_id=LONG), "after_transactional_id"),
+        (CopyEndRequest(partition=SHORT), "partition.topic_id"),
+        (CopyEndRequest(), "partition.topic_id"),
     ],
 )
 async def test_what_violates_the_contract_is_malformed(request_: Message, field: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.cluster.election import elected_unclean
 from brokerd.cluster.keys import PartitionEntry, decode_partition, encode
 from brokerd.errors import Fate, LogDamagedError, NotLeaderError, NotReadyError
 from brokerd.internode.v1 import internode_pb2 as pb
@@ -37,6 +38,22 @@ async def test_a_follower_copies_what_its_leader_has() -> None:
         append(one.log(), b"from one")
         await until(lambda: one.log().ends.high_watermark == 1)
         await until(lambda: payloads(two.log()) == [b"from one"])
+
+
+async def test_a_copy_that_was_in_sync_when_an_older_one_was_elected_is_not_cut(caplog: pytest.LogCaptureFixture) -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        await one.takes_role(all_of_them.entry(1, 1))
+        await two.takes_role(all_of_them.entry(2, 2))
+        append(two.log(), b"of two alone")  # its high watermark does not tell that it was acknowledged
+        was = all_of_them.entry(2, 2, [2])
+        elected = elected_unclean(was, one.image.nodes[1])
+        await one.hears(elected, 2)
+        append(one.log(), b"of one")
+        await two.hears(elected, 2)
+        await until(lambda: "it was in sync when an older copy was elected" in caplog.text)
+        assert two.log().ends.log_end_offset == 1
+        assert one.leading._led[tp_of(0)].proposal(one.image.nodes, 0, LAG_MS) is None, "it does not join"
 
 
 async def test_a_follower_is_cut_in_several_steps() -> None:
