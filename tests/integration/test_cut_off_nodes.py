@@ -1,5 +1,6 @@
 """Goal: what one node has not heard of is not lost. A Spark source on three nodes, one of which has lost the coordination store
-and may have been replaced as a leader, reads each row once, and reports no loss. Method: the readers that Spark drives, without a JVM.
+and may have been replaced as a leader, reads each row once, and reports no loss. Method: the readers that Spark drives, without
+a JVM.
 """
 
 from __future__ import annotations
