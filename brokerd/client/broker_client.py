@@ -64,6 +64,9 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 WIRE_VERSION = 1
 PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not report max.partitions.per.request
+_HEARS_MS = 10_000  # for a node to hear of a topic that another one has
+_OTHERS_MS = 1_000  # for nodes that are asked in place of one that is cut off
+_ALL_CUT_OFF_MS = 2_000  # between two such rounds
 _TOPICS_MAX = 100_000  # to cache: topics come and go, and a client may live long
 # The first failure may be a lost connection; the second, a fraction of a second later, is worth a warning. A change of leader is
 # ordinary, and worth one only if it takes long.
@@ -119,6 +122,7 @@ class BrokerClient:
         self._patience_ms = patience_ms(config.request_timeout_ms)
         self._silence = Silence(self._patience_ms, self._look_into)
         self._random = random.SystemRandom()
+        self._all_cut_off_until_ms = 0
 
     async def close(self) -> None:
         """Closes all connections; calls in progress fail."""
@@ -139,45 +143,60 @@ class BrokerClient:
         """The broker's current nodes, and topics by name (None = all). Topics that do not exist are in `errors`.
 
         `known`: topic ids, each with a number of partitions that it has had. A node that tells less of one of them, though it
-        exists, has not heard of it yet, and another one is asked.
+        exists, has not heard of it yet: another one is asked, for some seconds.
         """
         request = metadata_pb2.MetadataRequest(topics=topics or (), all_topics=topics is None)
-
-        async def attempt(_timeout_ms: int) -> Metadata:
-            metadata = await self._told(request)
-            behind = await self._behind(metadata, topics, known)
-            if behind:
-                self._nodes.ask_another(self._nodes.any)
-                raise NotReadyError(f"the nodes that answer have not heard of all of topic '{behind}' yet")
-            return metadata
-
-        return await self.retried(attempt) if known else await self._told(request)
+        metadata, end_ms = await self._told(request), self.clock.monotonic_ms() + _HEARS_MS
+        while self._nodes.are_several and await self._is_behind(metadata, topics, known):
+            answers = await self._told_by_all(request)
+            for each in answers:
+                if not await self._is_behind(each, topics, known):
+                    return await self._remembered(each)
+            if len(answers) == len(self._nodes.addresses) or self.clock.monotonic_ms() > end_ms:
+                break  # the topic has lost partitions, as in a restore
+            await asyncio.sleep(self.config.retry_backoff_max_ms / 1000)
+        return metadata
 
     async def metadata_by_id(self, topic_ids: Sequence[bytes]) -> Metadata:
         """As `metadata`, for topic ids; errors are under the id in hex."""
         return await self._told(metadata_pb2.MetadataRequest(topic_ids=topic_ids))
 
     async def _told(self, request: metadata_pb2.MetadataRequest) -> Metadata:
-        """What a node tells that reaches the coordination store. If none of those that answer does, what the last one tells."""
-        asked: set[str] = set()
-        while True:
-            metadata = read_metadata(await self.call(request, metadata_pb2.MetadataResponse))
-            address = self._nodes.any
-            metadata = await self._remembered(metadata)
-            if not metadata.is_cut_off or address in asked:
-                return metadata
-            asked.add(address)
-            self._nodes.ask_another(address)
+        """What a node tells; another one, if it does not reach the coordination store and another does."""
+        metadata = await self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
+        if metadata.is_cut_off and self.clock.monotonic_ms() >= self._all_cut_off_until_ms:
+            for each in await self._told_by_all(request):
+                if not each.is_cut_off:
+                    return await self._remembered(each)
+            self._all_cut_off_until_ms = self.clock.monotonic_ms() + _ALL_CUT_OFF_MS  # as while the store is away
+        return metadata
 
-    async def _behind(self, metadata: Metadata, topics: Sequence[str] | None, known: Mapping[bytes, int]) -> str:
-        """The name of a topic of which a node has not heard all that is known; "" if there is none."""
+    async def _told_by_all(self, request: metadata_pb2.MetadataRequest) -> list[Metadata]:
+        """What the nodes tell that answer within a second, all asked at once. `any` is then one that reaches the store."""
+
+        async def ask(address: str) -> Metadata | None:
+            try:
+                connection = await self._connected(address, _OTHERS_MS)
+                response = await connection.call("Metadata", request, metadata_pb2.MetadataResponse, timeout_ms=_OTHERS_MS)
+            except BrokerdError:
+                return None
+            metadata = read_metadata(response)
+            if not metadata.is_cut_off:
+                self._nodes.any = address
+            return metadata
+
+        answers = await asyncio.gather(*map(ask, self._nodes.addresses))
+        return [each for each in answers if each is not None]
+
+    async def _is_behind(self, metadata: Metadata, topics: Sequence[str] | None, known: Mapping[bytes, int]) -> bool:
+        """True if a node has not heard of all that is known."""
         told = {topic.topic_id: topic for topic in metadata.topics.values()}
         missing = [topic_id for topic_id in known if topic_id not in told]
         if missing:  # deleted, created anew, no longer asked for, or created where this node has not heard of it
-            for topic in (await self.metadata_by_id(missing)).topics.values():
-                if topics is None or topic.name in topics:
-                    return topic.name
-        return next((topic.name for topic_id, topic in told.items() if topic.partition_count < known.get(topic_id, 0)), "")
+            there = (await self.metadata_by_id(missing)).topics.values()
+            if any(topics is None or topic.name in topics for topic in there):
+                return True
+        return any(topic.partition_count < known.get(topic_id, 0) for topic_id, topic in told.items())
 
     async def leader(self, tp: TopicIdPartition) -> int:
         """Node id of a partition's leader; requests it if unknown. Raises UnknownTopicIdError for a deleted topic,

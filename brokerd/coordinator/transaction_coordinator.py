@@ -257,6 +257,11 @@ class TransactionCoordinator:
         """Raises TransactionalIdAuthorizationFailedError."""
         self._state(transactional_id, principal)
 
+    def may_use(self, transactional_id: str, principal: str) -> bool:
+        """True if nobody else owns the id."""
+        state = self._states.get(transactional_id)
+        return state is None or state.principal == principal
+
     def _state(self, transactional_id: str, principal: str) -> TransactionalIdState:
         """The id's state; a new one if it is unknown. Raises TransactionalIdAuthorizationFailedError."""
         state = self._states.get(transactional_id)

@@ -101,15 +101,20 @@ class _Directory:
     def _read_node_epoch(self) -> None:
         self._node_epoch = read_node_epoch(self.files)
 
-    def check_only_copies(self, names: Collection[str], only_copies: Collection[str]) -> None:
-        """Checks that these partitions may be repaired. Raises DataDirectoryError if they may have other copies, or if one of
-        `only_copies` is none of them.
+    def check_only_copies(self, names: Collection[str], only_copies: Collection[str], held: Collection[str]) -> None:
+        """Checks that the partitions `names`, of those in `held`, may be repaired. Raises DataDirectoryError if they may have other
+        copies, or if one of `only_copies` is not in `held`.
         """
+        if self.meta is None and names:
+            raise DataDirectoryError(
+                f"the file {META} is lost, which says whether this is a node of a cluster, and other nodes may have whole copies: "
+                "nothing was changed. Put it back from a backup, or rebuild it with `--rebuild-lost`: the node is alone then"
+            )
         if only_copies and self.meta is not None and not self.meta.cluster_name:
             raise DataDirectoryError("this is the directory of a node alone, without other copies: leave --only-copy out")
-        others = sorted(set(only_copies) - set(names))
+        others = sorted(set(only_copies) - set(held))
         if others:
-            raise DataDirectoryError(f"--only-copy: there is no partition '{others[0]}' to repair here, and nothing was changed")
+            raise DataDirectoryError(f"--only-copy: there is no partition '{others[0]}' here, and nothing was changed")
         if names and not only_copies and self.meta is not None and self.meta.cluster_name:
             first, *more = sorted(names)
             what = f"{first} and {len(more)} more" if more else first
@@ -247,13 +252,18 @@ def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Fin
         node_epoch = directory.node_epoch
         entries, findings = {}, []
         checks = directory.checks(of_unknown_topics=True)  # whose topics may be restored later
-        directory.check_only_copies([check.name for check in checks], only_copies)
+        held = [check.name for check in checks]
+        directory.check_only_copies(held, only_copies, held)
         for check in checks:
+            is_lost = check.tp.directory_name not in files.listdir()
             check.run()
             epoch = lost_leader_epoch(check.epochs, node_epoch)
             entries[check.tp] = CheckpointEntry(check.first_offset, check.end_offset, check.first_offset, epoch)
             text = f"it holds offsets {check.first_offset} to {check.end_offset}"
-            if only_copies and check.name not in only_copies:
+            if is_lost:  # as a new partition, it would give its offsets again
+                entries[check.tp] = entries[check.tp]._replace(durable_end=check.end_offset + 1)
+                text = "its directory is missing: it counts as damaged"
+            elif only_copies and check.name not in only_copies:
                 entries[check.tp] = entries[check.tp]._replace(durable_end=check.end_offset + 1)
                 text += ", and counts as damaged behind them: take it away with `brokerd cluster reassign`, and give it back"
             findings.append(Finding(Severity.NOTE, CHECKPOINT, text, check.name, check.end_offset))
@@ -305,7 +315,7 @@ def take_out(path: str, partition: str, offset: int, only_copies: Collection[str
             raise DataDirectoryError(f"the batch of {partition} at offset {offset} is intact: without it commits could be lost")
         is_changed = payload_crc(batch.payload) != header.payload_crc  # else readers can decode it from no other copy either
         if only_copies or problem is None or is_changed:
-            directory.check_only_copies([partition], only_copies)
+            directory.check_only_copies([partition], only_copies, [partition])
         check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
         _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=not is_own)])
         what = "count as lost" if is_own else "are taken out: readers skip them"
@@ -324,7 +334,8 @@ def _with_damaged(
             check.run()
             if check.is_outdated and check.damaged:
                 raise DataDirectoryError(f"{check.name} is not repaired, nor is any other partition: {OUTDATED}")
-        directory.check_only_copies([check.name for check in checks if check.damaged], only_copies)
+        damaged = [check.name for check in checks if check.damaged]
+        directory.check_only_copies(damaged, only_copies, [check.name for check in checks])
         for check in checks:
             if check.damaged and (not only_copies or check.name in only_copies):
                 findings.extend(repair(files, check))

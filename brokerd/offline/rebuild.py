@@ -87,6 +87,11 @@ def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str
     """
     here: dict[bytes, list[int]] = {}
     known = _read_checkpoint(files)[1]
+    if is_partial and not known:
+        raise DataDirectoryError(
+            "the topics are lost, and the checkpoint with them: nothing tells which partitions this node had. If other nodes have "
+            "copies, start it with an empty directory; or restore it from a backup"
+        )
     lost = {tp for tp, entry in known.items() if entry.recovery_point != GIVEN_UP} if is_partial else set()
     for tp in sorted({*partitions, *lost}):
         here.setdefault(tp.topic_id, []).append(tp.partition)

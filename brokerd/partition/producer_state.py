@@ -38,6 +38,7 @@ WINDOW_BATCHES = 6
 NO_OFFSET = -1
 NO_NUMBER = -1
 ANY_OWNER = -1  # in place of an owner tag
+FORGOTTEN_OWNERS = 1_000  # with a number of their own
 _LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 _HALF_RING = (SEQUENCE_MAX + 1) // 2
 
@@ -262,6 +263,8 @@ class ProducerStates:
         return self.forgotten.get(tag, NO_NUMBER)
 
     def _forget(self, tag: int, number: int) -> None:
+        if tag not in self.forgotten and len(self.forgotten) >= FORGOTTEN_OWNERS:
+            tag = ANY_OWNER  # without authentication, clients make up owners as well
         self.forgotten[tag] = max(self._forgotten(tag), number)
 
     def _check_sequence(self, header: BatchHeader, entry: ProducerStateEntry, last: int) -> BatchMetadata | None:

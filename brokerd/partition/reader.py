@@ -180,6 +180,7 @@ class _Read:
         self._max_bytes = max_bytes
         self._cached_only = cached_only
         self._first_max_bytes = first_max_bytes  # of the first batch, which may be larger than `max_bytes`
+        self._readable_bytes = NO_LIMIT  # less, once the disk could not read as many at once
 
     def run(self) -> None:
         """Takes one chunk after the other. An error ends the read; it is raised if nothing was taken before."""
@@ -227,15 +228,16 @@ class _Read:
         least, size = HEADER_SIZE, max(left_bytes, _PROBE_BYTES)
         while start.position < end:
             skipped = 0 if start.offset == self.next_offset else self._reader.core.config.index_interval_bytes
-            wanted = min(size + skipped, end - start.position)
+            wanted = min(size + skipped, end - start.position, max(self._readable_bytes, least))
             if self._cached_only and wanted > _INLINE_BYTES:
                 _probe(file, start.position, wanted)
             try:
                 data = file.pread(wanted, start.position, nowait=self._cached_only)
             except OSError as error:
-                if error.errno != errno.EIO or size <= least:
+                if error.errno != errno.EIO or wanted <= least:
                     raise
-                size = max(size // 2, least)  # what the disk cannot read may lie behind the batches that are wanted
+                # What the disk cannot read may lie behind the batches that are wanted. Each failure may take it long.
+                self._readable_bytes = wanted // 16
                 continue
             walk = walk_whole(
                 data,
@@ -261,7 +263,7 @@ class _Read:
             if walk.needed > left_bytes and not self._has_room(walk.needed):
                 return False
             start = _Start(walk.next_offset, start.position + walk.end, start.is_derived)
-            least, size = max(least, walk.needed), max(size, walk.needed)
+            least, size = max(HEADER_SIZE, walk.needed), max(size, walk.needed)
         return False
 
     def _take(self, data: Buffer, walk: Walk, segment: Segment, position: int) -> bool:

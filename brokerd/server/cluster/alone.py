@@ -89,6 +89,8 @@ class Alone:
         """True: nobody else could take its place."""
         return True
 
+    is_confirmed_leader = is_current_leader
+
     def has_topic(self, _topic_id: bytes) -> bool:
         """False: what this node does not know there is not."""
         return False

@@ -96,6 +96,7 @@ class ClusterNode:
         self._config = config
         self._waits = waits
         self.is_waiting = False  # for the store or for its id, having opened nothing yet
+        self._confirming = asyncio.Lock()
         self._keys = Keys(config.cluster_name)
         self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
@@ -351,6 +352,11 @@ class ClusterNode:
             return found is not None and decode_partition(found.value).leader_epoch == epoch
         except (CoordinationError, EntryError, TimeoutError):
             return False
+
+    async def is_confirmed_leader(self, tp: TopicIdPartition, epoch: int) -> bool:
+        """As `is_current_leader`, for readers: however many ask, they cost the store one call at a time."""
+        async with self._confirming:
+            return await self.is_current_leader(tp, epoch)
 
     async def find_coordinator(self) -> Node:
         """The coordinator of transactions and groups: the leader of its log, which is created if there is none. Raises

@@ -60,7 +60,7 @@ R = TypeVar("R", bound=Message)
 _PATIENCE_S = 10.0  # for this node to follow the image
 _ANSWERS_S = 10.0  # for a node to say what it has of a partition
 _HEARS_S = 2.0  # for this node to hear of topics that it is asked for
-_HEARS_OF = 20  # of one request's: a program asks for those that it has created, and strangers for any
+_HEARS_OF = 100  # of one request's: a program asks for those that it has created, and strangers for any
 _ATTEMPTS = 10  # against nodes that change the same topic
 _AT_ONCE = OPERATIONS_MAX // 4  # partitions in one transaction: if one has changed, all of them are decided anew
 _LOOKED_AT = 1_000  # partitions without a break for the event loop: about 1 ms
@@ -135,7 +135,7 @@ class ClusterTopics:
                 await self._directory.until(lambda: all(is_here() for is_here in created))
         except (CoordinationError, TimeoutError):
             return False
-        return True
+        return len(missing) <= _HEARS_OF
 
     def _has_id(self, topic_id: bytes) -> bool:
         return self._topics.any_by_id(topic_id) is not None
@@ -300,7 +300,14 @@ class ClusterTopics:
                 raise NotReadyError(f"{name}-{number} has changed meanwhile: try again", fate=Fate.NOT_APPENDED)
             return None if validate_only else elected_unclean(entry, winner)
 
-        await self._change_partitions([tp], decide)
+        def unchanged(entry: PartitionEntry) -> dict[str, int]:
+            """No copy that is in sync has come back, and the winner lives, as the store says at that moment."""
+            image = self._membership.image
+            node_ids = (winner.id, *(replica.node_id for replica in entry.isr))
+            known = {node_id: image.nodes.get(node_id) for node_id in node_ids}
+            return {image.keys.node(id_): node.mod_revision if node is not None else ABSENT for id_, node in known.items()}
+
+        await self._change_partitions([tp], decide, unchanged)
         return copies
 
     async def _copies(self, tp: TopicIdPartition, node_ids: Sequence[int]) -> list[CopyEnd]:
@@ -324,12 +331,16 @@ class ClusterTopics:
         return sorted(found, key=lambda one: (not one.log_end_offset, one.has_stopped, -one.leader_epoch, -one.log_end_offset))
 
     async def _change_partitions(
-        self, tps: Iterable[TopicIdPartition], decide: Callable[[TopicIdPartition, PartitionEntry], PartitionEntry | None]
+        self,
+        tps: Iterable[TopicIdPartition],
+        decide: Callable[[TopicIdPartition, PartitionEntry], PartitionEntry | None],
+        compares: Callable[[PartitionEntry], dict[str, int]] = lambda _entry: {},
     ) -> None:
-        """Writes what `decide` makes of the entries of partitions (None: nothing); again where they have changed meanwhile. Returns
-        once this node has heard of it. What it raises, some of the partitions may have been changed before.
+        """Writes what `decide` makes of the entries of partitions (None: nothing); again where they have changed meanwhile, or what
+        `compares` says of their entries. Returns once this node has heard of it. What it raises, some of the partitions may have
+        been changed before.
         """
-        membership, due = self._membership, list(tps)
+        membership, due, is_begun = self._membership, list(tps), False
         for _ in range(_ATTEMPTS):
             image, revision, failed = membership.image, 0, list[TopicIdPartition]()
             for at in range(0, len(due), _AT_ONCE):
@@ -339,7 +350,14 @@ class ClusterTopics:
                 if not changed:
                     await asyncio.sleep(0)
                     continue
-                done = await self._run(change_partitions(image, changed))
+                try:
+                    also = {key: at for tp, entry in seen if tp in changed for key, at in compares(entry).items()}
+                    made = change_partitions(image, changed)
+                    done = await self._run([one._replace(compares={**also, **one.compares}) for one in made])
+                except WireError as error:
+                    error.fate = Fate.UNKNOWN if is_begun else error.fate
+                    raise
+                is_begun |= done is not None
                 if done is None:
                     failed += changed
                 revision = max(revision, done if done is not None else before + 1)  # then the store is ahead of the image
@@ -351,7 +369,8 @@ class ClusterTopics:
             due = failed
             if not due:
                 return
-        raise NotReadyError(f"a partition was changed by others {_ATTEMPTS} times meanwhile: try again", fate=Fate.NOT_APPENDED)
+        fate = Fate.UNKNOWN if is_begun else Fate.NOT_APPENDED
+        raise NotReadyError(f"a partition was changed by others {_ATTEMPTS} times meanwhile: try again", fate=fate)
 
     async def _change(self, name: str, decide: Callable[[], tuple[Topic, list[Transaction]]]) -> Topic:
         """Changes a topic by what this node and the image say of it now; again, if it has changed meanwhile. Returns it as it was

@@ -330,7 +330,7 @@ class Transactions:
         name = asked.transactional_id
         await self.log.make()
         async with self._lock(name):
-            while True:
+            while self.coordinator.may_use(name, principal):  # else another principal has used it first, while this one waited
                 decided = await self._decide(principal, asked, offsets)
                 if decided is Progress.COMPLETE:
                     await self.log.durable()
@@ -341,6 +341,7 @@ class Transactions:
                 await self._finish(name)
                 if isinstance(decided, CommitPrepared):  # CommitCompleted need not be durable: a restart finishes it again
                     return
+        await self._check_owner(principal, name)
 
     async def _decide(self, principal: str, asked: EndTransactionRequest, offsets: AskedOffsets | None) -> CommitDecision:
         """Decides a commit, and prepares it if it can be committed. From before its members are frozen until after the decision

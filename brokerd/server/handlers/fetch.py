@@ -209,7 +209,7 @@ async def _read_partition(
 async def require_leader(broker: BrokerParts, partition: Partition, error: WireError) -> None:
     """Raises NotLeaderError unless the store says, now, that this node leads the partition: a leader that was replaced, and has not
     heard of it, lacks what others have, and is not the one to say that records are gone."""
-    if not await broker.cluster.is_current_leader(partition.tp, partition.leader_epoch):
+    if not await broker.cluster.is_confirmed_leader(partition.tp, partition.leader_epoch):
         raise NotLeaderError(f"whether this node still leads {partition.name} is not known, so this may be wrong: {error.message}")
 
 

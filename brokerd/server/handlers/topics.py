@@ -175,11 +175,13 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
     starts = [(partition, before_offset) for partition, before_offset, _ in found]
     errors = await broker.admin.run(broker.retention.delete_records(starts))
     until_ms = broker.clock.monotonic_ms() + _REPLICATED_MS
-    for (partition, _, result), error in zip(found, errors, strict=True):
+    for (partition, before_offset, result), error in zip(found, errors, strict=True):
         with fails_with(result, f"deleting records of {partition.name}"):
-            if error is not None:
-                raise error
-            with broker.audit.change(f"deleted records of {partition.name} below offset {partition.ends.log_start_offset}"):
+            asked = "the high watermark" if before_offset == HIGH_WATERMARK else f"offset {before_offset}"
+            with broker.audit.change(f"deleted records of {partition.name} below {asked}") as change:
+                if error is not None:
+                    raise error
+                change.what = f"deleted records of {partition.name} below offset {partition.ends.log_start_offset}"
                 await broker.cluster.has_log_start(partition, (until_ms - broker.clock.monotonic_ms()) / 1000)
             result.log_start_offset = partition.ends.log_start_offset
     return response
@@ -225,7 +227,7 @@ async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: Drain
     response = DrainNodeResponse()
     with fails_with(response, "draining a node"):
         authorizer.require_everything("drain a node")
-        with broker.audit.change(f"drained node {request.node_id}") as change:
+        with broker.audit.change("" if request.validate_only else f"drained node {request.node_id}") as change:
             drain = await broker.cluster.topics.drain(request.node_id, validate_only=request.validate_only)
             drained = f"drained node {request.node_id}: {counted(drain.begun, 'partition')} go to other nodes"
             change.what = drained if drain.begun and not request.validate_only else ""
@@ -252,9 +254,10 @@ async def elect_unclean(
     name = f"'{request.name}-{request.partition}'"
     with fails_with(response, f"an unclean election for {name}"):
         authorizer.require_everything("let a copy lead that is not in sync")
-        with broker.audit.change(f"let a copy that is not in sync lead partition {name}") as change:
+        what = "" if request.validate_only else f"let a copy that is not in sync lead partition {name}"
+        with broker.audit.change(what) as change:
             copies = await broker.cluster.topics.elect_unclean(request.name, request.partition, validate_only=request.validate_only)
-            change.what = "" if request.validate_only else f"{change.what}: node {copies[0].node_id}"
+            change.what = what and f"{what}: node {copies[0].node_id}"
         response.copies.extend(copies)
     return response
 

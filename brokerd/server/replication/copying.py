@@ -268,13 +268,7 @@ class Copier:
         offset = cut_offset(partition.epochs, end_offset, common)
         if offset >= end_offset:
             raise CorruptMessageError(f"{partition.name}: the leader's log diverges, but there is nothing to cut at {offset}")
-        at = self._membership.image.partition(partition.tp)
-        if at is not None and (self._membership.node_id, self._membership.directory_id) in at.entry.superseded:
-            # Of the last second of what was acknowledged, its high watermark may know nothing.
-            raise ValueError(
-                f"{partition.name}: is not cut at offset {offset}, where the leader's log differs: it was in sync when an older "
-                "copy was elected, and may have what no other has ('brokerd cluster reassign' takes it away, and gives it back)"
-            )
+        self._check_removes(partition, f"is not cut at offset {offset}, where the leader's log differs")
         for _ in range(_FLUSHES):
             if partition.has_unsynced:
                 await self._flusher.flush(partition, BROKER)
@@ -289,6 +283,16 @@ class Copier:
             "%s: cut %d records that the leader does not have, from offset %d on", partition.name, end_offset - cut_end, cut_end
         )
 
+    def _check_removes(self, partition: ReplicatedPartition, text: str) -> None:
+        """Raises ValueError, with `text`, if the copy was in sync when an older one was elected: what it has may be nowhere else,
+        and of the last second of what was acknowledged, its high watermark may know nothing."""
+        at = self._membership.image.partition(partition.tp)
+        if at is not None and (self._membership.node_id, self._membership.directory_id) in at.entry.superseded:
+            raise ValueError(
+                f"{partition.name}: {text}: it was in sync when an older copy was elected, and may have what no other has "
+                "('brokerd cluster reassign' takes it away, and gives it back)"
+            )
+
     async def _begin_anew(self, partition: ReplicatedPartition, snapshot: Snapshot) -> None:
         """Drops this copy, which ends below the leader's log, and begins where that begins."""
         if snapshot.seed != partition.crc_seed:
@@ -298,6 +302,8 @@ class Copier:
             raise CorruptMessageError(
                 f"{partition.name}: the leader's log is said to begin at {snapshot.offset}, but this copy ends at {end_offset}"
             )
+        if end_offset > partition.ends.log_start_offset:
+            self._check_removes(partition, f"does not begin anew at offset {snapshot.offset}, where the leader's log begins")
         logger.info("%s: begins anew at offset %d, where the leader's log begins", partition.name, snapshot.offset)
         await to_its_end(self._replace(partition.tp, snapshot, epoch))
 

@@ -77,12 +77,12 @@ class Audit:
     @contextlib.contextmanager
     def change(self, what: str) -> Iterator[Change]:
         """Writes the change that the body makes: the current call's principal or, where all callers are the same principal, its
-        host. If the body fails and may have made it, the line says "perhaps"."""
+        host. If the body fails and may have made it, the line says "perhaps". `what` "": the body changes nothing."""
         change = Change(what)
         try:
             yield change
         except Exception as error:
-            if not isinstance(error, WireError) or error.fate is Fate.UNKNOWN:
+            if what and (not isinstance(error, WireError) or error.fate is Fate.UNKNOWN):
                 self._changed(f"perhaps {what}: {error}")
             raise
         if change.what:

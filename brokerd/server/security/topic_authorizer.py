@@ -35,7 +35,7 @@ from brokerd.errors import (
     UnknownTopicIdError,
     WireError,
 )
-from brokerd.ids import PRODUCER_TAG_SHIFT
+from brokerd.ids import INTERNAL_PREFIX, PRODUCER_TAG_SHIFT
 from brokerd.server.security.audit import Audit
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{0,249}\*|[a-zA-Z0-9._-]{1,249}")
@@ -176,7 +176,8 @@ class TopicAuthorizer:
     def allows_id(self, right: Right, topic_id: bytes) -> bool:
         """True if the principal has the right on a topic; what merely lists topics is not refused any, and leaves no line."""
         topic = self._topics.any_by_id(topic_id)
-        return self.is_unlimited or (topic is not None and self.rights.allows(right, topic.name))
+        is_clients = topic is not None and not topic.name.startswith(INTERNAL_PREFIX)
+        return self.is_unlimited or (topic is not None and is_clients and self.rights.allows(right, topic.name))
 
     def require_id(self, right: Right | None, topic_id: bytes) -> None:
         """Raises the error for using `right` on a topic by id (None: for seeing it), unless it is allowed. An unknown id is refused

@@ -299,10 +299,10 @@ def test_only_who_leads_by_the_stores_word_says_that_records_are_gone(
         deleted = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, before_offset=1)
         client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[deleted]))
 
-        async def is_current_leader(_tp: TopicIdPartition, _epoch: int) -> bool:
+        async def is_confirmed_leader(_tp: TopicIdPartition, _epoch: int) -> bool:
             return is_current
 
-        monkeypatch.setattr(running.daemon.broker.cluster, "is_current_leader", is_current_leader)
+        monkeypatch.setattr(running.daemon.broker.cluster, "is_confirmed_leader", is_confirmed_leader)
         fetcher = client.fetcher()
         for offset, code in ((0, ErrorCode.OFFSET_OUT_OF_RANGE), (4, refused)):  # what is below the log start is gone for all
             assert ErrorCode(fetcher.fetch({tp: offset})[0].results[0].error.code) is code

@@ -4,6 +4,7 @@ is asked nothing more. Method: nodes in memory that count their calls.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import grpc
 import pytest
 
 from brokerd.arguments import OffsetAndMetadata
+from brokerd.client import broker_client
 from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import lag_of
@@ -461,6 +463,41 @@ def test_a_node_that_is_cut_off_is_believed_only_if_all_are(cluster: FakeCluster
         assert client.metadata(["t"]).topic("t").topic_id == old[0].tp.topic_id, "nobody else can be asked"
 
 
+def test_nodes_that_are_all_cut_off_answer_as_long_as_one_does(cluster: FakeCluster) -> None:
+    """As while the store is away, and a node is dead that they list still: producers look up once, and repeat it themselves."""
+    cluster.create("t")
+    for node in cluster.nodes:
+        node.is_cut_off = True
+    cluster.stop(2)
+
+    async def looks(servers: str) -> None:
+        client = BrokerClient(ClientConfig(bootstrap_servers=servers), SystemClock(), is_retrying=False)
+        try:
+            for _ in range(3):
+                assert (await client.metadata(["t"])).topics.keys() == {"t"}
+        finally:
+            await client.close()
+
+    for servers in (cluster.servers, f"127.0.0.1:{cluster.nodes[0].port}"):
+        with contextlib.closing(LoopThread()) as loop:
+            loop.run(looks(servers))
+    assert cluster.nodes[0].calls["Metadata"] + cluster.nodes[1].calls["Metadata"] <= 12, "the others are not asked each time"
+
+
+@pytest.mark.parametrize("tasks", [2, 8])
+def test_tasks_of_one_client_believe_no_node_that_is_cut_off(cluster: FakeCluster, tasks: int) -> None:
+    old, new = cluster.create("t")[:1], cluster.create("t")
+    cluster.nodes[0].told, cluster.nodes[0].is_cut_off = {"t": old}, True
+    with client_of(cluster.servers) as client:
+
+        async def looks() -> set[bytes]:
+            found = await asyncio.gather(*(client.broker_client.metadata(["t"]) for _ in range(tasks)))
+            return {each.topic("t").topic_id for each in found}
+
+        for _ in range(5):
+            assert client.loop_thread.run(looks()) == {new[0].tp.topic_id}
+
+
 @pytest.mark.parametrize("names", [["t"], None])
 @pytest.mark.parametrize("told", ["fewer", "none", "other"])
 def test_a_node_that_tells_less_than_is_known_has_not_heard_of_it(cluster: FakeCluster, names: list[str] | None, told: str) -> None:
@@ -474,8 +511,12 @@ def test_a_node_that_tells_less_than_is_known_has_not_heard_of_it(cluster: FakeC
         assert (topic.topic_id, topic.partition_count) == (partitions[0].tp.topic_id, 3)
     for node in cluster.nodes:
         node.told = {"t": partitions[:2]}
-    with client_of(cluster.servers, api_timeout_ms=200) as client, pytest.raises(NotReadyError, match="of all of topic 't' yet"):
-        client.metadata(names, known)
+    with client_of(cluster.servers) as client:
+        assert client.metadata(names, known).topic("t").partition_count == 2, "all say so, as after a restore"
+    cluster.stop(2)
+    with client_of(cluster.servers) as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker_client, "_HEARS_MS", 50)
+        assert client.metadata(names, known).topic("t").partition_count == 2, "those that answer for some seconds"
     cluster.nodes[0].topics["t"] = other
     for node in cluster.nodes:
         node.told = {}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from brokerd.datadir.node_state import join_cluster
 from brokerd.errors import DataDirectoryError, LogDamagedError
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.offline import doctor
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
@@ -211,6 +215,45 @@ def copies(data_dir: Path) -> Path:
     return data_dir
 
 
+def test_what_says_of_which_cluster_a_copy_is_must_be_there_before_it_is_repaired(copies: Path) -> None:
+    """With `meta` put back later, a repaired copy would be a cluster's again, and pass for whole."""
+    for segment in copies.glob("*/00000000000000000000.log"):
+        segment.write_bytes(segment.read_bytes()[:-1] + b"!")
+    (copies / "meta").unlink()
+    for repair in (accept_damaged, give_up_damaged):
+        with pytest.raises(DataDirectoryError, match="the file meta is lost, which says whether this is a node of a cluster"):
+            repair(str(copies))
+
+
+def test_an_only_copy_whose_log_is_lost_is_damaged(copies: Path) -> None:
+    """As a new partition, it would give its offsets again."""
+    lost = min(path for path in copies.iterdir() if path.is_dir() and path.name.endswith("-0"))
+    shutil.rmtree(lost)
+    (copies / "checkpoint").unlink()
+    notes = rebuild_checkpoint(str(copies), ["t-0", "u-0"])
+    assert [note.message for note in notes].count("its directory is missing: it counts as damaged") == 1
+    assert errors_in(copies)
+
+
+def test_a_repair_that_was_killed_is_repeated(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for segment in copies.glob("*/00000000000000000000.log"):
+        segment.write_bytes(segment.read_bytes()[:-1] + b"!")
+    write, written = doctor._write_holes, list[object]()
+
+    def killed(*args: Any) -> None:
+        if written:
+            raise OSError(errno.EIO, "killed")
+        written.append(args)
+        write(*args)
+
+    monkeypatch.setattr(doctor, "_write_holes", killed)
+    with pytest.raises(OSError, match="killed"):
+        accept_damaged(str(copies), ["t-0", "u-0"])
+    monkeypatch.setattr(doctor, "_write_holes", write)
+    accept_damaged(str(copies), ["t-0", "u-0"])
+    assert not errors_in(copies)
+
+
 @pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
 def test_a_node_of_a_cluster_repairs_only_what_no_other_node_has(
     copies: Path, repair: Callable[[str, Collection[str]], list[Finding]]
@@ -221,7 +264,7 @@ def test_a_node_of_a_cluster_repairs_only_what_no_other_node_has(
     before = _tree(copies)
     with pytest.raises(DataDirectoryError, match=r"node 3 of cluster 'prod'.* copies of t-0 and 1 more: nothing.*--only-copy t-0`"):
         repair(str(copies), ())
-    with pytest.raises(DataDirectoryError, match="no partition 't-1' to repair"):
+    with pytest.raises(DataDirectoryError, match="no partition 't-1' here"):
         repair(str(copies), ["t-0", "t-1"])
     assert _tree(copies) == before
     assert {note.partition for note in repair(str(copies), ["u-0"])} == {"u-0"}

@@ -165,3 +165,15 @@ def test_a_rebuild_that_was_cut_short_can_be_repeated(data_dir: Path) -> None:
     manager = _open(data_dir)
     assert manager.topics.partition_count() == 3
     manager.close()
+
+
+def test_what_a_node_of_a_cluster_had_is_not_guessed(data_dir: Path) -> None:
+    """A log that nothing knows of would come back empty, in sync."""
+    files = RealFiles(str(data_dir))
+    join_cluster(files, 3, "prod")
+    files.close()
+    for name in ("topics", "checkpoint"):
+        (data_dir / name).unlink()
+    with pytest.raises(DataDirectoryError, match="nothing tells which partitions this node had"):
+        rebuild_lost(str(data_dir), {})
+    assert not (data_dir / "topics").exists()

@@ -171,6 +171,17 @@ def test_numbers_that_a_client_makes_up_keep_out_its_own_principal_alone() -> No
     partition.send(0, producer_id=tag | 10)
 
 
+def test_made_up_owners_share_a_number_beyond_a_thousand() -> None:
+    """Without authentication any client writes under any owner's tag."""
+    partition = Partition(limit=1)
+    for tag in range(1_010):
+        partition.send(0, producer_id=tag << PRODUCER_TAG_SHIFT | tag)
+    assert len(partition.states.forgotten) == 1_001
+    for tag in (500, 1_005, 5_000):
+        _refusal(partition, UnknownProducerIdError, 0, producer_id=tag << PRODUCER_TAG_SHIFT | 1_005)
+    partition.send(0, producer_id=5_000 << PRODUCER_TAG_SHIFT | 1_011)
+
+
 def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
     partition = Partition(limit=2)
     for producer_id in (1, 2):

@@ -56,6 +56,25 @@ async def test_a_copy_that_was_in_sync_when_an_older_one_was_elected_is_not_cut(
         assert one.leading._led[tp_of(0)].proposal(one.image.nodes, 0, LAG_MS) is None, "it does not join"
 
 
+async def test_a_copy_that_was_in_sync_when_an_older_one_was_elected_does_not_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """As once retention has passed its end at the leader, before its disk is back."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        await one.takes_role(all_of_them.entry(1, 1))
+        await two.takes_role(all_of_them.entry(2, 2))
+        for _ in range(3):
+            append(two.log(), b"of two alone")
+        elected = elected_unclean(all_of_them.entry(2, 2, [2]), one.image.nodes[1])
+        await one.hears(elected, 2)
+        for _ in range(6):
+            append(one.log(), b"of one")
+        await until(lambda: one.log().ends.high_watermark == 6)
+        one.log().set_log_start(5)
+        await two.hears(elected, 2)
+        await until(lambda: "does not begin anew at offset 5" in caplog.text)
+        assert two.log().ends.log_end_offset == 3
+
+
 async def test_a_follower_is_cut_in_several_steps() -> None:
     """Their logs part where each has led in turn: it asks again after each cut, and has written nothing in between."""
     async with copies() as all_of_them:
