@@ -327,6 +327,30 @@ def test_a_topic_that_is_deleted_at_a_node_that_is_behind_has_its_line(
     assert "perhaps deleted topic 'orders': " in line
 
 
+def test_a_drain_that_is_half_made_has_its_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(directories: Directories) -> None:
+        own, known, made = directories.topics[1], directories.logs[1].topics, list[int | None]()
+        await own.create("orders", 6, {})
+        monkeypatch.setattr(topics, "_AT_ONCE", 1)
+        change = own._run
+
+        async def run(transactions: Sequence[Transaction]) -> int | None:
+            if made:
+                raise NotReadyError("etcd does not answer", fate=Fate.NOT_APPENDED)
+            made.append(await change(transactions))
+            return made[-1]
+
+        monkeypatch.setattr(own, "_run", run)
+        broker: Any = SimpleNamespace(cluster=SimpleNamespace(topics=own), topics=known, audit=Audit(ManualClock()), turns=Turns())
+        drained = await topic_handlers.drain(broker, TopicAuthorizer(ANYBODY, known), topics_pb2.DrainNodeRequest(node_id=1))
+        assert Fate(drained.error.fate) is Fate.UNKNOWN
+
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    with_nodes(scenario, 1, 2)
+    (line,) = messages_of(caplog, "brokerd.audit")
+    assert "perhaps drained node 1: etcd does not answer" in line
+
+
 def test_what_there_is_not_is_asked_for_once_and_given_up(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(directories: Directories) -> None:
         other, client = directories.topics[2], directories.nodes.running[2][0]

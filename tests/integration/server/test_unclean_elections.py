@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
+from brokerd.cluster.changes import Transaction
 from brokerd.cluster.election import replica_of
-from brokerd.cluster.keys import InSyncReplica, PartitionEntry
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry, encode
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG
 from brokerd.errors import InvalidRequestError, NotReadyError
 from brokerd.ids import NO_LEADER, TopicIdPartition
@@ -26,7 +27,7 @@ from brokerd.wire.v1.topics_pb2 import CopyEnd, ElectUncleanLeaderRequest
 from tests.support.build import append
 from tests.support.clock import ManualClock
 from tests.support.cluster_directories import Directories, becomes, with_nodes
-from tests.support.cluster_nodes import until
+from tests.support.cluster_nodes import KEYS, until
 from tests.support.logged import messages_of
 
 LOST = InSyncReplica(3, "a disk that is gone")
@@ -254,3 +255,30 @@ def test_an_election_has_its_line_in_the_audit_trail(caplog: pytest.LogCaptureFi
     with_nodes(scenario, 1, 2, 3)
     (line,) = messages_of(caplog, "brokerd.audit")
     assert "let a copy that is not in sync lead partition 'orders-0': node 1 (" in line
+
+
+def test_a_copy_in_sync_that_is_back_by_the_stores_word_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node is registered again, and this one has not heard of it yet."""
+
+    async def scenario(directories: Directories) -> None:
+        await lost(directories)
+        client, node, _ = directories.nodes.running[1]
+        own, back, made = (
+            directories.topics[1],
+            encode(node.image.nodes[3].registration._replace(directory_id=LOST.directory_id)),
+            [],
+        )
+        answer(directories, monkeypatch, {1: has(1, 1), 2: has(2, 2)})
+        change = own._run
+
+        async def run(transactions: Sequence[Transaction]) -> int | None:
+            await client.transact({}, {KEYS.node(3): back})
+            made.append(await change(transactions))
+            return made[-1]
+
+        monkeypatch.setattr(own, "_run", run)
+        with pytest.raises((InvalidRequestError, NotReadyError)):
+            await own.elect_unclean("orders", 0)
+        assert set(made) == {None}
+
+    with_nodes(scenario, 1, 2, 3)
