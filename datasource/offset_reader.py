@@ -216,13 +216,13 @@ class OffsetReader:
         """The subscribed topics, and the names of those that do not exist. What `previous` knows of them is taken for gone only if
         it is: a node may not have heard of it yet."""
         subscription = self._subscription
-        counts = dict.fromkeys(previous.topic_ids, 0)
-        for tp in previous.offsets:
-            counts[tp.topic] = max(counts.get(tp.topic, 0), tp.partition + 1)
-        known = {topic_id: counts[name] for name, topic_id in previous.topic_ids.items()}
+        counts: dict[str, int] = {}
+        for topic, partition in previous.offsets:
+            counts[topic] = max(counts.get(topic, 0), partition + 1)
+        known = {topic_id: counts.get(name, 0) for name, topic_id in previous.topic_ids.items()}
         if isinstance(subscription, TopicPattern):
             matches = topic_matcher(subscription.pattern)
-            known = {previous.topic_ids[name]: counts[name] for name in previous.topic_ids if matches(name)}
+            known = {topic_id: known[topic_id] for name, topic_id in previous.topic_ids.items() if matches(name)}
             topics = self._client.metadata(None, known).topics
             matching = {name: topic for name, topic in topics.items() if matches(name)}
             return matching, frozenset()

@@ -178,9 +178,9 @@ class BrokerClient:
             try:
                 connection = await self._connected(address, _OTHERS_MS)
                 response = await connection.call("Metadata", request, metadata_pb2.MetadataResponse, timeout_ms=_OTHERS_MS)
-            except BrokerdError:
+                metadata = read_metadata(response)
+            except BrokerdError:  # also of one that makes no sense: the first answer stands
                 return None
-            metadata = read_metadata(response)
             if not metadata.is_cut_off:
                 self._nodes.any = address
             return metadata

@@ -566,3 +566,23 @@ def test_the_store_says_who_is_the_coordinator_and_silence_is_no_word() -> None:
             await machines.etcd.start()
 
     run(scenario)
+
+
+def test_readers_that_make_up_positions_cost_the_store_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one:
+            cluster, at_once, under_way = cluster_of(one), list[int](), 0
+
+            async def counted(_tp: TopicIdPartition, _epoch: int) -> bool:
+                nonlocal under_way
+                under_way += 1
+                at_once.append(under_way)
+                await one_turn()
+                under_way -= 1
+                return True
+
+            monkeypatch.setattr(cluster, "is_current_leader", counted)
+            assert all(await asyncio.gather(*(cluster.is_confirmed_leader(COORDINATOR_LOG, 1) for _ in range(9))))
+            assert at_once == [1] * 9
+
+    run(scenario)

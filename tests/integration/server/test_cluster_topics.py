@@ -351,6 +351,29 @@ def test_a_drain_that_is_half_made_has_its_line(monkeypatch: pytest.MonkeyPatch,
     assert "perhaps drained node 1: etcd does not answer" in line
 
 
+def test_who_asks_for_what_there_is_not_costs_the_store_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directories: Directories) -> None:
+        own, at_once = directories.topics[1], list[int]()
+        get, under_way = own._client.get, 0
+
+        async def counted(key: str) -> Any:
+            nonlocal under_way
+            under_way += 1
+            at_once.append(under_way)
+            try:
+                return await get(key)
+            finally:
+                under_way -= 1
+
+        monkeypatch.setattr(own._client, "get", counted)
+        await asyncio.gather(*(own.hear_of([f"none-{number}-{each}" for each in range(3)], []) for number in range(8)))
+        assert at_once == [1] * 24
+        assert not await own.hear_of([f"none-{number}" for number in range(101)], []), "it has not asked for all of them"
+        assert len(at_once) == 124
+
+    with_nodes(scenario, 1)
+
+
 def test_what_there_is_not_is_asked_for_once_and_given_up(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(directories: Directories) -> None:
         other, client = directories.topics[2], directories.nodes.running[2][0]

@@ -34,6 +34,7 @@ from brokerd.errors import (
 from brokerd.ids import NO_LEADER, ProducerIdAndEpoch
 from brokerd.producer.core.membership import MemberReport, TransactionEnd
 from brokerd.wire.methods import OF_COORDINATOR, UNARY
+from brokerd.wire.v1.metadata_pb2 import MetadataResponse, Node
 from brokerd.wire.v1.topics_pb2 import TopicDescription
 from tests.support.fake_broker import FakeBroker, FakeCluster, fake_cluster
 from tests.support.records import key_values, new_batch
@@ -482,6 +483,15 @@ def test_nodes_that_are_all_cut_off_answer_as_long_as_one_does(cluster: FakeClus
         with contextlib.closing(LoopThread()) as loop:
             loop.run(looks(servers))
     assert cluster.nodes[0].calls["Metadata"] + cluster.nodes[1].calls["Metadata"] <= 12, "the others are not asked each time"
+
+
+def test_an_answer_without_sense_does_not_replace_the_first_one(cluster: FakeCluster) -> None:
+    cluster.create("t")
+    cluster.nodes[0].is_cut_off = True
+    for node in cluster.nodes[1:]:
+        node._Metadata = lambda _: MetadataResponse(nodes=[Node(node_id=1, host="not a host!", port=1)])  # type: ignore[method-assign, assignment]
+    with client_of(cluster.servers) as client:
+        assert client.metadata(["t"]).topics.keys() == {"t"}
 
 
 @pytest.mark.parametrize("tasks", [2, 8])

@@ -51,7 +51,7 @@ from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest
 from tests.support.clock import ManualClock
 from tests.support.inner_broker import PRINCIPAL, end_request
 from tests.support.inner_cluster import InnerCluster, cluster
-from tests.support.loop import one_turn
+from tests.support.loop import all_wait, one_turn
 from tests.support.transaction_bench import Execution
 from tests.support.wait import DEADLINE_S
 
@@ -90,6 +90,29 @@ def shown(running: InnerCluster) -> list[int]:
 def epoch(running: InnerCluster) -> int:
     """The coordinator's."""
     return running.nodes[0].broker.transactions.epoch
+
+
+async def test_who_waited_while_another_principal_used_the_id_first_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be refused by its members, one confirmation after another, and the owner would wait for all of them."""
+    async with cluster(ManualClock()) as running:
+        transactions = running.nodes[0].broker.transactions
+        asked, decided = end_request(NAME, Execution(7, "e", "r"), []), list[str]()
+        decide = transactions._decide
+
+        async def counted(principal: str, *rest: Any) -> Any:
+            decided.append(principal)
+            return await decide(principal, *rest)
+
+        monkeypatch.setattr(transactions, "_decide", counted)
+        async with transactions._lock(NAME):
+            refused = [asyncio.create_task(transactions.commit("outsider", asked)) for _ in range(3)]
+            await all_wait()
+            member = await begin(running)
+        for task in refused:
+            with pytest.raises(TransactionalIdAuthorizationFailedError):
+                await task
+        await commit(running, member)
+        assert "outsider" not in decided
 
 
 async def test_calls_of_another_principal_do_not_keep_the_owner_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

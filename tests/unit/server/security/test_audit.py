@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from brokerd.errors import Fate, NotReadyError, StorageError, UnknownTopicOrPartitionError
+from brokerd.server.handlers import topics as topic_handlers
 from brokerd.server.security.audit import LINES_MAX, WINDOW_MS, Audit
-from brokerd.sharing import CALLER, Caller
+from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
+from brokerd.sharing import CALLER, Caller, Turns
+from brokerd.wire.v1.topics_pb2 import DeleteRecordsRequest
 from tests.support.clock import ManualClock
 from tests.support.logged import messages_of
 
@@ -100,3 +105,31 @@ def test_a_change_is_described_once_it_is_made_and_none_has_no_line(caplog: pyte
         with Audit(ManualClock()).change("deleted offsets of group 'g'") as change:
             change.what = what
     assert messages_of(caplog, "brokerd.audit") == ["etl deleted 3 offsets of group 'g' (from ipv4:192.0.2.1:5)"]
+
+
+@pytest.mark.parametrize(("before_offset", "below"), [(7, "offset 7"), (-1, "the high watermark")])
+async def test_records_that_may_have_been_deleted_have_their_line(
+    before_offset: int, below: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its last step failed: the log start may have moved after a restart."""
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+
+    async def fails(_steps: object) -> list[StorageError]:
+        return [StorageError("it may have moved", fate=Fate.UNKNOWN)]
+
+    log = SimpleNamespace(name="t-0", ends=SimpleNamespace(log_start_offset=0))
+    broker: Any = SimpleNamespace(
+        turns=Turns(),
+        partitions=SimpleNamespace(leader=lambda _tp: log),
+        admin=SimpleNamespace(run=fails),
+        retention=SimpleNamespace(delete_records=lambda _starts: None),
+        clock=ManualClock(),
+        audit=Audit(ManualClock()),
+    )
+    request = DeleteRecordsRequest()
+    request.partitions.add(topic_id=bytes(16), before_offset=before_offset)
+    topics: Any = SimpleNamespace()
+    (result,) = (await topic_handlers.delete_records(broker, TopicAuthorizer(ANYBODY, topics), request)).results
+    assert Fate(result.error.fate) is Fate.UNKNOWN
+    (line,) = messages_of(caplog, "brokerd.audit")
+    assert f"perhaps deleted records of t-0 below {below}: it may have moved" in line
