@@ -1,5 +1,6 @@
 """One broker beside clusters of one, two and three nodes on the same machine, and one with three copies of each partition: bytes in
 and out of light clients, with the processor time that all nodes take for them; acknowledged sends, one after the other; in one run.
+Then the processor time of a partition's leader and of its two followers, each for itself.
 
     python -m benchmarks.nodes --rows 400000 --repeats 5
 
@@ -38,18 +39,28 @@ class System:
         self.topic = ""
         self.cpu_s: dict[str, list[float]] = {}  # of all nodes, by what was measured
 
+    def cpu_seconds(self) -> list[float]:
+        """The processor time of each node so far."""
+        return [node.child.cpu_seconds() for node in self._nodes]
+
     @contextlib.contextmanager
     def metered(self, name: str) -> Iterator[None]:
         """Notes the processor time that the nodes take meanwhile."""
-        before = sum(node.child.cpu_seconds() for node in self._nodes)
+        before = sum(self.cpu_seconds())
         yield
-        self.cpu_s.setdefault(name, []).append(sum(node.child.cpu_seconds() for node in self._nodes) - before)
+        self.cpu_s.setdefault(name, []).append(sum(self.cpu_seconds()) - before)
 
-    def renew(self) -> None:
+    def renew(self, partitions: int = PARTITIONS) -> None:
         """Replaces the topic by an empty one."""
         if self.topic:
             self._nodes[0].delete_topic(self.topic)
-        self.topic = self._nodes[0].new_topic(PARTITIONS)
+        self.topic = self._nodes[0].new_topic(partitions)
+
+    def leader(self) -> int:
+        """Which of the nodes leads the topic's first partition, from 0 on."""
+        with self._nodes[0].client() as client:
+            (topic,) = client.describe_cluster([self.topic]).topics
+        return topic.partitions[0].leader - 1
 
 
 @contextlib.contextmanager
@@ -126,6 +137,25 @@ def works(system: System, rows: int, value_bytes: int) -> list[Work]:
     ]
 
 
+def leader_and_followers(system: System, rows: int, value_bytes: int, repeats: int) -> tuple[float, float]:
+    """Processor milliseconds a MB of the node that leads the only partition, and of one of those that copy it: medians."""
+    batches = list(arrow_batches(rows, value_bytes))
+    size_mb = sum(batch.nbytes for batch in batches) / 1e6
+    led, copied = list[float](), list[float]()
+    for number in range(repeats + 1):
+        system.renew(1)
+        leader, before = system.leader(), system.cpu_seconds()
+        with Producer({"bootstrap.servers": system.servers}) as producer:
+            for batch in batches:
+                producer.send_batch(system.topic, batch)
+            producer.flush()
+        taken = [after - at_first for after, at_first in zip(system.cpu_seconds(), before, strict=True)]
+        if number:  # after a warm-up
+            led.append(taken.pop(leader) * 1_000 / size_mb)
+            copied.append(sum(taken) / len(taken) * 1_000 / size_mb)
+    return statistics.median(led), statistics.median(copied)
+
+
 def _table(figures: list[Figures], cpu_s: dict[str, dict[str, list[float]]]) -> Iterator[str]:
     alone = {figure.work.name: figure.median_s for figure in figures if figure.work.peer == ALONE}
     yield f"{'':4} {'system':10} {'MB/s':>8} {'ratio':>6} {'CPU ms/MB':>10}"
@@ -151,9 +181,11 @@ def main() -> None:
         with etcd(parent) as address, systems(parent, address) as found:
             all_works = [work for system in found for work in works(system, args.rows, args.value_bytes)]
             figures = measure(all_works, args.repeats, lambda text: print(text, file=sys.stderr))
+            led, copied = leader_and_followers(found[-1], args.rows, args.value_bytes, args.repeats)
     finally:
         shutil.rmtree(parent, ignore_errors=True)
     print("\n".join(_table(figures, {system.name: system.cpu_s for system in found})))
+    print(f"in   3 copies of one partition: CPU ms/MB of its leader {led:.2f}, of a follower {copied:.2f}")
 
 
 if __name__ == "__main__":
