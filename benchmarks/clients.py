@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from benchmarks.environment import KEYS, Broker, Child, arrow_batches, value_at
+from benchmarks.environment import KEYS, Child, Server, arrow_batches, value_at
 from benchmarks.floor import MESSAGE_BYTES, give_seconds, sync_latencies, take_seconds
 from benchmarks.measure import CEILING, OURS, Work
 from brokerd import Consumer, Producer
@@ -26,7 +26,7 @@ RECORDS_SHARE = 20  # divides the row count for record-by-record works
 class ClientWorks:
     """The works of one run, on one broker and one bare server."""
 
-    def __init__(self, broker: Broker, floor: Child, *, rows: int, value_bytes: int, partitions: int) -> None:
+    def __init__(self, broker: Server, floor: Child, *, rows: int, value_bytes: int, partitions: int) -> None:
         self._broker = broker
         self._floor = floor
         self._partitions = partitions

@@ -62,28 +62,14 @@ class Child:
         return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class Broker:
-    """`brokerd start` on a temporary directory in `parent`, which is deleted when the broker stops."""
+class Server:
+    """What runs at `address`: HOST:PORT, of a cluster several with commas."""
 
-    def __init__(
-        self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = PROGRAM, log: int | None = None
-    ) -> None:
-        """`program`: the arguments of the interpreter that run `brokerd`; `log`: see Child."""
-        self.directory = tempfile.mkdtemp(prefix="brokerd-bench-", dir=parent)
-        flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
-        command = [sys.executable, *program, "start", "--data-dir", self.directory, "--port", "0", *flags]
-        self.child = Child(command, "brokerd ready on", log)
-        self.address = self.child.address
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.child.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
+    def __init__(self, address: str) -> None:
+        self.address = address
 
     def client(self) -> BlockingClient:
-        """A client of this broker."""
+        """A client of it."""
         return BlockingClient(ClientConfig(bootstrap_servers=self.address))
 
     def new_topic(self, partitions: int) -> str:
@@ -97,6 +83,27 @@ class Broker:
         """Deletes a topic, to free its disk space."""
         with self.client() as client:
             client.delete_topics([name])
+
+
+class Broker(Server):
+    """`brokerd start` on a temporary directory in `parent`, which is deleted when the broker stops."""
+
+    def __init__(
+        self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = PROGRAM, log: int | None = None
+    ) -> None:
+        """`program`: the arguments of the interpreter that run `brokerd`; `log`: see Child."""
+        self.directory = tempfile.mkdtemp(prefix="brokerd-bench-", dir=parent)
+        flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
+        command = [sys.executable, *program, "start", "--data-dir", self.directory, "--port", "0", *flags]
+        self.child = Child(command, "brokerd ready on", log)
+        super().__init__(self.child.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.child.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def value_at(row: int, value_bytes: int) -> bytes:

@@ -128,9 +128,9 @@ class Topics:
         self._admin = confluent_admin.AdminClient({"bootstrap.servers": servers})
 
     def create(self, partitions: int) -> str:
-        """Creates a topic; returns once each partition has a leader."""
+        """Creates a topic with the brokers' default.replication.factor; returns once each partition has a leader."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
-        self._admin.create_topics([confluent_admin.NewTopic(name, partitions, 1)])[name].result(60)
+        self._admin.create_topics([confluent_admin.NewTopic(name, partitions)])[name].result(60)
         deadline = time.monotonic() + 60
         while True:
             found = self._admin.list_topics(name, timeout=10).topics[name]
@@ -202,10 +202,7 @@ def main() -> None:
     print("kafka clients ready: " + ", ".join(f"{name} {client.version}" for name, client in CLIENTS.items()), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        work = {"send": send_seconds, "receive": receive_seconds, "receive each": receive_seconds, "latencies": latencies}[
-            asked["work"]
-        ]
-        print(json.dumps(work(servers, topics, asked)), flush=True)
+        print(json.dumps(WORKS[asked["work"]](servers, topics, asked)), flush=True)
 
 
 if __name__ == "__main__":

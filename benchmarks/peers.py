@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from benchmarks.environment import KEYS, ROWS_PER_BATCH, Broker, Child, value_at
+from benchmarks.environment import KEYS, ROWS_PER_BATCH, Child, Server, value_at
 from benchmarks.floor import sync_latencies
 from benchmarks.measure import CEILING, OURS, Work
 from brokerd import Consumer, Producer
@@ -66,7 +66,7 @@ class PeerWorks:
     """The works of one run."""
 
     def __init__(
-        self, broker: Broker, floor: Child, kafka: KafkaClients | None, *, records: int, value_bytes: int, partitions: int
+        self, broker: Server, floor: Child, kafka: KafkaClients | None, *, records: int, value_bytes: int, partitions: int
     ) -> None:
         self._broker = broker
         self._floor = floor

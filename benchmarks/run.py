@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import parked, testing_broker
 from benchmarks.clients import RECORDS_SHARE, ClientWorks
-from benchmarks.environment import Broker, Child
+from benchmarks.environment import Broker, Child, Server
 from benchmarks.measure import Figures, Work, measure, page_cache_ms_per_mb, table, text_table, write_results
 from benchmarks.peers import KafkaClients, PeerWorks
 from benchmarks.spark_io import Kafka, SparkWorks, spark_session
@@ -44,7 +44,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--data-dir", help="where the broker's and Spark's files go (default: the system's temporary directory)")
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker")
     made.add_argument("--spark", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
-    made.add_argument("--kafka-servers", help="a Kafka to compare with: HOST:PORT")
+    made.add_argument("--servers", help="brokers that run, to measure instead of a new one: HOST:PORT, of a cluster several")
+    made.add_argument("--kafka-servers", help="a Kafka to compare with: HOST:PORT, of a cluster several")
     made.add_argument("--kafka-python", help="an interpreter that has confluent-kafka and kafka-python, for the peers group")
     made.add_argument("--kafka-jars", help="the jars of Spark's Kafka connector, comma-separated")
     made.add_argument("--out", type=Path, help="results file (default: a new one in benchmarks/results)")
@@ -63,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say(f"this machine's page cache takes {page_cache:.2f} ms a MB")
     figures: list[Figures] = []
     extra: dict[str, object] = {}
-    with Broker(given.data_dir, dict(pair.split("=", 1) for pair in given.set)) as broker:
+    settings = dict(pair.split("=", 1) for pair in given.set)
+    with contextlib.nullcontext(Server(given.servers)) if given.servers else Broker(given.data_dir, settings) as broker:
         for group in groups:
             say(f"{group}:")
             if group in TOLD:
@@ -74,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(table(figures), flush=True)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     out = given.out or RESULTS / f"{stamp}-{given.only.replace(',', '-')}.json"
-    settings: dict[str, object] = {name: str(value) for name, value in vars(given).items() if name != "out"}
-    write_results(out, settings, figures, extra, page_cache=page_cache)
+    asked: dict[str, object] = {name: str(value) for name, value in vars(given).items() if name != "out"}
+    write_results(out, asked, figures, extra, page_cache=page_cache)
     say(f"written to {out}")
     return 0
 
@@ -85,15 +87,15 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _clients(given: argparse.Namespace, broker: Broker) -> list[Figures]:
+def _clients(given: argparse.Namespace, broker: Server) -> list[Figures]:
     return _with_floor(given, broker, lambda works: works.works())
 
 
-def _latency(given: argparse.Namespace, broker: Broker) -> list[Figures]:
+def _latency(given: argparse.Namespace, broker: Server) -> list[Figures]:
     return _with_floor(given, broker, lambda works: works.latency_works())
 
 
-def _peers(given: argparse.Namespace, broker: Broker) -> list[Figures]:
+def _peers(given: argparse.Namespace, broker: Server) -> list[Figures]:
     directory = tempfile.mkdtemp(dir=given.data_dir)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -108,7 +110,7 @@ def _peers(given: argparse.Namespace, broker: Broker) -> list[Figures]:
         return measure(_chosen(given, works.works()), given.repeats, say)
 
 
-def _with_floor(given: argparse.Namespace, broker: Broker, choose: Callable[[ClientWorks], list[Work]]) -> list[Figures]:
+def _with_floor(given: argparse.Namespace, broker: Server, choose: Callable[[ClientWorks], list[Work]]) -> list[Figures]:
     directory = tempfile.mkdtemp(dir=given.data_dir)
     floor = Child([sys.executable, "-m", "benchmarks.floor", directory], "floor ready on")
     try:
@@ -119,7 +121,7 @@ def _with_floor(given: argparse.Namespace, broker: Broker, choose: Callable[[Cli
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _spark(given: argparse.Namespace, broker: Broker) -> list[Figures]:
+def _spark(given: argparse.Namespace, broker: Server) -> list[Figures]:
     kafka = Kafka(given.kafka_servers, given.kafka_jars) if given.kafka_servers and given.kafka_jars else None
     spark = spark_session(kafka=kafka, settings=dict(pair.split("=", 1) for pair in given.spark))
     directory = tempfile.mkdtemp(dir=given.data_dir)
@@ -149,7 +151,7 @@ def _chosen(given: argparse.Namespace, works: list[Work]) -> list[Work]:
     return chosen
 
 
-MEASURED: dict[str, Callable[[argparse.Namespace, Broker], list[Figures]]] = {
+MEASURED: dict[str, Callable[[argparse.Namespace, Server], list[Figures]]] = {
     "clients": _clients,
     "latency": _latency,
     "peers": _peers,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.environment import KEY_BYTES, KEYS, Broker
+from benchmarks.environment import KEY_BYTES, KEYS, Server
 from benchmarks.measure import CEILING, OURS, Work
 from benchmarks.spark_ceiling import DiscardSource, InventSource
 
@@ -76,7 +76,7 @@ class SparkWorks:
     def __init__(
         self,
         spark: SparkSession,
-        broker: Broker,
+        broker: Server,
         *,
         rows: int,
         value_bytes: int,
