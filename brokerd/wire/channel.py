@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 STREAMS_PER_CONNECTION = 64
 CALLS_PER_CONNECTION = 32
 
+_NO_LIMIT = -1
 _COMMON: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", GRPC_MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", GRPC_MAX_MESSAGE_BYTES),
@@ -60,8 +61,15 @@ CHANNEL_ARGUMENTS: tuple[tuple[str, int | str], ...] = (
     ("grpc.enable_http_proxy", 0),
 )
 
+# Between nodes. What a leader sends at once to one that copies from it is bounded (server/replication/serving.py), but may be more
+# than a client takes: large batches of several partitions, or what is known of a million producers.
+NODE_ARGUMENTS: tuple[tuple[str, int | str], ...] = tuple(
+    {**dict(CHANNEL_ARGUMENTS), "grpc.max_receive_message_length": _NO_LIMIT}.items()
+)
+
 SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (
-    *_COMMON,
+    *(argument for argument in _COMMON if argument[0] != "grpc.max_send_message_length"),
+    ("grpc.max_send_message_length", _NO_LIMIT),  # who receives has one
     # With it, a second daemon could bind the same port without an error.
     ("grpc.so_reuseport", 0),
     # gRPC's default cancels bursts of more than about a thousand calls waiting to be accepted.

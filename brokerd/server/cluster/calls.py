@@ -18,7 +18,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import NotReadyError
 from brokerd.ids import address_of
-from brokerd.wire.channel import CHANNEL_ARGUMENTS
+from brokerd.wire.channel import NODE_ARGUMENTS
 from brokerd.wire.errors import from_proto, from_trailer
 from brokerd.wire.texts import in_plain_words
 
@@ -79,7 +79,7 @@ class NodeCalls:
         known, credentials = self._channels.get(node_id), self.credentials
         if known is not None and known[0] == (address, credentials):
             return known[1]
-        options = list(CHANNEL_ARGUMENTS)
+        options = list(NODE_ARGUMENTS)
         channel = (
             grpc.aio.insecure_channel(address, options=options)
             if credentials is None

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import Registration
 from brokerd.config.broker import BrokerConfig
+from brokerd.config.client import GRPC_MAX_MESSAGE_BYTES
 from brokerd.errors import NotReadyError
 from brokerd.internode.v1.internode_pb2 import OpenMembersRequest, OpenMembersResponse
-from brokerd.server.cluster.calls import NodeCalls
+from brokerd.server.cluster.calls import SERVICE, NodeCalls
+from brokerd.wire.channel import server_arguments
 
 
 async def asked(calls: NodeCalls, port: int, token: str = "t") -> OpenMembersResponse:
@@ -47,3 +52,22 @@ async def test_a_call_that_grpc_refuses_to_make() -> None:
     with pytest.raises(NotReadyError, match="is not asked OpenMembers"):
         await asked(calls, 1, "caf\u00e9")
     await calls.close()
+
+
+async def test_copies_of_large_batches_may_be_more_than_a_client_takes() -> None:
+    """Of one partition in sync and another one that catches up, or the snapshot of a million producers."""
+    size_bytes = GRPC_MAX_MESSAGE_BYTES + 1
+
+    async def replicate(_requests: object, context: Any) -> None:
+        await context.write(bytes(size_bytes))
+
+    server = grpc.aio.server(options=server_arguments(BrokerConfig()))
+    handlers: dict[str, Any] = {"Replicate": grpc.stream_stream_rpc_method_handler(replicate)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    calls = NodeCalls(BrokerConfig())
+    call = await calls.replicate(Node(1, 1, Registration("127.0.0.1", port, "d1", token="t")))
+    assert len(await call.read()) == size_bytes
+    await calls.close()
+    await server.stop(None)
