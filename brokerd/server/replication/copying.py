@@ -23,7 +23,7 @@ from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, StorageError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import NO_EPOCH, TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.core import Role
 from brokerd.partition.derived_files import decode_snapshot
@@ -78,10 +78,13 @@ class Copying:
             at = image.partition(partition.tp)
             if partition.role is Role.FOLLOWER and at is not None and at.entry.leader_epoch == partition.leader_epoch:
                 wanted.setdefault(at.entry.leader, {})[partition.tp] = partition.leader_epoch
-        for node_id in self._copiers.keys() - wanted.keys():
-            copier = self._copiers.pop(node_id)
-            copier.stop()
-            self._ended_bytes += copier.bytes_in
+        for node_id, copier in list(self._copiers.items()):
+            node = image.nodes.get(node_id)
+            # A machine that lost its power is silent on a stream to its life before.
+            if node_id not in wanted or (node is not None and copier.node_epoch not in {node.epoch, NO_EPOCH}):
+                del self._copiers[node_id]
+                copier.stop()
+                self._ended_bytes += copier.bytes_in
         for node_id, epochs in wanted.items():
             if node_id not in self._copiers:
                 self._copiers[node_id] = Copier(node_id, self._means)
@@ -117,6 +120,7 @@ class Copier:
         self._write_again_ms = 0  # after a checkpoint that could not be written
         self._is_warned = False  # of that
         self.bytes_in = 0  # of the batches that it has copied
+        self.node_epoch = NO_EPOCH  # of the node's life that it has a stream to
         self.task = asyncio.create_task(self._run())
 
     def assign(self, epochs: dict[TopicIdPartition, int]) -> None:
@@ -147,6 +151,7 @@ class Copier:
 
     async def _follow(self, node: Node) -> None:
         """Rounds on one stream, until it fails."""
+        self.node_epoch = node.epoch
         call = await self._calls.replicate(node)
         self._sent.clear()
         self._touched = set(self._epochs)

@@ -210,6 +210,23 @@ async def test_a_follower_that_is_registered_anew_reports_again() -> None:
         await until(lambda: led.proposal(one.image.nodes, 0, LAG_MS) is not None, "it may join")
 
 
+async def test_a_follower_leaves_a_stream_to_an_earlier_life_of_its_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that lost its power and is back before its lease has ended, or at another address, has left it open and silent."""
+    async with copies() as all_of_them:
+        one, _ = all_of_them
+        before = all_of_them.entry(1, 1)
+        for node in all_of_them:
+            await node.hears(before, 2)
+        await until(lambda: all_of_them.is_followed(tp_of(0), 1))
+        (stream,) = all_of_them.streams
+        monkeypatch.setattr(stream._context, "write", lambda _data: asyncio.Event().wait())
+        for node in all_of_them:
+            node.registers(1, 21)
+            await node.hears(before._replace(leader_node_epoch=21, leader_epoch=2), 3)
+        append(one.log(), b"from one")
+        await until(lambda: one.log().ends.high_watermark == 1)
+
+
 async def test_a_node_that_stops_hands_over_what_it_leads_and_stays_in_sync() -> None:
     async with copies(3) as all_of_them:
         one, two, _ = all_of_them
