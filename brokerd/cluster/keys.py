@@ -30,7 +30,7 @@ NODE_ID_MAX = 2**31 - 1
 # (ClusterImage.feature_level). A new field of a value needs a default where it is absent: older nodes do not write it.
 FEATURE_LEVEL = 1
 _LEVEL_MAX = 1_000_000
-_OUT_OF_SYNC_MAX = 4 * REPLICAS_MAX
+OUT_OF_SYNC_MAX = 4 * REPLICAS_MAX
 PARTITIONS_MAX = 100_000  # of a topic: no max.partitions.per.topic is larger
 VALUE_MAX_BYTES = 64 * 1024
 _EPOCH_MAX = 2**31 - 1
@@ -192,8 +192,8 @@ def decode_partition(data: bytes) -> PartitionEntry:
     replicas = tuple(_number("replicas", each, 0, NODE_ID_MAX) for each in fields.items("replicas", REPLICAS_MAX))
     isr = tuple(_in_sync(each, "isr") for each in fields.items("isr", REPLICAS_MAX))
     leader = fields.number("leader", NO_LEADER, NODE_ID_MAX)
-    out_of_sync = tuple(_in_sync(each, "out_of_sync") for each in fields.items("out_of_sync", _OUT_OF_SYNC_MAX))
-    superseded = tuple(_in_sync(each, "superseded") for each in fields.items("superseded", _OUT_OF_SYNC_MAX))
+    out_of_sync = tuple(_in_sync(each, "out_of_sync") for each in fields.items("out_of_sync", OUT_OF_SYNC_MAX))
+    superseded = tuple(_in_sync(each, "superseded") for each in fields.items("superseded", OUT_OF_SYNC_MAX))
     target = tuple(_number("target", each, 0, NODE_ID_MAX) for each in fields.items("target", REPLICAS_MAX))
     known = {replica.node_id for replica in isr}
     if len(set(replicas)) < len(replicas) or len(known) < len(isr) or len(set(target)) < len(target):

@@ -12,11 +12,11 @@ again has removed its copy meanwhile, and would join, and be elected, by what it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from brokerd.cluster.election import any_copy_of, ever_in_sync, replica_of, spread
 from brokerd.cluster.image import Node
-from brokerd.cluster.keys import InSyncReplica, PartitionEntry
+from brokerd.cluster.keys import OUT_OF_SYNC_MAX, InSyncReplica, PartitionEntry
 
 
 def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | None:
@@ -43,7 +43,7 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
     done = entry._replace(
         replicas=target,
         isr=tuple(isr[node_id] for node_id in target),
-        out_of_sync=tuple(dict.fromkeys((*given_up, *_copies_of(gone, nodes)))),
+        out_of_sync=_listed((*given_up, *_copies_of(gone, nodes)), target),
         target=(),
         superseded=tuple(copy for copy in entry.superseded if copy.node_id not in gone),
     )
@@ -59,10 +59,9 @@ def stopped(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry 
     if not entry.target:
         return None
     new = [node_id for node_id in entry.replicas if node_id not in ever_in_sync(entry)]
+    replicas = tuple(node_id for node_id in entry.replicas if node_id not in new)
     left = entry._replace(
-        replicas=tuple(node_id for node_id in entry.replicas if node_id not in new),
-        out_of_sync=tuple(dict.fromkeys((*entry.out_of_sync, *_copies_of(new, nodes)))),
-        target=(),
+        replicas=replicas, out_of_sync=_listed((*entry.out_of_sync, *_copies_of(new, nodes)), replicas), target=()
     )
     return left._replace(leader_epoch=entry.leader_epoch + 1) if new else left
 
@@ -75,6 +74,15 @@ def _led_by(leader: int, entry: PartitionEntry, nodes: Mapping[int, Node]) -> Pa
 def _copies_of(node_ids: Iterable[int], nodes: Mapping[int, Node]) -> Iterator[InSyncReplica]:
     """The copies that nodes have now, which may have never been in sync: they remove them if an entry lists them."""
     return (replica_of(nodes[node_id]) if node_id in nodes else any_copy_of(node_id) for node_id in node_ids)
+
+
+def _listed(given_up: Iterable[InSyncReplica], replicas: Collection[int]) -> tuple[InSyncReplica, ...]:
+    """Each copy once. Of nodes that are no replicas, as many as there is room for beside those of replicas: what nodes have that
+    went first, and never came back, stays on their disks."""
+    copies = list(dict.fromkeys(given_up))
+    others = [copy for copy in copies if copy.node_id not in replicas]
+    forgotten = set(others[: max(0, len(others) - OUT_OF_SYNC_MAX // 2)])
+    return tuple(copy for copy in copies if copy not in forgotten)
 
 
 def grown(entry: PartitionEntry, factor: int, nodes: Mapping[int, Node], replicas: Counter[int]) -> PartitionEntry | None:

@@ -9,7 +9,16 @@ from brokerd.cluster.assignments import to_drop
 from brokerd.cluster.changes import copy_dropped, delete_topic
 from brokerd.cluster.election import any_copy_of, elect
 from brokerd.cluster.image import ClusterImage, Node
-from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, decode_tombstone, encode
+from brokerd.cluster.keys import (
+    InSyncReplica,
+    Keys,
+    PartitionEntry,
+    Registration,
+    TopicEntry,
+    decode_partition,
+    decode_tombstone,
+    encode,
+)
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.replication.leader import joined, left
 from brokerd.replication.reassignment import advanced, drained, grown, stopped
@@ -213,3 +222,20 @@ def test_a_listed_copy_that_has_led_or_followed_since_is_not_removed_by_a_store_
     assert [found for found, _ in to_drop(image, 2, "d2", {tp: 5})] == [tp]
     assert [found for found, _ in to_drop(image, 2, "d2", {})] == [tp], "what a crash has left of it is taken off the list"
     assert not to_drop(image, 2, "d2", {tp: 6})
+
+
+def test_an_entry_stays_readable_however_many_of_its_nodes_have_never_come_back() -> None:
+    """Each is replaced by one with an id of its own. What no node can read is a partition that there is not."""
+    entry = entry_of((1, 2), out=(2,), isr=(1,))
+    for dead in range(2, 102):
+        moved = entry._replace(
+            isr=copies([1, dead + 1]),
+            replicas=(1, dead, dead + 1),
+            target=(1, dead + 1),
+            out_of_sync=(*entry.out_of_sync, *copies([dead])),
+        )
+        done = advanced(moved, nodes_of(1, dead + 1))
+        assert done is not None
+        entry = done
+    assert decode_partition(encode(entry)) == entry
+    assert any_copy_of(101) in entry.out_of_sync, "those that went last remove their copies, if they come back"
