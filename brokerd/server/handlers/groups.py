@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
@@ -13,6 +14,8 @@ from brokerd.errors import (
     NotLeaderError,
     OffsetMetadataTooLargeError,
     OffsetOutOfRangeError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
     counted,
 )
 from brokerd.ids import LogPosition, TopicIdPartition
@@ -103,26 +106,46 @@ async def _checked(
         _fill(result, TopicIdPartition(entry.topic_id, entry.partition), None)
         with fails_with(result, "an offset to commit"):
             authorizer.require_id(Right.READ, entry.topic_id)
-            offsets.append(checked_offset(broker, entry, now_ms, ahead_ms))
+            knows = await knows_end(broker, entry)
+            offsets.append(checked_offset(broker, entry, now_ms, ahead_ms, knows_end=knows))
             result.offset, result.leader_epoch, result.commit_timestamp = entry.offset, entry.leader_epoch, now_ms
     return offsets
 
 
-def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
-    """The offset to record. The log is asked only if this node leads it: a consumer may know more than the coordinator about
-    others. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
-    OffsetMetadataTooLargeError."""
+async def knows_end(broker: BrokerParts, entry: Entry) -> bool:
+    """False if this node would refuse an offset of a log of which another one may be the leader by now: it lacks what was read
+    there."""
     tp = TopicIdPartition(entry.topic_id, entry.partition)
-    partition = led_here(broker, tp)
-    if partition is not None:
-        partition.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
+    with contextlib.suppress(UnknownTopicIdError, UnknownTopicOrPartitionError):
+        partition = led_here(broker, tp)
+        try:
+            _check_reached(partition, entry)
+        except (LogTruncationError, OffsetOutOfRangeError):
+            return partition is not None and await broker.cluster.is_confirmed_leader(tp, partition.leader_epoch)
+    return True
+
+
+def _check_reached(partition: Partition | None, entry: Entry) -> None:
+    if partition is None:
+        return
+    partition.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
     # A new leader's high watermark may be low yet; all that the log had when its epoch began may have been read before.
-    end_offset = max(partition.ends.high_watermark, partition.epoch_start_offset) if partition is not None else 0
-    if partition is not None and entry.offset > end_offset:
+    end_offset = max(partition.ends.high_watermark, partition.epoch_start_offset)
+    if entry.offset > end_offset:
         raise OffsetOutOfRangeError(
             f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of {partition.name}: commit the offset of "
             "the next record to read"
         )
+
+
+def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int, *, knows_end: bool = True) -> CommittedOffset:
+    """The offset to record. The log is asked only if this node leads it, and `knows_end`: a consumer may know more than the
+    coordinator about others. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
+    OffsetMetadataTooLargeError."""
+    tp = TopicIdPartition(entry.topic_id, entry.partition)
+    partition = led_here(broker, tp)
+    partition = partition if knows_end else None
+    _check_reached(partition, entry)
     size_bytes = len(entry.metadata.encode()) if entry.metadata else 0
     if size_bytes > METADATA_MAX_BYTES:
         raise OffsetMetadataTooLargeError(
@@ -200,7 +223,11 @@ async def _add_asked(
         with fails_with(result, "a committed offset"):
             authorizer.require_id(Right.READ, tp.topic_id)
             _fill(result, tp, committed)
-            _check_history(led_here(broker, tp), committed)
+            try:
+                _check_history(led_here(broker, tp), committed)
+            except LogTruncationError:
+                if await broker.cluster.is_confirmed_leader(tp, broker.partitions.leader(tp).leader_epoch):
+                    raise
 
 
 def _add_page(authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None, response: Response) -> None:

@@ -12,7 +12,7 @@ from brokerd.server.broker import BrokerParts
 from brokerd.server.coordinator.groups import AskedOffsets
 from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.failures import fails_with, malformed
-from brokerd.server.handlers.groups import check_deleted, check_entry, checked_offset
+from brokerd.server.handlers.groups import check_deleted, check_entry, checked_offset, knows_end
 from brokerd.server.requests import check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1 import transaction_pb2
@@ -166,7 +166,7 @@ async def end_transaction(
         await _drop_deleted(broker, request)
         asked = transactions.pages.add(principal, request, broker.clock.monotonic_ms())
         if asked is not None and asked.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
-            offsets = _offsets(broker, authorizer, request) if request.group_offsets else None
+            offsets = await _offsets(broker, authorizer, request) if request.group_offsets else None
             await transactions.commit(principal, asked, offsets)
         elif asked is not None:
             await transactions.abort(principal, asked)
@@ -191,9 +191,10 @@ async def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransac
         request.partitions.extend(kept)
 
 
-def _offsets(broker: BrokerParts, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
+async def _offsets(broker: BrokerParts, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
     authorizer.require_group(asked.group_id)
     entries = {TopicIdPartition(one.topic_id, one.partition): one for one in asked.group_offsets}
+    known = {tp for tp, entry in entries.items() if await knows_end(broker, entry)}
 
     def checked() -> list[CommittedOffset]:
         now_ms, ahead_ms = broker.time.stamp_ms()
@@ -201,7 +202,7 @@ def _offsets(broker: BrokerParts, authorizer: TopicAuthorizer, asked: transactio
         for tp, entry in entries.items():
             try:
                 authorizer.require_id(Right.READ, tp.topic_id)
-                offsets.append(checked_offset(broker, entry, now_ms, ahead_ms))
+                offsets.append(checked_offset(broker, entry, now_ms, ahead_ms, knows_end=tp in known))
             except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
                 raise TxnAbortedError(
                     f"group {asked.group_id!r}: its offsets cannot be committed: {error.message}; the transaction is void"

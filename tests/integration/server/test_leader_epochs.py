@@ -312,3 +312,31 @@ def test_only_who_leads_by_the_stores_word_says_that_records_are_gone(
         assert result.HasField("truncation") == is_current
         assert result.HasField("error") != is_current
         assert is_current or ErrorCode(result.error.code) is ErrorCode.NOT_LEADER
+
+
+@pytest.mark.parametrize("is_current", [True, False])
+def test_only_who_leads_by_the_stores_word_refuses_an_offset_of_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_current: bool
+) -> None:
+    """A coordinator that led the partition a moment ago lacks what its successor has shown. The reader is right."""
+    with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
+        (tp,) = client.create_topic()
+        client.producer().produce(tp, values_batch(tp, 3))
+
+        async def is_confirmed_leader(_tp: TopicIdPartition, _epoch: int) -> bool:
+            return is_current
+
+        monkeypatch.setattr(running.daemon.broker.cluster, "is_confirmed_leader", is_confirmed_leader)
+
+        def commit(offset: int, leader_epoch_id: int) -> ErrorCode:
+            entry = offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, offset=offset, leader_epoch_id=leader_epoch_id)
+            request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[entry])
+            return ErrorCode(client.call("CommitGroupOffsets", request).results[0].error.code)
+
+        refused = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATION) if is_current else (ErrorCode.NONE, ErrorCode.NONE)
+        assert (commit(4, 0), commit(4, 7)) == refused
+        asked = offsets_pb2.FetchGroupOffsetsRequest(
+            group_id="g", partitions=[offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id)]
+        )
+        (found,) = client.call("FetchGroupOffsets", asked).results
+        assert (found.offset, found.HasField("error")) == (-1 if is_current else 4, False)
