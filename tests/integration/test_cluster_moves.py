@@ -133,6 +133,26 @@ def test_a_partition_moves_while_it_is_written_and_read(cluster: Cluster, termin
     assert read == [b"%d" % number for number in range(len(sent))], "each record once, in order"
 
 
+def test_a_log_whose_records_are_all_deleted_keeps_its_offsets_and_its_producers(cluster: Cluster, terminal: Terminal) -> None:
+    """Its new copies have no record to learn them from, and are killed at once."""
+    cluster.create_topic("emptied", 1, {"min.insync.replicas": "2"}, replication_factor=2)
+    (before,) = partitions(cluster, "emptied")
+    others = [node for node in cluster.nodes if node not in before.replicas]
+    tp = TopicPartition("emptied", 0)
+    with Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "retry.backoff.max.ms": 100}) as producer:
+        for number in range(5):
+            producer.send("emptied", b"%d" % number).result(DEADLINE_S)
+        assert terminal.run("topics", "trim", "emptied", "--before", "5")[0] == 0
+        assert terminal.run("cluster", "reassign", "emptied", "0", "--replicas", ",".join(map(str, others)), "--wait")[0] == 0
+        for node in others:
+            cluster.kill(node)
+        for node in others:
+            cluster.restart(node)
+        assert producer.send("emptied", b"5").result(DEADLINE_S).offset == 5
+    with Consumer({"bootstrap.servers": cluster.bootstrap_servers}) as consumer:
+        assert (consumer.beginning_offsets([tp])[tp], consumer.end_offsets([tp])[tp]) == (5, 6)
+
+
 def test_a_node_that_is_added_again_is_not_taken_for_what_it_was(cluster: Cluster, terminal: Terminal) -> None:
     topic = cluster.create_topic("again", 1, replication_factor=2)
     first, second = partitions(cluster, "again")[0].replicas

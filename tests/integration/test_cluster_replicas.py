@@ -162,6 +162,58 @@ def test_an_empty_node_begins_where_the_others_do(cluster: Cluster) -> None:
     assert found == [value % number for number in range(1_500, 2_100)]
 
 
+def test_a_copy_that_somebody_has_removed_is_damaged_and_not_an_empty_one(cluster: Cluster) -> None:
+    """Its directory is still the one that was in sync."""
+    with producer_of(cluster) as producer, client_of(cluster.bootstrap_servers) as client:
+        writer = Writer(producer)
+        writer.send(50)
+        writer.acknowledged()
+        removed = partitions(cluster, 1)[0].leader
+        others = [node for node in NODES if node != removed]
+        cluster.kill(removed)
+        topic_id = client.metadata(["orders"]).topic("orders").topic_id.hex()
+        for copy in (cluster.nodes[removed].directory / "data").glob(f"{topic_id}-*"):
+            shutil.rmtree(copy)
+        cluster.restart(removed)
+        in_sync(cluster, *others)
+        writer.send(50)
+        sent = writer.acknowledged()
+    read_all(cluster, sent)
+    assert "were durable and are damaged (bytes are missing)" in cluster.nodes[removed].log
+
+
+def test_a_consumer_commits_what_it_has_read_while_nodes_come_and_go(cluster: Cluster) -> None:
+    tps = [TopicPartition("orders", partition) for partition in range(PARTITIONS)]
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "none", "enable.auto.commit": "false"}
+    with producer_of(cluster) as producer, Consumer({**settings, "group.id": "g"}) as consumer:
+        consumer.assign(tps)
+        for tp in tps:
+            consumer.seek(tp, 0)
+        writer, read = Writer(producer), [list[bytes]() for _ in tps]
+
+        def read_and_commit() -> None:
+            for record in consumer.poll(int(DEADLINE_S * 1000)):
+                assert record.offset == len(read[record.partition]), "each once, in order"
+                read[record.partition].append(record.value or b"")
+            consumer.commit()
+            found = consumer.committed(tps)
+            assert [one.offset for tp in tps if (one := found[tp]) is not None] == [consumer.position(tp) for tp in tps]
+
+        for node in (*NODES, *NODES):
+            writer.send(20)
+            cluster.kill(node)
+            cluster.expire(node)
+            read_and_commit()
+            cluster.restart(node)
+            in_sync(cluster, *NODES)
+            read_and_commit()
+        sent = writer.acknowledged()
+        while sum(map(len, read)) < sum(map(len, sent.values())):
+            read_and_commit()
+        assert dict(enumerate(read)) == sent
+        assert list(consumer.end_offsets(tps).values()) == [len(values) for values in read]
+
+
 def test_with_too_few_in_sync_nothing_is_taken(cluster: Cluster) -> None:
     with producer_of(cluster) as producer:
         writer = Writer(producer)

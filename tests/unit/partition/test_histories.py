@@ -43,6 +43,23 @@ def test_histories_part_where_the_last_common_epoch_ends(offset: int, epoch_id: 
     assert EPOCHS.parts_at(offset, epoch_id, END) == expected
 
 
+@pytest.mark.parametrize(
+    ("epoch", "newest_not_above", "ends_at"), [(0, -1, 0), (1, 1, 100), (2, 2, 150), (3, 2, 150), (4, 4, 200), (9, 4, 200)]
+)
+def test_an_epoch_ends_where_the_next_one_that_wrote_anything_begins(epoch: int, newest_not_above: int, ends_at: int) -> None:
+    assert EPOCHS.end_of(epoch, 200) == (newest_not_above, ends_at)
+    assert LeaderEpochs().end_of(epoch, 200) == (-1, 200), "of a log that knows none"
+
+
+@pytest.mark.parametrize(("offset", "left"), [(0, []), (1, [1]), (100, [1]), (101, [1, 2]), (150, [1, 2]), (151, [1, 2, 4])])
+def test_a_cut_keeps_the_epochs_that_have_records_left(offset: int, left: list[int]) -> None:
+    known = LeaderEpochs(EPOCHS.entries)
+    known.truncate(offset)
+    assert [entry.epoch for entry in known.entries] == left == [entry.epoch for entry in EPOCHS.below(offset)]
+    assert not known.assign(known.latest, 500), "an epoch begins once, and none comes after a newer one"
+    assert known.assign(known.latest + 1, offset)
+
+
 def test_a_log_that_does_not_know_what_it_had_judges_nothing() -> None:
     """Epochs that were read from the log again begin with its first batch."""
     rebuilt = LeaderEpochs(EPOCHS.entries[1:])

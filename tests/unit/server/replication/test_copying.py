@@ -356,6 +356,44 @@ async def test_deleted_records_are_not_promised_by_a_leader_that_is_replaced(is_
         assert refused.value.fate is Fate.UNKNOWN
 
 
+async def test_deleted_records_do_not_wait_for_a_follower_that_is_no_longer_in_sync() -> None:
+    async with copies() as all_of_them:
+        one, _ = all_of_them
+        entry = all_of_them.entry(1, 1)
+        await one.hears(entry, 2)
+        deleted = asyncio.create_task(one.leading.has_log_start(one.log(), 1))
+        await all_wait()
+        assert not deleted.done(), "node 2 has not told of its log start"
+        one.sees(left(entry, {2}), 3)
+        one.leading.follow_image()
+        await deleted
+
+
+async def test_what_changes_on_its_way_is_not_written_and_holds_up_no_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        for number in (0, 1):
+            for node in all_of_them:
+                await node.hears(all_of_them.entry(1, 1), 2, number)
+        take = Copier._take
+
+        async def changed(self: Copier, data: bytes) -> None:
+            await take(self, data.replace(b"on its way", b"on its wax"))
+
+        with monkeypatch.context() as wire:
+            wire.setattr(Copier, "_take", changed)
+            append(one.log(0), b"on its way")
+            append(one.log(1), b"the others")
+            await until(lambda: one.log(1).ends.high_watermark == 1)
+            await until(lambda: "has changed: payload_crc does not match" in caplog.text)
+            assert (two.log(0).ends.log_end_offset, one.log(0).ends.high_watermark) == (0, 0)
+        await until(lambda: one.log(0).ends.high_watermark == 1, "what it gets whole, it takes")
+    assert two.log(0).damage is None
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "said once"
+
+
 async def test_a_follower_whose_disk_is_full_leaves_what_it_cannot_take(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
