@@ -139,7 +139,14 @@ class Copier:
             try:
                 if node is None:
                     raise NotReadyError(f"node {self._node_id} is not alive")
-                await self._follow(node)
+                try:
+                    await self._follow(node)
+                # gRPC's: the stream has ended between two rounds; or its connection was closed, for a newer address or certificate.
+                except (asyncio.InvalidStateError, asyncio.CancelledError) as error:
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise
+                    raise NotReadyError(f"the stream to node {node.id} has ended") from error
             except (grpc.RpcError, grpc.aio.BaseError, BrokerdError, DecodeError) as error:
                 text = in_plain_words(error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else plain_text(str(error))
                 if text != problem:

@@ -34,7 +34,9 @@ from brokerd.server.coordinator import producer_ids
 from brokerd.server.daemon import Daemon
 from brokerd.server.handlers.groups import check_deleted
 from brokerd.server.metrics.families import families
+from brokerd.sharing import BROKER
 from brokerd.wire.v1.offsets_pb2 import PartitionGroupOffset
+from tests.support.build import append
 from tests.support.certificates import Authority
 from tests.support.cluster_directories import becomes
 from tests.support.cluster_nodes import an_etcd
@@ -289,6 +291,37 @@ def test_nodes_call_each_other_with_reloaded_certificates(tmp_path: Path) -> Non
             await first.reload()
             async with machines.node(2, **settings):
                 await call()
+
+    run(scenario)
+
+
+def test_copies_go_on_after_a_reload_of_certificates(tmp_path: Path) -> None:
+    """The next call to the leader makes a new connection, and closes the one that its follower copies by."""
+    authority = Authority(tmp_path, "authority")
+    issued = authority.issue("node", "127.0.0.1")
+    settings = {
+        "ssl_certificate_file": str(issued.certificate_file),
+        "ssl_key_file": str(issued.key_file),
+        "cluster_ssl_ca_file": str(authority.ca_file),
+    }
+
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1, **settings) as first, machines.node(2, **settings) as second:
+            clusters = [cast("ClusterNode", node.broker.cluster) for node in (first, second)]
+            await becomes(lambda: [len(cluster.nodes()) for cluster in clusters], [2, 2])
+            tp = TopicIdPartition((await clusters[0].topics.create("orders", 1, {}, 2)).id, 0)
+            await becomes(lambda: [node.broker.partitions.replica(tp) is not None for node in (first, second)], [True, True])
+            leader, follower = (first, second) if clusters[0].leader_of(tp) == 1 else (second, first)
+            partition = leader.broker.partitions.replica(tp)
+            assert partition is not None
+            await becomes(lambda: partition.is_leader, True)
+            for count in (1, 2):
+                append(partition, b"row")
+                await leader.broker.flusher.flush(partition, BROKER)
+                await becomes(lambda: partition.ends.high_watermark, count)
+                await follower.reload()
+                calls = cast("ClusterNode", follower.broker.cluster)
+                await calls.call(leader.broker.node_id, OpenMembersRequest(after_producer_id=-1), OpenMembersResponse)
 
     run(scenario)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.cluster.election import elected_unclean
+from brokerd.cluster.image import Node
 from brokerd.cluster.keys import PartitionEntry, decode_partition, encode
 from brokerd.errors import Fate, LogDamagedError, NotLeaderError, NotReadyError
 from brokerd.internode.v1 import internode_pb2 as pb
@@ -225,6 +226,34 @@ async def test_a_follower_leaves_a_stream_to_an_earlier_life_of_its_leader(monke
             await node.hears(before._replace(leader_node_epoch=21, leader_epoch=2), 3)
         append(one.log(), b"from one")
         await until(lambda: one.log().ends.high_watermark == 1)
+
+
+@pytest.mark.parametrize(("ends_in", "error"), [("write", asyncio.InvalidStateError), ("read", asyncio.CancelledError)])
+async def test_a_stream_that_grpc_has_ended_is_followed_by_another_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends_in: str, error: type[BaseException]
+) -> None:
+    """Between two rounds; or because the connection was closed: another call has found a newer address, or certificate."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        replicate, ended = two.replicate, list[bool]()
+
+        async def end(*_data: bytes) -> None:
+            ended.append(True)
+            raise error
+
+        async def ends_once(node: Node) -> Any:
+            stream = await replicate(node)
+            if not ended:
+                setattr(stream, ends_in, end)
+            return stream
+
+        monkeypatch.setattr(two, "replicate", ends_once)
+        for node in all_of_them:
+            await node.hears(all_of_them.entry(1, 1), 2)
+        append(one.log(), b"from one")
+        await until(lambda: one.log().ends.high_watermark == 1)
+    assert ended
+    assert "internal error" not in caplog.text
 
 
 async def test_a_node_that_stops_hands_over_what_it_leads_and_stays_in_sync() -> None:
