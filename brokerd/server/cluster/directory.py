@@ -28,6 +28,7 @@ from brokerd.server.cluster.membership import Membership
 
 logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
+_HELD_AT_ONCE = 250  # partitions of a new topic: elections do not wait for the others
 
 
 class ClusterDirectory:
@@ -96,9 +97,15 @@ class ClusterDirectory:
             name = f"'{topic.name}'" if topic is not None else f"with id {topic_id.hex()}"
             await self._try(f"removing topic {name}", self._remove(topic_id), before)
         for topic, numbers in self._to_hold():
-            await self._try(f"holding topic '{topic.name}'", self._hold(topic, numbers), before)
+            for at in range(0, max(len(numbers), 1), _HELD_AT_ONCE):
+                if at:
+                    await self._take_roles(before)
+                await self._try(f"holding topic '{topic.name}'", self._hold(topic, numbers[at : at + _HELD_AT_ONCE]), before)
         for tp, partition in to_drop(self._membership.image, self._node_id, self._membership.directory_id, self._epochs()):
             await self._try(f"removing the copy of {self._membership.image.partition_name(tp)}", self._drop(tp, partition), before)
+        await self._take_roles(before)
+
+    async def _take_roles(self, before: Mapping[str, str]) -> None:
         await self._try("leading partitions", self._lead_elected(), before)
         await self._try("following partitions", self._follow_elected(), before)
 

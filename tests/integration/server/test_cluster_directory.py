@@ -240,6 +240,26 @@ def test_a_disk_that_refuses_holds_up_no_other_topic() -> None:
     with_nodes(scenario, 1)
 
 
+def test_a_large_topic_that_is_made_does_not_hold_up_elections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has been elected for other partitions leads them before all of the new ones are there."""
+    monkeypatch.setattr(directory, "_HELD_AT_ONCE", 2, raising=False)
+
+    async def scenario(directories: Directories) -> None:
+        nodes, logs, led_before = directories.nodes, directories.logs[1], list[int]()
+        hold = logs.changes.hold
+
+        def noted(topic: Topic, numbers: Sequence[int]) -> Steps[Topic]:
+            led_before.append(sum(one.is_leader for one in logs.partitions))
+            return hold(topic, numbers)
+
+        monkeypatch.setattr(logs.changes, "hold", noted)
+        await create(nodes, nodes.running[1][1], 5)
+        await becomes(directories.led, {1: [0, 1, 2, 3, 4]})
+        assert led_before == [0, 2, 4]
+
+    with_nodes(scenario, 1)
+
+
 def test_a_removal_is_durable_before_its_tombstone_ends() -> None:
     async def scenario(directories: Directories) -> None:
         nodes, node, files = directories.nodes, directories.nodes.running[1][1], directories.files[1]
