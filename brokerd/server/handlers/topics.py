@@ -23,7 +23,7 @@ AlterTopicConfigs
 
 DeleteRecords: moves the log start of partitions forward.
 - One write makes all new log starts durable before the response. -1 means the high watermark.
-- Answered once all in-sync replicas have the new log start durably; after half a minute with REQUEST_TIMED_OUT: it has moved.
+- Answered once all in-sync replicas have the new log start durably; after 20 s with REQUEST_TIMED_OUT: it has moved.
 - A failed write moves nothing; if its last step failed, the fate is unknown: the log start may have moved after a restart.
 - An offset beyond the high watermark is OFFSET_OUT_OF_RANGE; one below the current log start changes nothing.
 - A parked fetch whose offset is now below the log start is answered at once.
