@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 CREATE_TIME = 0  # Spark's and Kafka's numbers of timestampType
 LOG_APPEND_TIME = 1
 _US_PER_MS = 1_000
+_SKIPS = "skip.corrupt.batches=true skips such batches"
 # The columns in which readers get records, as Spark's Kafka source has them.
 CONSUMED_SCHEMA = pa.schema(
     [
@@ -46,6 +47,7 @@ class BatchSlice(NamedTuple):
     from_offset: int
     until_offset: int
     name: TopicPartition | TopicIdPartition | None = None  # of the partition, in errors
+    is_checked: bool = False  # its CRC is right
 
     @property
     def size_bytes(self) -> int:
@@ -116,7 +118,8 @@ def decode_slice(one: BatchSlice, *, max_uncompressed_bytes: int, check_crc: boo
 def decoded(one: BatchSlice, config: ConsumerConfig) -> FetchedBatch | None:
     """The records of a slice, if any. Raises CorruptMessageError, UnsupportedVersionError unless such batches are skipped."""
     try:
-        return decode_slice(one, max_uncompressed_bytes=config.max_decompressed_bytes, check_crc=config.check_crcs)
+        check_crc = config.check_crcs and not one.is_checked
+        return decode_slice(one, max_uncompressed_bytes=config.max_decompressed_bytes, check_crc=check_crc)
     except (CorruptMessageError, UnsupportedVersionError) as error:
         if not config.skip_corrupt_batches:
             raise _with_remedy(error, one) from None
@@ -127,11 +130,14 @@ def decoded(one: BatchSlice, config: ConsumerConfig) -> FetchedBatch | None:
 
 def _with_remedy(error: WireError, one: BatchSlice) -> WireError:
     """The error with the partition and a remedy; a batch of a later version is not called damaged."""
-    advice = "skip.corrupt.batches=true skips such batches"
-    if isinstance(error, CorruptMessageError):
-        place = f"{one.name}@{one.batch.header.base_offset}"
-        advice = (
-            "if other nodes have copies, let one of them lead (`brokerd cluster move-leader`); if that does not help, `brokerd "
-            f"doctor` shows whether it is damaged on the broker's disk, and takes it out with `--take-out {place}`; {advice}"
-        )
+    is_corrupt = isinstance(error, CorruptMessageError)
+    advice = remedy(one.name, one.batch.header.base_offset) if is_corrupt else _SKIPS
     return type(error)(f"{one.name}: {error.message}; {advice}")
+
+
+def remedy(name: TopicPartition | TopicIdPartition | None, base_offset: int) -> str:
+    """What to do about a batch that is corrupt."""
+    return (
+        "`brokerd doctor` shows whether it is damaged on the broker's disk, and takes it out with "
+        f"`--take-out {name}@{base_offset}`; {_SKIPS}"
+    )

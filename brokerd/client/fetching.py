@@ -1,12 +1,15 @@
 """Reads ranges of partitions at full speed.
 
-Two threads share the work. The loop thread fetches, walks batch headers, and sends the next fetch at once (Pump); the reading
+Two threads share the work. The loop thread fetches, checks headers and CRCs, and sends the next fetch at once (Pump); the reading
 thread decodes (PartitionFetcher, or a consumer). So the next fetch is in flight while the last one is decoded, and a slow reader
 applies back-pressure: a fetch is sent only if there is room for its response.
 
 RangePosition follows one range: batches arrive whole, so the first and last are cut to it. Control batches and those of aborted
 transactions occupy offsets and are left out. Offsets may have gaps. A range ends exactly at its end, whether or not there is data.
 Damage is skipped only if that is enabled and the broker reports where the log resumes.
+
+A batch that comes with a wrong CRC is fetched once more, and the leader is told to check its copy. If that is damaged, the batch
+comes from the next leader, where another replica is in sync; if it changed on the way, it comes whole. Else its error is raised.
 
 Each leader of a range has one stream. What fails goes on by itself, at the next offset of each range: after a lost stream all
 partitions of that leader, after a refusal the one that was refused, while the other leaders and partitions are read on. A position
@@ -28,7 +31,7 @@ import pyarrow as pa
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import is_repeatable
-from brokerd.client.columns import BatchSlice, FetchedBatch, decoded
+from brokerd.client.columns import BatchSlice, FetchedBatch, decoded, remedy
 from brokerd.client.connection import RawStream
 from brokerd.client.offsets import READ_COMMITTED, add_partition, isolation_to_proto
 from brokerd.client.silence import Asked
@@ -50,8 +53,9 @@ from brokerd.errors import (
 )
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.process import end_daemon_thread
-from brokerd.record.batch import RecordBatch, walk_batches
+from brokerd.record.batch import walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.record.schema import payload_crc
 from brokerd.wire.errors import from_proto
 from brokerd.wire.methods import FETCH
 from brokerd.wire.records import split_records
@@ -108,7 +112,7 @@ class EpochStart(NamedTuple):
 class RangePosition:
     """Progress of one range: `accept` takes responses, `next_offset` is the next to fetch."""
 
-    def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_headers: bool, goes_past_damage: bool = False) -> None:
+    def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_crcs: bool, goes_past_damage: bool = False) -> None:
         self.tp = wanted.tp
         self.name = wanted.name if wanted.topic else wanted.tp
         self.next_offset = wanted.start_offset
@@ -117,7 +121,8 @@ class RangePosition:
         self.end_offset = -1  # end of the readable log, as last reported by the broker; -1 = unknown
         self.error: BrokerdError | None = None  # the last error of this partition
         self._is_read_committed = is_read_committed
-        self._seed = crc_seed(wanted.tp) if check_headers else None
+        self._seed = crc_seed(wanted.tp) if check_crcs else None
+        self._doubt: CorruptMessageError | None = None  # of the batch at `next_offset`, which is fetched once more
         self._empty_responses = 0
         self._goes_past_damage = goes_past_damage
         self._end = wanted.end
@@ -154,7 +159,12 @@ class RangePosition:
             slices.extend(self._slices(result, chunks) if chunks else ())
         except (CorruptMessageError, UnsupportedVersionError) as error:
             if self.next_offset == asked:
-                raise type(error)(f"{self.name}: {error.message}") from None
+                named = type(error)(f"{self.name}: {error.message}")
+                if self.is_in_doubt or not isinstance(named, CorruptMessageError):
+                    raise named from None
+                logger.warning("%s: the batch at offset %d came damaged, and is fetched once more", self.name, asked)
+                self._doubt = named
+                return slices
             # The batches before it are intact: return them; the next response begins with the bad one.
         if self.next_offset > asked or self._has_reached_end():
             self._empty_responses = 0
@@ -169,6 +179,11 @@ class RangePosition:
         return slices
 
     @property
+    def is_in_doubt(self) -> bool:
+        """True if the batch at `next_offset` came with a wrong CRC: the leader shall check it."""
+        return self._doubt is not None
+
+    @property
     def position(self) -> LogPosition | None:
         """The position for the broker's truncation check; None if the range's history is unknown."""
         if self._end is not None:
@@ -181,24 +196,27 @@ class RangePosition:
 
     def _go_past(self, error: WireError) -> None:
         """Moves past damage, at most to the end of the range. Raises `error` if it is not damage or the broker does not report
-        where the log resumes; if damage must not be skipped, raises LogDamagedError that says how to continue."""
+        where the log resumes; if damage must not be skipped, raises what the batch itself told, or LogDamagedError that says how to
+        continue."""
         if not isinstance(error, LogDamagedError) or error.resume_offset <= self.next_offset:
             raise error
         if not self._goes_past_damage:
+            if self._doubt is not None:
+                raise self._doubt
             advice = f"skip.corrupt.batches=true (Spark: also failOnDataLoss=false) continues at offset {error.resume_offset}"
             raise LogDamagedError(f"{error.message}; {advice}", resume_offset=error.resume_offset)
         until_offset = min(error.resume_offset, self.until_offset)
         self.gaps.append(Gap(self.next_offset, until_offset, error.message))
         self._enter(self.next_offset, 0)
         self.next_offset = until_offset
-        self._empty_responses = 0
+        self._empty_responses, self._doubt = 0, None
 
     def _slices(self, result: fetch_pb2.PartitionFetchResult, chunks: Sequence[pa.Buffer]) -> Iterator[BatchSlice]:
         aborted: dict[int, list[fetch_pb2.AbortedTransaction]] = {}
         for one in result.aborted if self._is_read_committed else ():
             aborted.setdefault(one.producer_id, []).append(one)
-        for header, data in (batch for chunk in chunks for batch in walk_batches(chunk, self._seed)):
-            next_offset, is_control = header.next_offset, header.is_control
+        for batch in (batch for chunk in chunks for batch in walk_batches(chunk, self._seed)):
+            header, next_offset = batch.header, batch.header.next_offset
             if next_offset <= self.next_offset:
                 continue
             if header.base_offset < 0 or next_offset > INT64_MAX:
@@ -206,16 +224,23 @@ class RangePosition:
             if header.base_offset >= self.until_offset:
                 self.next_offset = self.until_offset
                 return
+            is_left_out = header.is_control or (aborted and is_aborted(header, aborted.get(header.producer_id, ())))
+            is_right = is_left_out or self._seed is None or payload_crc(batch.payload) == header.payload_crc
+            if not is_right and not self.is_in_doubt:
+                raise CorruptMessageError(
+                    f"batch at offset {header.base_offset}: payload_crc does not match; {remedy(self.name, header.base_offset)}"
+                )
             from_offset = max(header.base_offset, self.next_offset)
             if from_offset > self.next_offset:
                 self.gaps.append(Gap(self.next_offset, from_offset, "they were taken out of the log"))
-            self.next_offset = next_offset
+            self.next_offset, self._doubt = next_offset, None
             if header.leader_epoch_id != self._epoch_id:
                 self._enter(header.base_offset, header.leader_epoch_id)
-            if is_control or (aborted and is_aborted(header, aborted.get(header.producer_id, ()))):
+            if is_left_out:
                 continue
             until_offset = min(next_offset, self.until_offset)
-            yield BatchSlice(self.tp, RecordBatch(header, data), from_offset, until_offset, self.name)
+            # One that is wrong after the leader's check, too, fails, or is skipped, where it is decoded.
+            yield BatchSlice(self.tp, batch, from_offset, until_offset, self.name, is_checked=is_right and self._seed is not None)
 
 
 def is_aborted(header: BatchHeader, aborted: Iterable[fetch_pb2.AbortedTransaction]) -> bool:
@@ -264,7 +289,7 @@ class Pump:
             RangePosition(
                 one,
                 is_read_committed=config.isolation_level == READ_COMMITTED,
-                check_headers=config.check_crcs,
+                check_crcs=config.check_crcs,
                 goes_past_damage=config.skip_corrupt_batches or goes_past_damage,
             )
             for one in ranges
@@ -480,7 +505,16 @@ class Pump:
         for one in positions:
             position = None if one in checked else one.position
             until_offset = 0 if one.until_offset == NO_END else one.until_offset
-            add_partition(request, one.tp, one.leader_epoch, one.next_offset, max_bytes, until_offset, position)
+            add_partition(
+                request,
+                one.tp,
+                one.leader_epoch,
+                one.next_offset,
+                max_bytes,
+                until_offset,
+                position,
+                check_first_batch=one.is_in_doubt,
+            )
         return request
 
     async def _receive(self, stream: RawStream, request: fetch_pb2.FetchRequest) -> list[PartitionResult]:

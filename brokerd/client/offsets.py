@@ -179,9 +179,11 @@ def add_partition(
     max_bytes: int,
     until_offset: int = 0,
     position: LogPosition | None = None,
+    *,
+    check_first_batch: bool = False,
 ) -> None:
     """Adds a partition to a fetch: read from `offset` up to the batch at `until_offset` or above (0: no end). The broker checks
-    `position`, and that it leads in `leader_epoch`."""
+    `position`, and that it leads in `leader_epoch`; with `check_first_batch`, its copy of the batch at `offset`, too."""
     entry = request.partitions.add(
         topic_id=tp.topic_id,
         partition=tp.partition,
@@ -189,6 +191,7 @@ def add_partition(
         fetch_offset=offset,
         partition_max_bytes=max_bytes,
         until_offset=until_offset,
+        check_first_batch=check_first_batch,
     )
     if position is not None:
         entry.position.offset, entry.position.leader_epoch_id = position

@@ -193,8 +193,15 @@ class PartitionCore:
         return self.ends.written(append.next_offset, append.size_bytes)
 
     def _check_takes_appends(self, role: Role) -> None:
-        """Raises NotLeaderError unless this replica has the role; the errors of LogHealth.check_writable if the log has stopped."""
-        self.health.check_writable(self.ends.log_start_offset)
+        """Raises NotLeaderError unless this replica has the role, and if it hands over; the errors of LogHealth.check_writable if
+        the log has stopped otherwise.
+        """
+        try:
+            self.health.check_writable(self.ends.log_start_offset)
+        except LogDamagedError as error:
+            if self.hands_over:
+                raise self._not_leader(f"{error.message}; another replica that is in sync will lead") from None
+            raise
         if self.role is not role:
             raise self._not_leader(f"this node's role is {self.role.value}, not {role.value}")
 
@@ -314,6 +321,11 @@ class PartitionCore:
     def has_enough_in_sync(self) -> bool:
         """True if a leader may acknowledge what all in-sync replicas have."""
         return self.in_sync.members >= min(self.config.min_insync_replicas, self.in_sync.replicas)
+
+    @property
+    def hands_over(self) -> bool:
+        """True on a leader whose log has stopped while another replica is in sync: that one will lead, so clients try again."""
+        return self.role is Role.LEADER and self.in_sync.members > 1 and self.is_stopped
 
     @property
     def tenure(self) -> tuple[Role, int]:

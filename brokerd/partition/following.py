@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import pyarrow as pa
-
-from brokerd.errors import CorruptMessageError, LogDamagedError, StorageError, WireError
+from brokerd.errors import CorruptMessageError, StorageError, WireError
 from brokerd.partition.core import Append, PartitionCore, Role
 from brokerd.partition.derived_files import read_snapshot, remove_snapshot, write_leader_epochs
 from brokerd.partition.leader_epochs import EpochEntry
@@ -22,12 +20,11 @@ from brokerd.partition.log_state import LogState, Snapshot
 from brokerd.partition.markers import marker_of, read_marker
 from brokerd.partition.partition import NOBODY, LogResources, Partition
 from brokerd.partition.producer_state import NO_OFFSET, Marker, ProducerStates
-from brokerd.partition.reader import FetchDataInfo
-from brokerd.record.batch import RecordBatch, walk_batches
+from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags, header_problem
 from brokerd.record.schema import payload_crc
 from brokerd.steps import Job, Steps
-from brokerd.storage.damage import DamagedRange, damage_error
+from brokerd.storage.damage import PAYLOAD_CHANGED
 from brokerd.storage.files import File, write_all
 from brokerd.storage.segment import Segment
 from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
@@ -36,7 +33,6 @@ from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
 # files: no checkpoint could be written, of any partition. Clients' batches do not get a log there: they cover too few offsets each.
 STAMPED_MAX = 2**62
 _WIPE_BYTES = 1_048_576
-_PAYLOAD_CHANGED = "payload_crc does not match"
 
 
 class Truncation(NamedTuple):
@@ -196,28 +192,11 @@ class ReplicatedPartition(Partition):
         epochs = self.core.epochs.below(offset)
         return Snapshot(self.crc_seed, offset, epochs, before, dict(self.producers.forgotten))
 
-    def read_checked(self, offset: int, *, max_bytes: int) -> FetchDataInfo | DamagedRange:
-        """As `read`, up to the log end, for a follower that is not in sync: what it lacks may have lain on the disk for long, so
-        payloads are checked. The first batch with a changed one is returned instead: report it with `damage_found`. In a thread.
-        """
-        found = self.read(offset, below=LogEnd.LOG_END, max_bytes=max_bytes, cached_only=False)
-        for chunk in found.chunks:
-            for batch in walk_batches(pa.py_buffer(chunk)):
-                if payload_crc(batch.payload) != batch.header.payload_crc:
-                    return DamagedRange(batch.header.base_offset, batch.header.next_offset, _PAYLOAD_CHANGED)
-        return found
-
-    def damage_found(self, damaged: DamagedRange) -> LogDamagedError:
-        """Stops the log, because durable bytes of it have changed. Returns the error for who has read them."""
-        self._resources.moved.add(self)
-        self._reader.report(damaged)
-        return damage_error(self.name, damaged)
-
     def append_as_follower(self, batch: RecordBatch) -> None:
         """Checks both CRCs of the leader's next batch, and writes it byte for byte. Raises WireErrors with their fate."""
         problem = header_problem(batch.header, batch.header_bytes, self.crc_seed)
         if problem is None and payload_crc(batch.payload) != batch.header.payload_crc:
-            problem = _PAYLOAD_CHANGED
+            problem = PAYLOAD_CHANGED
         if problem is not None:
             raise CorruptMessageError(f"{self.name}: the batch at offset {batch.header.base_offset} has changed: {problem}")
         self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,), NOBODY)

@@ -24,7 +24,7 @@ from brokerd.partition.reader import PartitionReader
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.schema import decode_timestamps, payload_crc
-from brokerd.storage.damage import DamagedRange, damage_error, past_taken_out
+from brokerd.storage.damage import PAYLOAD_CHANGED, DamagedRange, damage_error, past_taken_out
 from brokerd.storage.files import File
 from brokerd.storage.index import SparseIndex
 from brokerd.storage.segment import Segment
@@ -132,7 +132,7 @@ class LookUps:
             for damaged in self._reader.damaged:
                 # The record may have been in the damaged range, so neither a later record nor None would be right.
                 if damaged.stops(log_start_offset) and damaged.first_offset < end:
-                    raise damage_error(self._core.name, damaged, has_copies=self._reader.has_copies)
+                    raise self._reader.refusal(damaged)
             return found
 
     def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
@@ -262,7 +262,7 @@ def _times(name: str, file: File, position: int, header: BatchHeader) -> pa.Arra
     """The timestamps of a batch's records, microseconds; None if they cannot be decoded. Raises LogDamagedError, OSError."""
     batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
     if payload_crc(batch.payload) != header.payload_crc:
-        raise damage_error(name, DamagedRange(header.base_offset, header.next_offset, "payload_crc does not match", -1, 0))
+        raise damage_error(name, DamagedRange(header.base_offset, header.next_offset, PAYLOAD_CHANGED, -1, 0))
     try:
         return decode_timestamps(
             batch.payload,

@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
+import pyarrow as pa
+
 from brokerd.clock import SystemClock, stopwatch_ns
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
     Fate,
     LogDamagedError,
     NotEnoughReplicasError,
+    NotLeaderError,
     NotReadyError,
     OffsetOutOfRangeError,
     ResourceExhaustedError,
@@ -35,10 +38,11 @@ from brokerd.partition.markers import marker_of
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.partition.reader import NO_LIMIT, FetchDataInfo, PartitionReader
 from brokerd.purgatory import Waiters
-from brokerd.record.batch import RecordBatch
+from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, stamp
+from brokerd.record.schema import payload_crc
 from brokerd.sharing import Caller
-from brokerd.storage.damage import damage_error
+from brokerd.storage.damage import DamagedRange, damage_error
 from brokerd.storage.files import Buffer, Files, is_no_space, is_too_many_open
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.refusals import Refusals
@@ -436,6 +440,25 @@ class Partition:
         if found.next_offset > high_watermark:
             self.core.check_tenure(tenure)
         return found
+
+    def read_checked(
+        self, offset: int, *, below: LogEnd, max_bytes: int, first_batch_max_bytes: int = NO_LIMIT
+    ) -> FetchDataInfo | DamagedRange:
+        """As `read`, in a thread, with payloads checked. The first batch with a changed one is returned instead: report it with
+        `damage_found`.
+        """
+        found = self.read(offset, below=below, max_bytes=max_bytes, cached_only=False, first_batch_max_bytes=first_batch_max_bytes)
+        for chunk in found.chunks:
+            for batch in walk_batches(pa.py_buffer(chunk)):
+                if payload_crc(batch.payload) != batch.header.payload_crc:
+                    return self._reader.changed_payload(batch.header)
+        return found
+
+    def damage_found(self, damaged: DamagedRange) -> LogDamagedError | NotLeaderError:
+        """Stops the log, because durable bytes of it have changed. Returns the error for who has read them."""
+        self._resources.moved.add(self)
+        self._reader.report(damaged)
+        return self._reader.refusal(damaged)
 
     def check_in_range(self, offset: int) -> None:
         """Raises OffsetOutOfRangeError unless the offset lies between the log start and the log end, both included."""

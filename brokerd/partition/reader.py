@@ -12,11 +12,11 @@ import threading
 from bisect import bisect_right
 from typing import NamedTuple, cast
 
-from brokerd.errors import LogDamagedError, StorageError
+from brokerd.errors import LogDamagedError, NotLeaderError, StorageError
 from brokerd.partition.core import PartitionCore
 from brokerd.record.batch import NO_OFFSET_LIMIT, Walk, walk_whole
-from brokerd.record.header import HEADER_SIZE
-from brokerd.storage.damage import DamagedRange, damage_at, damage_error, past_taken_out
+from brokerd.record.header import HEADER_SIZE, BatchHeader
+from brokerd.storage.damage import PAYLOAD_CHANGED, DamagedRange, damage_at, damage_error, past_taken_out
 from brokerd.storage.files import Buffer, File, WouldBlock
 from brokerd.storage.holes import Hole, is_covered
 from brokerd.storage.open_files import OpenFiles
@@ -85,7 +85,7 @@ class PartitionReader:
             offset = past_taken_out(known, offset)
             damaged = damage_at(known, offset)
             if damaged is not None:
-                raise damage_error(self.core.name, damaged, has_copies=self.has_copies)
+                raise self.refusal(damaged)
             until_offset = min([until_offset, *(entry.first_offset for entry in known if entry.first_offset > offset)])
         read = _Read(self, offset, until_offset, max_bytes, cached_only, max(max_bytes, first_batch_max_bytes))
         read.run()
@@ -137,15 +137,27 @@ class PartitionReader:
             damaged = DamagedRange(bad_offset, segment.next_offset, problem)
         else:
             damaged = DamagedRange(bad_offset, found.header.base_offset, problem, segment.base_offset, found.position)
+        damaged = damaged._replace(place=_place(segment, position))
         holes = [Hole(entry.first_offset, entry.until_offset) for entry in self.damaged if entry.is_accepted]
         damaged = damaged._replace(is_accepted=is_covered(holes, bad_offset, damaged.until_offset))
         self.report(damaged)
         return damaged
 
-    @property
-    def has_copies(self) -> bool:
-        """True if other nodes have the partition, too, and are in sync."""
-        return self.core.in_sync.members > 1
+    def changed_payload(self, header: BatchHeader) -> DamagedRange:
+        """The damaged range of a batch whose payload has changed, not reported yet. In a thread."""
+        segment = self.segment_at(header.base_offset)
+        with self.open_files.use(segment.path) as file:
+            scan = segment.scan(file)
+            is_found = any(known.base_offset == header.base_offset for known in scan)
+        place = _place(segment, scan.batch_position) if is_found else segment.path
+        return DamagedRange(header.base_offset, header.next_offset, PAYLOAD_CHANGED, place=place)
+
+    def refusal(self, damaged: DamagedRange) -> LogDamagedError | NotLeaderError:
+        """The error for who reads the range: where another replica is in sync, it will lead, and readers go on there."""
+        error = damage_error(self.core.name, damaged)
+        if not self.core.hands_over:
+            return error
+        return NotLeaderError(f"{error.message}; another replica that is in sync will lead")
 
     def report(self, damaged: DamagedRange) -> None:
         """Reports a damaged range to the core, and logs it, if it is new."""
@@ -154,8 +166,9 @@ class PartitionReader:
                 return
             self.core.damage_found(damaged)
         if not damaged.is_accepted:
-            advice = _COPY_ADVICE if self.has_copies else ""
-            logger.error("%s%s", damage_error(self.core.name, damaged), advice)
+            advice = _COPY_ADVICE if self.core.in_sync.members > 1 else ""
+            place = f" (in {damaged.place})" if damaged.place else ""
+            logger.error("%s%s%s", damage_error(self.core.name, damaged), place, advice)
 
 
 class _Start(NamedTuple):
@@ -188,7 +201,7 @@ class _Read:
             try:
                 if not self._read_segment():
                     return
-            except (WouldBlock, LogDamagedError, StorageError):
+            except (WouldBlock, LogDamagedError, NotLeaderError, StorageError):
                 if self.chunks:
                     return  # the next read meets it first
                 raise
@@ -318,8 +331,12 @@ class _Read:
         """Where to continue after the damage that begins at the walk's end; it is reported."""
         damaged = self._reader.register(file, segment, start.position + walk.end, walk.next_offset, problem)
         if damaged.until_offset > self.next_offset or damaged.resume_segment != segment.base_offset:
-            raise damage_error(self._reader.core.name, damaged, has_copies=self._reader.has_copies)
+            raise self._reader.refusal(damaged)
         return _Start(damaged.until_offset, damaged.resume_position, False)
+
+
+def _place(segment: Segment, position: int) -> str:
+    return f"{segment.path} from byte {position} on"
 
 
 def _probe(file: File, position: int, size: int) -> None:

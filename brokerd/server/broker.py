@@ -80,6 +80,7 @@ class BrokerParts:
         self.response_queue = ResponseQueue()
         self.parked_partitions = Shares(config.max_parked_partitions)
         self.response_budget = ResponseBudget(config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms)
+        self.checked_reads = Budget(1)  # of clients, one at a time: see handlers/fetch.py
         self.turns = Turns()
         self.readers = Threads(_READ_THREADS, "brokerd-read")
         # Separate, so that look-ups by time do not delay cold reads.

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from brokerd.errors import Fate, LogDamagedError
 
+PAYLOAD_CHANGED = "payload_crc does not match"
+
 
 class DamagedRange(NamedTuple):
     """Damaged offsets in [`first_offset`, `until_offset`). The log continues at byte `resume_position` of the segment with base
@@ -22,6 +24,7 @@ class DamagedRange(NamedTuple):
     resume_position: int = 0
     is_accepted: bool = False
     is_taken_out: bool = False  # accepted, and readers skip it
+    place: str = ""  # file and byte of its beginning, for the broker's log
 
     def is_live(self, log_start_offset: int) -> bool:
         """True if some of the range lies at or above the log start."""
@@ -40,13 +43,11 @@ def first_that_stops(ranges: Iterable[DamagedRange], log_start_offset: int) -> D
     return None
 
 
-def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIFIED, has_copies: bool = False) -> LogDamagedError:
-    """The error for a read of the range, or for an append to the log. `has_copies`: others in sync have the partition, too."""
+def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIFIED) -> LogDamagedError:
+    """The error for a read of the range, or for an append to the log."""
     advice = f"accepted as lost, the log continues at offset {damaged.until_offset}"
     if not damaged.is_accepted:
         advice = "run `brokerd doctor` for details"
-        if has_copies:
-            advice = "other nodes have copies: let one of them lead (`brokerd cluster move-leader`), or run `brokerd doctor`"
     return LogDamagedError(
         f"{name}: offsets {damaged.first_offset} to {damaged.until_offset - 1} were durable and are damaged ({damaged.reason}); "
         f"{advice}",

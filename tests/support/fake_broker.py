@@ -57,6 +57,7 @@ class Partition:
     leader_epoch: int = 1
     elected_after: dict[str, WireError] = field(default_factory=dict)  # what a deposed leader says to a method, before an election
     log_start_offset: int = 0
+    repaired: dict[int, pa.Buffer] = field(default_factory=dict)  # what a check makes of the batch at this offset
     problem: str = ""  # why it has no leader
     end_offset: int = 0
     last_stable_offset: int | None = None  # None = the end
@@ -100,6 +101,10 @@ class Partition:
             chunks.append(data)
         return chunks
 
+    def check(self, offset: int) -> None:
+        """Puts the whole batch in place of the one at `offset`, if there is one."""
+        self.batches = [(base, end, self.repaired.get(base, data) if base == offset else data) for base, end, data in self.batches]
+
     def reach(self, from_offset: int, until_offset: int, max_bytes: int) -> tuple[int, int]:
         """The end of the last batch that fits, of the first one at least, and what the batches up to there take."""
         end = size_bytes = 0
@@ -125,6 +130,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.calls: Counter[str] = Counter()
         self.leader_epochs: defaultdict[str, list[int]] = defaultdict(list)  # current_leader_epoch of each partition, by method
         self.fetched_offsets: list[int] = []  # fetch_offset of each partition asked, in order
+        self.checked_offsets: list[int] = []  # of those whose batch shall be checked
         self.hellos: list[produce_pb2.Hello] = []
         self.fail_calls: list[grpc.StatusCode] = []  # the next unary calls end with these
         self.errors: dict[str, list[WireError]] = {}  # the next responses of a method carry these
@@ -366,6 +372,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
         records: list[tuple[pa.Buffer]] = []
         for asked in request.partitions:
             self.fetched_offsets.append(asked.fetch_offset)
+            if asked.check_first_batch:
+                self.checked_offsets.append(asked.fetch_offset)
             result = answer.results.add(topic_id=asked.topic_id, partition=asked.partition)
             try:
                 partition = self.led("Fetch", asked)
@@ -379,6 +387,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
                 stable = partition.end_offset if partition.last_stable_offset is None else partition.last_stable_offset
                 is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
                 until = stable if is_committed else partition.end_offset
+                if asked.check_first_batch:
+                    partition.check(asked.fetch_offset)
                 chunks = partition.read(asked.fetch_offset, asked.partition_max_bytes, until_offset=until)
                 if records and sum(chunk.size for (chunk,) in records) + sum(chunk.size for chunk in chunks) > request.max_bytes:
                     chunks = []

@@ -125,8 +125,9 @@ class RawFetcher(RawStream):
 
     def post(self, offsets: Mapping[TopicIdPartition, int], **limits: int) -> None:
         """Sends a fetch. Limits are max_wait_ms (0), min_bytes (1), max_bytes, partition_max_bytes, until_offset,
-        isolation_level."""
+        isolation_level, check_first_batch."""
         partition_max_bytes, until_offset = limits.pop("partition_max_bytes", 2**24), limits.pop("until_offset", 0)
+        check_first_batch = bool(limits.pop("check_first_batch", False))
         values: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 2**24} | limits
         head = fetch_pb2.FetchRequest(correlation_id=next(self._correlation_ids), **values)
         for tp, offset in offsets.items():
@@ -137,6 +138,7 @@ class RawFetcher(RawStream):
                 fetch_offset=offset,
                 partition_max_bytes=partition_max_bytes,
                 until_offset=until_offset,
+                check_first_batch=check_first_batch,
             )
         self.send(head.SerializeToString())
 

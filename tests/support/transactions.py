@@ -71,7 +71,7 @@ def read_committed(log: Partition, start_offset: int, until_offset: int, *, max_
 def committed_slices(log: Partition, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> Iterator[BatchSlice]:
     """The same, batch by batch."""
     wanted = FetchRange(log.tp, start_offset, until_offset)
-    position = RangePosition(wanted, is_read_committed=True, check_headers=True)
+    position = RangePosition(wanted, is_read_committed=True, check_crcs=True)
     empty_answers = 0
     while not position.is_done and empty_answers < _EMPTY_ANSWERS_MAX:
         asked = position.next_offset

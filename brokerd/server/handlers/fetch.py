@@ -16,6 +16,9 @@ Behaviour
   error; otherwise it is parked.
 - As responses fill max.fetch.bytes.in.flight, max_bytes is lowered, and min_bytes count as reached if more data is available.
 - Cached data is read in the event loop; other data, in a thread.
+- With check_first_batch, one batch is read, in a thread, and its payload checked: the client was sent it with a wrong CRC. If it is
+  damaged here, the log stops, and another replica that is in sync will lead; what a client says alone changes nothing. Clients take
+  turns at such reads, one at a time.
 - A stream has at most one parked fetch, which is answered with the data available when the next request arrives.
 
 A parked fetch costs only memory: the stream's task is waiting for the client's next message anyway, and the parked fetch is one
@@ -52,6 +55,7 @@ from brokerd.partition.reader import FetchDataInfo, NeedsRoom
 from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
+from brokerd.server.checked_reads import read_checked
 from brokerd.server.failures import internal, look_at_end, malformed
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
@@ -87,6 +91,7 @@ class FetchPartition(NamedTuple):
     max_bytes: int
     until_offset: int = 0  # 0 = no end
     position: LogPosition | None = None  # must be in the log's history
+    check_first_batch: bool = False
 
 
 class FetchParams(NamedTuple):
@@ -149,7 +154,13 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
     check_not_negative("partitions.until_offset", entry.until_offset)
     position = LogPosition(entry.position.offset, entry.position.leader_epoch_id) if entry.HasField("position") else None
     return FetchPartition(
-        tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes, entry.until_offset, position
+        tp,
+        entry.current_leader_epoch,
+        entry.fetch_offset,
+        entry.partition_max_bytes,
+        entry.until_offset,
+        position,
+        entry.check_first_batch,
     )
 
 
@@ -229,18 +240,40 @@ def _aborted(partition: Partition, fetch_offset: int, data: FetchDataInfo) -> Se
 async def _read_log(
     broker: BrokerParts, caller: Caller, partition: Partition, asked: FetchPartition, left: _Left, end: LogEnd
 ) -> FetchDataInfo:
-    read = partial(
-        partition.read,
-        asked.fetch_offset,
-        below=end,
-        max_bytes=min(left.bytes, asked.max_bytes),
-        first_batch_max_bytes=left.bytes if left.first_batch_bytes is None else left.first_batch_bytes,
-    )
-    try:
-        data = read(cached_only=True)
-    except WouldBlock:
-        data = await broker.readers.run(caller, partial(read, cached_only=False))
+    first_batch_bytes = left.bytes if left.first_batch_bytes is None else left.first_batch_bytes
+    if asked.check_first_batch:
+        data = await _read_checked(broker, caller, partition, asked.fetch_offset, end, first_batch_bytes)
+    else:
+        read = partial(
+            partition.read,
+            asked.fetch_offset,
+            below=end,
+            max_bytes=min(left.bytes, asked.max_bytes),
+            first_batch_max_bytes=first_batch_bytes,
+        )
+        try:
+            data = read(cached_only=True)
+        except WouldBlock:
+            data = await broker.readers.run(caller, partial(read, cached_only=False))
     return _begun_below(data, asked.until_offset) if 0 < asked.until_offset < data.next_offset else data
+
+
+async def _read_checked(
+    broker: BrokerParts, caller: Caller, partition: Partition, offset: int, end: LogEnd, first_batch_max_bytes: int
+) -> FetchDataInfo:
+    await broker.checked_reads.take(caller, 1)
+    try:
+        return await read_checked(
+            broker.readers,
+            caller,
+            partition,
+            offset,
+            below=end,
+            max_bytes=1,  # the first batch comes all the same
+            first_batch_max_bytes=first_batch_max_bytes,
+        )
+    finally:
+        broker.checked_reads.add(caller.owner, -1)
 
 
 def _begun_below(data: FetchDataInfo, until_offset: int) -> FetchDataInfo:

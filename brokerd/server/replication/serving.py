@@ -41,13 +41,13 @@ from brokerd.partition.reader import FetchDataInfo
 from brokerd.purgatory import Completion, DelayedOperation
 from brokerd.replication.follower import Common, Position, divergence
 from brokerd.server.broker import BrokerParts
+from brokerd.server.checked_reads import read_checked
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.failures import internal, malformed
 from brokerd.server.replication.leading import Leading
 from brokerd.server.requests import topic_id_partition
 from brokerd.server.streams import Context
 from brokerd.sharing import BROKER
-from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Buffer, WouldBlock
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import join_records
@@ -336,15 +336,9 @@ class ReplicaStream:
         return led is None or led.is_in_sync(self._node_id)
 
     async def _read(self, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
-        epoch = partition.leader_epoch
         if not self._is_in_sync(partition.tp):
-            checked = partial(partition.read_checked, offset, max_bytes=PARTITION_BYTES)
-            found = await self._broker.readers.run(BROKER, checked)
-            if not isinstance(found, DamagedRange):
-                return found
-            if not partition.leads_in(epoch):
-                raise NotLeaderError(f"{partition.name}: another node leads it meanwhile")
-            raise partition.damage_found(found)
+            readers = self._broker.readers
+            return await read_checked(readers, BROKER, partition, offset, below=LogEnd.LOG_END, max_bytes=PARTITION_BYTES)
         read = partial(partition.read, offset, below=LogEnd.LOG_END, max_bytes=PARTITION_BYTES)
         try:
             return read(cached_only=True)

@@ -25,25 +25,25 @@ _sym_db = _symbol_database.Default()
 from brokerd.wire.v1 import error_pb2 as brokerd_dot_wire_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x62rokerd/wire/v1/fetch.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"6\n\x0bLogPosition\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x02 \x01(\x07\"\xcc\x01\n\x0ePartitionFetch\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x03 \x01(\x05\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x1b\n\x13partition_max_bytes\x18\x05 \x01(\x05\x12\x14\n\x0cuntil_offset\x18\x08 \x01(\x03\x12.\n\x08position\x18\t \x01(\x0b\x32\x1c.brokerd.wire.v1.LogPosition\"\xd0\x01\n\x0c\x46\x65tchRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x03\x12\x13\n\x0bmax_wait_ms\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x38\n\x0fisolation_level\x18\x05 \x01(\x0e\x32\x1f.brokerd.wire.v1.IsolationLevel\x12\x33\n\npartitions\x18\x08 \x03(\x0b\x32\x1f.brokerd.wire.v1.PartitionFetch\"V\n\x12\x41\x62ortedTransaction\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\x15\n\rmarker_offset\x18\x03 \x01(\x03\"\xfd\x01\n\x14PartitionFetchResult\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x34\n\x07\x61\x62orted\x18\x07 \x03(\x0b\x32#.brokerd.wire.v1.AbortedTransaction\x12\x15\n\rrecord_chunks\x18\t \x01(\x05\"\x97\x01\n\rFetchResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x03\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x36\n\x07results\x18\x04 \x03(\x0b\x32%.brokerd.wire.v1.PartitionFetchResult\x12\x0f\n\x07records\x18\x0f \x03(\x0c*Z\n\x0eIsolationLevel\x12$\n ISOLATION_LEVEL_READ_UNCOMMITTED\x10\x00\x12\"\n\x1eISOLATION_LEVEL_READ_COMMITTED\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x62rokerd/wire/v1/fetch.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"6\n\x0bLogPosition\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x02 \x01(\x07\"\xe7\x01\n\x0ePartitionFetch\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x03 \x01(\x05\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x1b\n\x13partition_max_bytes\x18\x05 \x01(\x05\x12\x14\n\x0cuntil_offset\x18\x08 \x01(\x03\x12.\n\x08position\x18\t \x01(\x0b\x32\x1c.brokerd.wire.v1.LogPosition\x12\x19\n\x11\x63heck_first_batch\x18\n \x01(\x08\"\xd0\x01\n\x0c\x46\x65tchRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x03\x12\x13\n\x0bmax_wait_ms\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x38\n\x0fisolation_level\x18\x05 \x01(\x0e\x32\x1f.brokerd.wire.v1.IsolationLevel\x12\x33\n\npartitions\x18\x08 \x03(\x0b\x32\x1f.brokerd.wire.v1.PartitionFetch\"V\n\x12\x41\x62ortedTransaction\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\x15\n\rmarker_offset\x18\x03 \x01(\x03\"\xfd\x01\n\x14PartitionFetchResult\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x34\n\x07\x61\x62orted\x18\x07 \x03(\x0b\x32#.brokerd.wire.v1.AbortedTransaction\x12\x15\n\rrecord_chunks\x18\t \x01(\x05\"\x97\x01\n\rFetchResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x03\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x36\n\x07results\x18\x04 \x03(\x0b\x32%.brokerd.wire.v1.PartitionFetchResult\x12\x0f\n\x07records\x18\x0f \x03(\x0c*Z\n\x0eIsolationLevel\x12$\n ISOLATION_LEVEL_READ_UNCOMMITTED\x10\x00\x12\"\n\x1eISOLATION_LEVEL_READ_COMMITTED\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'brokerd.wire.v1.fetch_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ISOLATIONLEVEL']._serialized_start=1049
-  _globals['_ISOLATIONLEVEL']._serialized_end=1139
+  _globals['_ISOLATIONLEVEL']._serialized_start=1076
+  _globals['_ISOLATIONLEVEL']._serialized_end=1166
   _globals['_LOGPOSITION']._serialized_start=77
   _globals['_LOGPOSITION']._serialized_end=131
   _globals['_PARTITIONFETCH']._serialized_start=134
-  _globals['_PARTITIONFETCH']._serialized_end=338
-  _globals['_FETCHREQUEST']._serialized_start=341
-  _globals['_FETCHREQUEST']._serialized_end=549
-  _globals['_ABORTEDTRANSACTION']._serialized_start=551
-  _globals['_ABORTEDTRANSACTION']._serialized_end=637
-  _globals['_PARTITIONFETCHRESULT']._serialized_start=640
-  _globals['_PARTITIONFETCHRESULT']._serialized_end=893
-  _globals['_FETCHRESPONSE']._serialized_start=896
-  _globals['_FETCHRESPONSE']._serialized_end=1047
+  _globals['_PARTITIONFETCH']._serialized_end=365
+  _globals['_FETCHREQUEST']._serialized_start=368
+  _globals['_FETCHREQUEST']._serialized_end=576
+  _globals['_ABORTEDTRANSACTION']._serialized_start=578
+  _globals['_ABORTEDTRANSACTION']._serialized_end=664
+  _globals['_PARTITIONFETCHRESULT']._serialized_start=667
+  _globals['_PARTITIONFETCHRESULT']._serialized_end=920
+  _globals['_FETCHRESPONSE']._serialized_start=923
+  _globals['_FETCHRESPONSE']._serialized_end=1074
 # @@protoc_insertion_point(module_scope)

@@ -24,7 +24,7 @@ class LogPosition(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ...) -> None: ...
 
 class PartitionFetch(_message.Message):
-    __slots__ = ("topic_id", "partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "until_offset", "position")
+    __slots__ = ("topic_id", "partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "until_offset", "position", "check_first_batch")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class PartitionFetch(_message.Message):
     PARTITION_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNTIL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIRST_BATCH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     current_leader_epoch: int
@@ -39,7 +40,8 @@ class PartitionFetch(_message.Message):
     partition_max_bytes: int
     until_offset: int
     position: LogPosition
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., until_offset: _Optional[int] = ..., position: _Optional[_Union[LogPosition, _Mapping]] = ...) -> None: ...
+    check_first_batch: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., until_offset: _Optional[int] = ..., position: _Optional[_Union[LogPosition, _Mapping]] = ..., check_first_batch: bool = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "partitions")

@@ -13,9 +13,12 @@ from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import ErrorCode, LogDamagedError
 from brokerd.ids import TopicIdPartition
+from brokerd.sharing import BROKER, Budget
+from tests.integration.server.test_health import get
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.raw_client import LONG_MS, RawClient, values_batch
+from tests.support.wait import wait_until
 
 BATCHES = 10
 DAMAGED = 4
@@ -32,10 +35,11 @@ def _write(data_dir: Path, files: MemoryFiles) -> TopicIdPartition:
     return tp
 
 
-def _rot(files: MemoryFiles, *, is_found_at_start: bool) -> None:
-    """Changes a bit in the header of one batch; without the mark of the clean stop the next start finds it, else a reader."""
+def _rot(files: MemoryFiles, *, is_found_at_start: bool = False, at: int = 20) -> None:
+    """Changes a bit in one batch, by default in its header; without the mark of the clean stop the next start finds it, else a
+    reader. Above byte 96, no start and no ordinary read does."""
     path = next(path for path in files.paths() if path.endswith(".log"))
-    files.flip_bit(path, (len(files.read_file(path)) // BATCHES * DAMAGED + 20) * 8)
+    files.flip_bit(path, (len(files.read_file(path)) // BATCHES * DAMAGED + at) * 8)
     if is_found_at_start:
         files.remove_file("clean-shutdown")
 
@@ -83,6 +87,52 @@ def test_the_client_meets_damage_as_an_error_and_sees_the_whole_log(
             seen = []
             _follow(client, FetchRange(tp, DAMAGED + 1, BATCHES), config, seen)
             assert seen == list(range(DAMAGED + 1, BATCHES))
+
+
+def test_a_payload_is_checked_for_a_client_that_was_sent_a_wrong_one(
+    tmp_path: Path, files: MemoryFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    tp = _write(tmp_path, files)
+    _rot(files, at=110)
+    with running_daemon(tmp_path, files=files, metrics_port=0) as running, RawClient(running.address) as client:
+        fetcher, producer = client.fetcher(), client.producer()
+        _, (batches,) = fetcher.fetch({tp: 0})
+        assert len(batches) == BATCHES, "ordinary reads check no payload"
+        for offset in (0, DAMAGED - 1, DAMAGED + 1, BATCHES - 1):
+            _, (batches,) = fetcher.fetch({tp: offset}, check_first_batch=True)
+            assert [batch.header.base_offset for batch in batches] == [offset], "one batch, however much is asked for"
+        assert not producer.produce(tp, values_batch(tp)).HasField("error"), "what a client says changes nothing"
+        assert "brokerd_offline_partition_count 0.0" in get(running.daemon.metrics_port, "/metrics")[1]
+        caplog.clear()
+        for _ in range(2):
+            head, (batches,) = fetcher.fetch({tp: DAMAGED}, check_first_batch=True)
+            error = head.results[0].error
+            assert (int(error.code), error.resume_offset, batches) == (ErrorCode.LOG_DAMAGED, DAMAGED + 1, [])
+        (said,) = [record.getMessage() for record in caplog.records if "are damaged" in record.getMessage()]
+        path = next(path for path in files.paths() if path.endswith(".log"))
+        assert f"(in {path} from byte {len(files.read_file(path)) // (BATCHES + 1) * DAMAGED} on)" in said
+        assert int(producer.produce(tp, values_batch(tp)).error.code) == ErrorCode.LOG_DAMAGED
+        assert "brokerd_offline_partition_count 1.0" in get(running.daemon.metrics_port, "/metrics")[1]
+        assert int(fetcher.fetch({tp: DAMAGED})[0].results[0].error.code) == ErrorCode.LOG_DAMAGED, "ordinary reads know it now"
+        assert len(fetcher.fetch({tp: DAMAGED + 1})[1][0]) == BATCHES - DAMAGED
+
+
+def test_clients_wait_for_each_other_with_reads_that_check(tmp_path: Path, files: MemoryFiles) -> None:
+    tp = _write(tmp_path, files)
+    with running_daemon(tmp_path, files=files) as running, RawClient(running.address) as client:
+        checks = running.daemon.broker.checked_reads
+        running.run(checks.take(BROKER, 1))  # as one that is under way
+        one, other = client.fetcher(), client.fetcher()
+        one.post({tp: 0}, check_first_batch=True)
+        wait_until(lambda: checks.waiter_count == 1, what="the read waits")
+        assert len(other.fetch({tp: 0})[1][0]) == BATCHES, "ordinary reads go on"
+        running.run(_released(checks))
+        assert len(one.answer()[1][0]) == 1
+        assert checks.used == 0
+
+
+async def _released(budget: Budget) -> None:
+    budget.add(BROKER.owner, -1)
 
 
 def test_a_damaged_log_deletes_nothing_that_a_restart_would_bring_back(tmp_path: Path, files: MemoryFiles) -> None:

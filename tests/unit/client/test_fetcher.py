@@ -198,6 +198,26 @@ def test_range_past_the_end_of_the_log_is_told_after_the_time_limit(broker: Fake
         read(broker, [FetchRange(partition.tp, 0, 12)], clock=HastyClock())
 
 
+def test_a_batch_that_is_whole_when_it_is_checked_costs_no_record_and_no_error(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    partitions = broker.create("t", 2)
+    for partition in partitions:
+        fill(partition, [10] * 5)
+    for number in (1, 3, 4):
+        base_offset, next_offset, data = partitions[0].batches[number]
+        partitions[0].repaired[base_offset] = data
+        changed = bytearray(data.to_pybytes())
+        changed[-10] ^= 1
+        partitions[0].batches[number] = (base_offset, next_offset, pa.py_buffer(bytes(changed)))
+    ranges = [FetchRange(partition.tp, 0, 50, "t") for partition in partitions]
+    assert read(broker, ranges) == {0: list(range(50)), 1: list(range(50))}
+    assert broker.checked_offsets == [10, 30, 40]
+    assert [text for text in caplog.messages if "once more" in text] == [
+        f"t-0: the batch at offset {offset} came damaged, and is fetched once more" for offset in (10, 30, 40)
+    ]
+
+
 def test_corrupt_batch_is_told_with_its_offset(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     good = new_batch(key_values([b"0"]), tp=partition.tp)

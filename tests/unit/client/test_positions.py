@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.client.fetching import NO_END, FetchRange, PartitionResult, RangePosition, is_aborted
-from brokerd.errors import CorruptMessageError, LogDamagedError, WireError
+from brokerd.errors import CorruptMessageError, LogDamagedError, NotLeaderError, WireError
 from brokerd.record.header import Attributes, stamp
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2
@@ -53,7 +53,7 @@ def answer(
 
 
 def position(start: int, until: int, *, is_read_committed: bool = True) -> RangePosition:
-    return RangePosition(FetchRange(TP, start, until), is_read_committed=is_read_committed, check_headers=True)
+    return RangePosition(FetchRange(TP, start, until), is_read_committed=is_read_committed, check_crcs=True)
 
 
 def ranges(reader: RangePosition, result: PartitionResult) -> list[tuple[int, int]]:
@@ -182,37 +182,84 @@ def test_answer_that_makes_no_progress_is_refused() -> None:
         position(10, NO_END).accept(*answer(batch(0, 10)))
 
 
+def refuses(reader: RangePosition, data: pa.Buffer, *, match: str) -> None:
+    """The batch is asked for once more, and then refused."""
+    assert reader.accept(*answer(data)) == []
+    assert reader.is_in_doubt
+    with pytest.raises(CorruptMessageError, match=match):
+        reader.accept(*answer(data))
+
+
+def spoilt(data: pa.Buffer, at: int) -> pa.Buffer:
+    """The batch with a changed bit: in its header below byte 96."""
+    changed = bytearray(data.to_pybytes())
+    changed[at] ^= 1
+    return pa.py_buffer(bytes(changed))
+
+
+@pytest.mark.parametrize("at", [20, -10], ids=["header", "payload"])
+def test_a_batch_that_changed_on_the_way_is_asked_for_once_more(at: int) -> None:
+    reader = position(0, NO_END)
+    assert ranges(reader, answer(batch(0, 10), spoilt(batch(10, 10), at), batch(20, 5))) == [(0, 10)]
+    assert (reader.next_offset, reader.is_in_doubt) == (10, False), "what is before it does not wait"
+    assert ranges(reader, answer(spoilt(batch(10, 10), at), batch(20, 5))) == []
+    assert (reader.next_offset, reader.is_in_doubt) == (10, True)
+    with pytest.raises(NotLeaderError):
+        reader.accept(*answer(error=NotLeaderError("another replica will lead")))
+    assert reader.is_in_doubt, "the next leader checks its copy, too"
+    assert ranges(reader, answer(batch(10, 10))) == [(10, 20)]
+    assert (reader.next_offset, reader.is_in_doubt) == (20, False)
+    assert ranges(reader, answer(spoilt(batch(20, 5), at))) == []
+    assert (reader.next_offset, reader.is_in_doubt) == (20, True), "each batch has a second chance"
+
+
+def test_a_payload_that_is_wrong_after_the_check_fails_where_it_is_decoded() -> None:
+    reader = position(0, NO_END)
+    wrong = spoilt(batch(0, 10), -10)
+    assert reader.accept(*answer(wrong)) == []
+    found = reader.accept(*answer(wrong, batch(10, 5), spoilt(batch(15, 5), -10)))
+    assert [(one.from_offset, one.is_checked) for one in found] == [(0, False), (10, True)]
+    assert (reader.next_offset, reader.is_in_doubt) == (15, False)
+
+
+def test_damage_that_the_only_copy_has_is_told_as_the_batch_tells_it() -> None:
+    wrong = spoilt(batch(0, 10), -10)
+    reader, passing = position(0, NO_END), past_damage(0, NO_END)
+    for each in (reader, passing):
+        assert each.accept(*answer(wrong)) == []
+    with pytest.raises(CorruptMessageError, match=r"batch at offset 0: payload_crc.*brokerd doctor"):
+        reader.accept(*damage(10))
+    assert ranges(passing, damage(10)) == []
+    assert (passing.next_offset, passing.is_in_doubt) == (10, False)
+
+
 def test_batch_of_another_partition_is_refused() -> None:
     data = batch(0, 10).to_pybytes()
-    other = RangePosition(FetchRange(TP._replace(partition=TP.partition + 1), 0), is_read_committed=True, check_headers=True)
-    with pytest.raises(CorruptMessageError, match="header_crc"):
-        other.accept(*answer(pa.py_buffer(data)))
+    other = RangePosition(FetchRange(TP._replace(partition=TP.partition + 1), 0), is_read_committed=True, check_crcs=True)
+    refuses(other, pa.py_buffer(data), match="header_crc")
 
 
 def test_what_is_refused_is_told_with_the_partition() -> None:
     broken = bytearray(batch(0, 10).to_pybytes())
     broken[20] ^= 1
     for data in (pa.py_buffer(bytes(broken)), pa.py_buffer(bytes(200)), new_batch(key_values([b"v"]), last_offset_delta=-5)):
-        named = RangePosition(FetchRange(TP, 0, NO_END, "events"), is_read_committed=True, check_headers=True)
-        with pytest.raises(CorruptMessageError, match=r"^events-3: "):
-            named.accept(*answer(data))
+        named = RangePosition(FetchRange(TP, 0, NO_END, "events"), is_read_committed=True, check_crcs=True)
+        refuses(named, data, match=r"^events-3: ")
 
 
 def test_batch_that_claims_negative_length_of_offsets_is_refused() -> None:
     data = new_batch(key_values([b"v"]), last_offset_delta=-5)
-    with pytest.raises(CorruptMessageError, match="last_offset_delta is -5"):
-        position(0, NO_END).accept(*answer(data))
+    refuses(position(0, NO_END), data, match="last_offset_delta is -5")
 
 
 @pytest.mark.parametrize("base_offset", [2**63 - 1, 2**63 - 9])
 def test_a_batch_at_an_offset_that_no_log_has_is_refused(base_offset: int) -> None:
-    with pytest.raises(CorruptMessageError, match="which is not a valid offset"):
-        position(0, NO_END).accept(*answer(batch(base_offset, 10)))
+    refuses(position(0, NO_END), batch(base_offset, 10), match="which is not a valid offset")
 
 
 def past_damage(start: int, until: int) -> RangePosition:
     wanted = FetchRange(TP, start, until)
-    return RangePosition(wanted, is_read_committed=True, check_headers=True, goes_past_damage=True)
+    return RangePosition(wanted, is_read_committed=True, check_crcs=True, goes_past_damage=True)
 
 
 def damage(resume_offset: int) -> PartitionResult:

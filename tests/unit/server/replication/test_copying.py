@@ -12,7 +12,7 @@ import pytest
 from brokerd.cluster.election import elected_unclean
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import PartitionEntry, decode_partition, encode
-from brokerd.errors import Fate, LogDamagedError, NotLeaderError, NotReadyError
+from brokerd.errors import Fate, LogDamagedError, NotLeaderError, NotReadyError, WireError
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.derived_files import write_snapshot
 from brokerd.partition.following import ReplicatedPartition
@@ -138,14 +138,20 @@ async def test_a_follower_goes_on_where_its_leaders_earlier_epochs_are_unknown()
         await until(lambda: two.log().ends.durable_end == 3)
 
 
-@pytest.mark.parametrize(("gone", "advice"), [(set[int](), "let one of them lead"), ({2}, "run `brokerd doctor` for details")])
-async def test_who_reads_damage_is_told_of_copies_that_are_in_sync(gone: set[int], advice: str) -> None:
+@pytest.mark.parametrize(("gone", "error"), [(set[int](), NotLeaderError), ({2}, LogDamagedError)])
+async def test_who_meets_damage_waits_for_another_leader_where_a_copy_is_in_sync(gone: set[int], error: type[WireError]) -> None:
     async with copies() as all_of_them:
         one, _ = all_of_them
         await one.hears(left(all_of_them.entry(1, 1), gone), 2)
         append(one.log(), b"row")
         one.log().health.damaged = (DamagedRange(0, 1, "for a test"),)
-        with pytest.raises(LogDamagedError, match=advice):
+        with pytest.raises(error, match="offsets 0 to 0 were durable and are damaged"):
+            one.log().read(0, below=LogEnd.LOG_END, max_bytes=1_000, cached_only=False)
+        with pytest.raises(error, match="offsets 0 to 0 were durable and are damaged") as refused:
+            append(one.log(), b"refused")
+        assert refused.value.fate is Fate.NOT_APPENDED
+        one.log().health.damaged = (DamagedRange(0, 1, "for a test", is_accepted=True),)
+        with pytest.raises(LogDamagedError, match="accepted as lost"):
             one.log().read(0, below=LogEnd.LOG_END, max_bytes=1_000, cached_only=False)
 
 
