@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from brokerd.clock import SystemClock
 from brokerd.config.settings import INT32_MAX, is_number
 from brokerd.errors import ClientError, InvalidRequestError, UnknownTopicOrPartitionError, WireError, counted, some_of
 from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, address_of, nodes_text
-from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
+from brokerd.wire.v1.metadata_pb2 import MetadataResponse, Node, PartitionMetadata
 from brokerd.wire.v1.topics_pb2 import DrainNodeResponse, NamedPartition
 
 _LOOK_S = 0.2
@@ -26,9 +27,9 @@ _Named: TypeAlias = tuple[str, PartitionMetadata]  # with the name of its topic
 
 
 def print_nodes(args: argparse.Namespace) -> None:
-    """Prints one line per node. Raises BrokerdError, UsageError."""
+    """Prints one line per node, also of those that are down and have copies. Raises BrokerdError, UsageError."""
     with connect(args) as client:
-        cluster, coordinator_id = client.describe_cluster([]), client.find_coordinator()
+        cluster, coordinator_id = client.describe_cluster(None, internal=True), client.find_coordinator()
     show(args, _node_documents(cluster, coordinator_id), [_node_table(cluster, coordinator_id), *_doubts(cluster)])
 
 
@@ -36,6 +37,7 @@ def print_status(args: argparse.Namespace) -> None:
     """Prints nodes and partitions. Raises BrokerdError, UsageError."""
     with connect(args) as client:
         cluster, coordinator_id = _described(args, client), client.find_coordinator()
+        everything = client.describe_cluster(None, internal=True) if args.topics else cluster
     shown = _shown(args, cluster)
     document = {
         "cluster_name": cluster.cluster_name or None,
@@ -43,12 +45,12 @@ def print_status(args: argparse.Namespace) -> None:
         "controller_id": known(cluster.controller_id),
         "coordinator_id": known(coordinator_id),
         "is_cut_off": cluster.is_cut_off,
-        "nodes": _node_documents(cluster, coordinator_id),
+        "nodes": _node_documents(everything, coordinator_id),
         "partitions": [
             {"topic": name, **fields(one, "partition leader_epoch under_min_isr error"), **placed(one)} for name, one in shown
         ],
     }
-    show(args, document, _status_lines(cluster, coordinator_id, shown))
+    show(args, document, _status_lines(cluster, everything, coordinator_id, shown))
 
 
 def _described(args: argparse.Namespace, client: BlockingClient) -> MetadataResponse:
@@ -61,18 +63,23 @@ def _described(args: argparse.Namespace, client: BlockingClient) -> MetadataResp
     return cluster
 
 
-def _status_lines(cluster: MetadataResponse, coordinator_id: int, partitions: Sequence[_Named]) -> Iterator[str]:
+def _status_lines(
+    cluster: MetadataResponse, everything: MetadataResponse, coordinator_id: int, partitions: Sequence[_Named]
+) -> Iterator[str]:
+    """`everything`: with all topics, for the nodes."""
     every = [partition for _, partition in _partitions(cluster)]
     below, moving = sum(one.under_min_isr for one in every), sum(bool(one.target) for one in every)
+    nodes, alive = _nodes(everything), len(everything.nodes)
+    down = f" ({len(nodes) - alive} down)" if len(nodes) > alive else ""
     yield (
-        f"cluster {cluster_text(cluster)}: {counted(len(cluster.nodes), 'node')}, {counted(len(every), 'partition')}, "
+        f"cluster {cluster_text(cluster)}: {counted(len(nodes), 'node')}{down}, {counted(len(every), 'partition')}, "
         f"{sum(one.leader == NO_LEADER for one in every)} without a leader, "
         f"{sum(map(_is_behind, every))} with replicas that are not in sync"
         + (f", {below} below min.insync.replicas" if below else "")
         + (f", {moving} moving" if moving else "")
     )
     yield from _doubts(cluster)
-    yield _node_table(cluster, coordinator_id, indent="  ")
+    yield _node_table(everything, coordinator_id, indent="  ")
     if partitions:
         rows = [
             (name, one.partition, dashed(one.leader), dashed(one.leader_epoch), _replicas_text(one), _in_sync_text(one))
@@ -127,24 +134,39 @@ def _partitions(cluster: MetadataResponse) -> Iterator[_Named]:
             yield topic.name, partition
 
 
+def _nodes(cluster: MetadataResponse) -> list[tuple[Node, str, int]]:
+    """All nodes with their states and numbers of copies; those that are down are known by their copies."""
+    copies = Counter(node_id for _, one in _partitions(cluster) for node_id in one.replicas)
+    found = {node.node_id: (node, "disk refuses" if node.disk_refuses else "up", copies[node.node_id]) for node in cluster.nodes}
+    for node_id in copies.keys() - found.keys():
+        found[node_id] = (Node(node_id=node_id), "down", copies[node_id])
+    return [found[node_id] for node_id in sorted(found)]
+
+
 def _node_table(cluster: MetadataResponse, coordinator_id: int, *, indent: str = "") -> str:
     rows = []
-    for node in cluster.nodes:
+    for node, state, copies in _nodes(cluster):
         roles = {"controller": cluster.controller_id, "coordinator": coordinator_id}
         held = ", ".join(role for role, node_id in roles.items() if node_id == node.node_id)
-        rows.append((node.node_id, address_of(node.host, node.port), node.rack or NONE, held or NONE))
-    return table(("NODE", "ADDRESS", "RACK", "ROLE"), rows, indent=indent)
+        address = address_of(node.host, node.port) if node.host else NONE
+        rows.append((node.node_id, address, node.rack or NONE, state, copies, node.feature_level or NONE, held or NONE))
+    return table(("NODE", "ADDRESS", "RACK", "STATE", "COPIES", "LEVEL", "ROLE"), rows, indent=indent)
 
 
 def _node_documents(cluster: MetadataResponse, coordinator_id: int) -> list[dict[str, Any]]:
     return [
         {
-            **fields(node, "node_id host port"),
+            "node_id": node.node_id,
+            "host": node.host or None,
+            "port": node.port or None,
             "rack": node.rack or None,
+            "state": state,
+            "copies": copies,
+            "feature_level": node.feature_level or None,
             "is_controller": node.node_id == cluster.controller_id,
             "is_coordinator": node.node_id == coordinator_id,
         }
-        for node in cluster.nodes
+        for node, state, copies in _nodes(cluster)
     ]
 
 

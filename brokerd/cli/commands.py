@@ -562,7 +562,16 @@ ISR, the replicas that have all that was acknowledged. REPLICAS 1,2 -> 3,2: the 
 it is below min.insync.replicas, and what is sent with acks=all is refused.
 """,
         ),
-        Command(name="nodes", summary="print the nodes, one per line", run="cluster.print_nodes", arguments=_PRINTED),
+        Command(
+            name="nodes",
+            summary="print the nodes, one per line",
+            run="cluster.print_nodes",
+            arguments=_PRINTED,
+            epilog="""\
+STATE down: the node has copies of partitions, but is not alive. disk refuses: its disk is full, read-only or failing, as its log
+says. LEVEL is the highest feature level that the node's version knows.
+""",
+        ),
         Command(
             name="reassign",
             summary="move a partition to other nodes, or change how many have it",

@@ -4,6 +4,7 @@ no record is read twice, and producers and consumers go on. Method: real process
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from brokerd.errors import DeliveryTimeoutError
 from brokerd.ids import TopicIdPartition
 from brokerd.testing import Cluster
 from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
+from tests.integration.conftest import Terminal
 from tests.integration.test_cluster import PARTITIONS, Writer, client_of, producer_of, read_all
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -214,7 +216,7 @@ def test_a_consumer_commits_what_it_has_read_while_nodes_come_and_go(cluster: Cl
         assert list(consumer.end_offsets(tps).values()) == [len(values) for values in read]
 
 
-def test_with_too_few_in_sync_nothing_is_taken(cluster: Cluster) -> None:
+def test_with_too_few_in_sync_nothing_is_taken(cluster: Cluster, terminal: Terminal) -> None:
     with producer_of(cluster) as producer:
         writer = Writer(producer)
         writer.send(20)
@@ -225,6 +227,9 @@ def test_with_too_few_in_sync_nothing_is_taken(cluster: Cluster) -> None:
     wait_until(lambda: all(one.leader == 3 for one in partitions(cluster, 3)))
     wait_until(lambda: all(list(one.isr) == [3] for one in partitions(cluster, 3)))
     only = cluster.nodes[3].bootstrap_servers
+    terminal.use(only)
+    nodes = json.loads(terminal.run("cluster", "nodes", "--json")[1])
+    assert [(node["node_id"], node["state"], node["copies"]) for node in nodes] == [(1, "down", 7), (2, "down", 7), (3, "up", 7)]
     settings = {"bootstrap.servers": only, "delivery.timeout.ms": 3_000, "request.timeout.ms": 1_000, "enable.idempotence": False}
     with Producer(settings) as producer:
         future = producer.send("orders", b"refused", partition=0)

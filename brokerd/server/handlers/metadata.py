@@ -100,7 +100,14 @@ async def handle(
 
 def _node(node: Node) -> metadata_pb2.Node:
     registration = node.registration
-    return metadata_pb2.Node(node_id=node.id, host=registration.host, port=registration.port, rack=registration.rack)
+    return metadata_pb2.Node(
+        node_id=node.id,
+        host=registration.host,
+        port=registration.port,
+        rack=registration.rack,
+        disk_refuses=registration.refuses,
+        feature_level=registration.feature_level,
+    )
 
 
 def _coordinator_log(broker: BrokerParts, authorizer: TopicAuthorizer) -> Topic:

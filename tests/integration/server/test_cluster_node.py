@@ -17,7 +17,7 @@ from brokerd.client.broker_client import BrokerClient
 from brokerd.client.topics import alter_topic_configs, create_partitions, create_topic, delete_topics, describe_cluster
 from brokerd.client.transactions import init_producer_id
 from brokerd.clock import Clock, SystemClock
-from brokerd.cluster.keys import Keys, Registration, encode
+from brokerd.cluster.keys import FEATURE_LEVEL, Keys, Registration, encode
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
@@ -358,6 +358,23 @@ def test_a_node_that_does_not_lead_names_who_does() -> None:
                 with pytest.raises(NotLeaderError) as refused:
                     daemon.broker.partitions.leader(led_by[other])
                 assert (refused.value.current_leader, refused.value.current_leader_epoch) == (other, 1)
+
+    run(scenario)
+
+
+def test_a_node_tells_of_the_disks_and_versions_of_all() -> None:
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
+
+            async def told() -> list[tuple[int, bool, int]]:
+                nodes = (await describe_cluster(client, [])).nodes
+                return [(node.node_id, node.disk_refuses, node.feature_level) for node in nodes]
+
+            assert await told() == [(1, False, FEATURE_LEVEL), (2, False, FEATURE_LEVEL)]
+            assert two._logs is not None
+            two._logs.resources.refusals.since_ms = -1_000_000
+            await becomes(lambda: [node.registration.refuses for node in cluster_of(one).nodes()], [False, True])
+            assert await told() == [(1, False, FEATURE_LEVEL), (2, True, FEATURE_LEVEL)]
 
     run(scenario)
 

@@ -25,7 +25,10 @@ NO_LEADER = NotLeaderError("no leader at present")
 
 def answer(broker: FakeBroker, *, is_cut_off: bool = False) -> None:
     """Two nodes; a healthy partition, one that is behind, one without a leader."""
-    nodes = [pb.Node(node_id=1, host="one", port=1, rack="east"), pb.Node(node_id=2, host="::1", port=2)]
+    nodes = [
+        pb.Node(node_id=1, host="one", port=1, rack="east", feature_level=2),
+        pb.Node(node_id=2, host="::1", port=2, feature_level=2),
+    ]
     partitions = [
         pb.PartitionMetadata(partition=0, leader=1, leader_epoch=4, replicas=[1, 2], isr=[1, 2]),
         pb.PartitionMetadata(partition=1, leader=2, leader_epoch=5, replicas=[2, 1], isr=[2], under_min_isr=True),
@@ -51,15 +54,41 @@ def test_status_for_people(broker: FakeBroker, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == (
         "cluster prod (c): 2 nodes, 3 partitions, 1 without a leader, 2 with replicas that are not in sync, "
         "1 below min.insync.replicas, 1 moving\n"
-        "  NODE  ADDRESS  RACK  ROLE\n"
-        "     1  one:1    east  -\n"
-        "     2  [::1]:2  -     coordinator\n"
+        "  NODE  ADDRESS  RACK  STATE  COPIES  LEVEL  ROLE\n"
+        "     1  one:1    east  up          3      2  -\n"
+        "     2  [::1]:2  -     up          3      2  coordinator\n"
         "  TOPIC  PARTITION  LEADER  EPOCH  REPLICAS    ISR\n"
         "  t              0  1           4  1,2         1,2\n"
         "  t              1  2           5  2,1         2 (too few)\n"
         "  t              2  -           6  2,1 -> 1,3  2\n"
         "  t-2: no leader at present\n"
     )
+
+
+def test_nodes_that_are_down_or_whose_disks_refuse(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [pb.Node(node_id=2, host="two", port=2, feature_level=1), pb.Node(node_id=4, host="four", port=4, disk_refuses=True)]
+    partitions = [
+        pb.PartitionMetadata(partition=0, leader=2, leader_epoch=4, replicas=[3, 2], isr=[2]),
+        pb.PartitionMetadata(partition=1, leader=2, leader_epoch=4, replicas=[2, 3, 1], isr=[2]),
+    ]
+    topics = [pb.TopicMetadata(name="t", topic_id=bytes(16), partitions=partitions)]
+    response = pb.MetadataResponse(cluster_id="c", cluster_name="prod", nodes=nodes, topics=topics, controller_id=2)
+    for name, given in (("Metadata", response), ("FindCoordinator", pb.FindCoordinatorResponse(coordinator=nodes[0]))):
+        setattr(broker, f"_{name}", lambda _, given=given: given)
+    run(broker, "cluster", "nodes")
+    assert capsys.readouterr().out == (
+        "NODE  ADDRESS  RACK  STATE         COPIES  LEVEL  ROLE\n"
+        "   1  -        -     down               1  -      -\n"
+        "   2  two:2    -     up                 2  1      controller, coordinator\n"
+        "   3  -        -     down               2  -      -\n"
+        "   4  four:4   -     disk refuses       0  -      -\n"
+    )
+    run(broker, "cluster", "status")
+    assert "cluster prod (c): 4 nodes (2 down), 2 partitions" in capsys.readouterr().out
+    run(broker, "cluster", "nodes", "--json")
+    one, *_, four = json.loads(capsys.readouterr().out)
+    assert (one["node_id"], one["state"], one["copies"], one["host"], one["port"]) == (1, "down", 1, None, None)
+    assert (four["state"], four["copies"], four["feature_level"]) == ("disk refuses", 0, None)
 
 
 @pytest.mark.parametrize("what", ["status", "nodes"])
