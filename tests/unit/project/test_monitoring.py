@@ -64,7 +64,21 @@ def test_panels_lie_beside_each_other() -> None:
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
 
 
+def default_of(setting: str) -> int:
+    found = re.search(rf"`{re.escape(setting)}` \| `(\d+)`", (DOCS / "reference" / "settings-broker.md").read_text())
+    assert found is not None
+    return int(found[1])
+
+
 def test_a_threshold_that_repeats_a_setting_is_its_default() -> None:
-    default = re.search(r"`log\.max\.dirty\.bytes` \| `(\d+)`", (DOCS / "reference" / "settings-broker.md").read_text())
-    assert default is not None
-    assert f"brokerd_dirty_bytes > 0.8 * {default[1]}" in RULES
+    assert f"brokerd_dirty_bytes > 0.8 * {default_of('log.max.dirty.bytes')} #" in RULES
+    assert f"brokerd_replica_lag_seconds > {default_of('replica.lag.time.max.ms') // 2_000} and" in RULES
+
+
+def test_whatever_is_known_of_copies_is_on_the_dashboard_and_what_harms_is_an_alert() -> None:
+    known = {name for name in metrics() if re.search(r"_(replica|isr|elections|reassigning|offline|under)", name)}
+    assert len(known) >= 10
+    board = " ".join(target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", []))
+    assert {name for name in known if name not in board} == set()
+    for_eyes_alone = {"brokerd_reassigning_partition_count", "brokerd_replica_lag_records"}
+    assert {name for name in known if name not in RULES and "_bytes_" not in name} == for_eyes_alone
