@@ -97,8 +97,9 @@ chaos-cluster: setup  ## three real nodes under load, killed, suspended and cut 
 chaos-network: setup  ## three real nodes and a real etcd in network namespaces (needs root, etcd and nft), their network failing; SECONDS=600 SEED=n KINDS=loss,etcd-cut FACTOR=3
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.network --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(FACTOR),--factor $(FACTOR))
 
-exactly-once: setup java  ## drivers, tasks and brokers killed around a commit or at random, and what readers then see (half an hour); KILLS=100 SEED=n
-	$(if $(KILLS),BROKERD_TEST_KILLS=$(KILLS)) $(if $(SEED),BROKERD_TEST_SEED=$(SEED)) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/spark/exactly_once $(PYTEST_ARGS)
+exactly-once: setup java  ## drivers, tasks and brokers killed around a commit or at random, and what readers then see (half an hour); KILLS=100 SEED=n; NODES=3: three nodes, FACTOR=3 copies
+	$(if $(filter-out 1 3,$(NODES))$(word 2,$(NODES)),$(error NODES is $(NODES), but must be 1, or 3: a cluster with FACTOR copies, by default three))
+	$(if $(NODES),BROKERD_TEST_NODES=$(NODES)) $(if $(or $(FACTOR),$(filter 3,$(NODES))),BROKERD_TEST_FACTOR=$(or $(FACTOR),3)) $(if $(KILLS),BROKERD_TEST_KILLS=$(KILLS)) $(if $(SEED),BROKERD_TEST_SEED=$(SEED)) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/spark/exactly_once $(PYTEST_ARGS)
 
 source-runs: setup java  ## streaming reads with random limits, splits and filters, driver and broker killed (half an hour); RUNS=50 SEED=n
 	BROKERD_TEST_RUNS=$(or $(RUNS),50) $(if $(SEED),BROKERD_TEST_SEED=$(SEED)) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -s tests/spark/source_runs $(PYTEST_ARGS)

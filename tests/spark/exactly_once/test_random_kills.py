@@ -1,5 +1,5 @@
 """Random kills of drivers, Python workers and the broker change nothing of what a pipeline writes: BROKERD_TEST_KILLS of them, by
-BROKERD_TEST_SEED. A failure names the seed and each kill."""
+BROKERD_TEST_SEED, on one node and on three, or as many as BROKERD_TEST_NODES says. A failure names the seed and each kill."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.support.several_nodes import SeveralNodes
 
 KILLS = int(os.environ.get("BROKERD_TEST_KILLS", 10 * TEST_SCALE))
 SEED = int(os.environ.get("BROKERD_TEST_SEED", "1"))
+NODES = [int(number) for number in os.environ.get("BROKERD_TEST_NODES", "1 3").split()]
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_a_report_says_why_a_query_failed() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900 + 60 * KILLS)
 @pytest.mark.parametrize("foreach", [*QUERIES, "append_to"])
-@pytest.mark.parametrize("own_daemon", [1, 3], indirect=True)
+@pytest.mark.parametrize("own_daemon", NODES, indirect=True)
 def test_pipeline_under_random_kills_writes_what_an_undisturbed_one_does(
     own_daemon: DaemonProcess | SeveralNodes, tmp_path: Path, foreach: str
 ) -> None:
