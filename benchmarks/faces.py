@@ -6,6 +6,7 @@ against one broker, with records of 100 bytes.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 import time
@@ -121,6 +122,7 @@ async def awaiting(servers: str) -> Rates:
 
 def main() -> None:
     """Measures and prints."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with Broker() as broker:
         for topic in ("sent", "read"):
             broker.create_topic(topic, 2)

@@ -6,6 +6,7 @@ transport acknowledges requests at once. Measures CPU time, which other load on 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import time
@@ -120,6 +121,7 @@ def small_batches(producer: Producer, rows: pa.RecordBatch) -> float:
 
 def main() -> None:
     """Measures and prints."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     keys = [b"%08d" % (row * 7919 % 1_000_000) for row in range(ROWS)]
     arrow_batch = pa.RecordBatch.from_pydict({"key": keys, "value": [os.urandom(VALUE_BYTES) for _ in range(ROWS)]})
     value = arrow_batch.column(1)[0].as_py()

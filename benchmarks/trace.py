@@ -1,11 +1,11 @@
 """How much code one record passes: for one write and one read (not the first), `python -m benchmarks.trace` counts this project's
 functions and files that run, in the client's process and in the broker's, and how often a call is in another file than the previous
-call of its thread. Fewer is easier to follow; speed is measured elsewhere. The broker's periodic jobs are left out. `--list` also
-prints the path: one line per stay in a file.
+call of its thread. Fewer is easier to follow; speed is measured elsewhere. The broker's periodic jobs are left out.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -120,8 +120,11 @@ def traced(hands: Hands, broker: Broker, out: Path, action: Callable[[], object]
     return {side: min((one[side] for one in found), key=lambda one: one.counts["changes of file"]) for side in ("client", "broker")}
 
 
-def main(*, is_listed: bool) -> int:
+def main() -> int:
     """Counts and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.trace", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="also print the path: one line per stay in a file")
+    is_listed = parser.parse_args().list
     hands = Hands()
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "broker.json"
@@ -157,4 +160,4 @@ def main(*, is_listed: bool) -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == [_BROKER]:
         sys.exit(run_broker(Path(sys.argv[2]), sys.argv[3:]))
-    sys.exit(main(is_listed="--list" in sys.argv))
+    sys.exit(main())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import cast
 
@@ -31,6 +33,15 @@ def test_clients_are_measured_beside_their_ceilings(tmp_path: Path, capsys: pyte
     assert all(one["median_s"] > 0 for one in told["figures"])
     assert told["machine"]["page_cache_ms_per_mb"] > 0
     assert "of ceiling" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["catch_up", "faces", "failover", "producer_micro", "trace"])
+def test_help_measures_nothing(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"benchmarks.{name}").main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: ")
 
 
 @pytest.mark.slow
