@@ -130,13 +130,13 @@ class Checkpoint:
 
     def _present(self) -> Entries:
         """A copy of all entries, after updating those that changed."""
-        for partition in self._moved:
+        while self._moved:
+            partition = self._moved.pop()  # before its entry is made: a thread may find damage, and add it again
             if self._partitions.replica(partition.tp) is partition:  # else the flush of a copy that was replaced ended late
                 entry = self._kept.get(partition.tp) or partition.checkpoint_entry()
                 if partition.tp not in self._kept_epochs:
                     entry = entry._replace(leader_epoch=max(partition.leader_epoch, self._promised.get(partition.tp, 0)))
                 self._entries[partition.tp] = entry
-        self._moved.clear()
         return dict(self._entries)
 
 

@@ -24,7 +24,7 @@ from brokerd.partition.reader import PartitionReader
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.schema import decode_timestamps, payload_crc
-from brokerd.storage.damage import PAYLOAD_CHANGED, DamagedRange, damage_error, past_taken_out
+from brokerd.storage.damage import past_taken_out
 from brokerd.storage.files import File
 from brokerd.storage.index import SparseIndex
 from brokerd.storage.segment import Segment
@@ -225,14 +225,14 @@ def _find_in_segment(
             return None
         is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
         if is_wanted and past_taken_out(look_up.reader.damaged, header.base_offset) < header.next_offset:
-            found = _find_in_batch(look_up.reader.core.name, file, position, header, search, first_offset)
+            found = _find_in_batch(look_up.reader, file, position, header, search, first_offset)
             if found is not None:
                 return found
     return None
 
 
 def _find_in_batch(
-    name: str, file: File, position: int, header: BatchHeader, search: _Search, first_offset: int
+    reader: PartitionReader, file: File, position: int, header: BatchHeader, search: _Search, first_offset: int
 ) -> OffsetAndTimestamp | None:
     """The record within a batch; the start of the batch if its records have no timestamps of their own, they cannot be decoded, or
     one batch was decoded already; None if no record matches.
@@ -243,7 +243,7 @@ def _find_in_batch(
     if search.has_decoded:
         return whole
     search.has_decoded = True
-    times = _times(name, file, position, header)
+    times = _times(reader, file, position, header)
     if times is None:
         return whole
     import pyarrow.compute as pc
@@ -258,11 +258,13 @@ def _find_in_batch(
     return OffsetAndTimestamp(header.base_offset + at, times[at].as_py() // _US_PER_MS)
 
 
-def _times(name: str, file: File, position: int, header: BatchHeader) -> pa.Array | None:
-    """The timestamps of a batch's records, microseconds; None if they cannot be decoded. Raises LogDamagedError, OSError."""
+def _times(reader: PartitionReader, file: File, position: int, header: BatchHeader) -> pa.Array | None:
+    """The timestamps of a batch's records, microseconds; None if they cannot be decoded. Raises LogDamagedError, NotLeaderError,
+    OSError.
+    """
     batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
     if payload_crc(batch.payload) != header.payload_crc:
-        raise damage_error(name, DamagedRange(header.base_offset, header.next_offset, PAYLOAD_CHANGED, -1, 0))
+        raise reader.payload_changed(header)
     try:
         return decode_timestamps(
             batch.payload,

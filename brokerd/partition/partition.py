@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from brokerd.errors import (
     Fate,
     LogDamagedError,
     NotEnoughReplicasError,
-    NotLeaderError,
     NotReadyError,
     OffsetOutOfRangeError,
     ResourceExhaustedError,
@@ -42,7 +42,7 @@ from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, stamp
 from brokerd.record.schema import payload_crc
 from brokerd.sharing import Caller
-from brokerd.storage.damage import DamagedRange, damage_error
+from brokerd.storage.damage import damage_error
 from brokerd.storage.files import Buffer, Files, is_no_space, is_too_many_open
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.refusals import Refusals
@@ -81,7 +81,7 @@ class LogResources:
     max_producer_ids: int
     # Writes the checkpoint durably, with the current log starts. Raises OSError.
     write_checkpoint: Callable[[], None]
-    # Partitions whose checkpoint entry has changed.
+    # Partitions whose checkpoint entry has changed. Threads that find damage add to it.
     moved: set[Partition] = field(default_factory=set)
     # Queues a partition for a flush, in the appending caller's turn.
     flush_soon: Callable[[Partition, Caller], object] = _ignore
@@ -186,7 +186,8 @@ class Partition:
         self.deletion_target, self.retained_from = core.deletion_target, core.retained_from
         self.checkpoint_entry = core.checkpoint_entry
         self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)  # the operations that wait for an end to move
-        self._reader = PartitionReader(self.core, self.crc_seed, resources.open_files, resources.refusals)
+        on_damage = partial(resources.moved.add, self)
+        self._reader = PartitionReader(self.core, self.crc_seed, resources.open_files, resources.refusals, on_damage)
         self.look_ups = LookUps(self._reader)
         self._directory = tp.directory_name
         self._resources = resources
@@ -441,24 +442,18 @@ class Partition:
             self.core.check_tenure(tenure)
         return found
 
-    def read_checked(
-        self, offset: int, *, below: LogEnd, max_bytes: int, first_batch_max_bytes: int = NO_LIMIT
-    ) -> FetchDataInfo | DamagedRange:
-        """As `read`, in a thread, with payloads checked. The first batch with a changed one is returned instead: report it with
-        `damage_found`.
+    def read_checked(self, offset: int, *, below: LogEnd, max_bytes: int, first_batch_max_bytes: int = NO_LIMIT) -> FetchDataInfo:
+        """As `read`, in a thread, with payloads checked: they may have lain on the disk for long, or reached somebody with a wrong
+        CRC. One that has changed stops the log; raises LogDamagedError then, or NotLeaderError where another replica will lead.
         """
+        tenure = self.core.tenure
         found = self.read(offset, below=below, max_bytes=max_bytes, cached_only=False, first_batch_max_bytes=first_batch_max_bytes)
         for chunk in found.chunks:
             for batch in walk_batches(pa.py_buffer(chunk)):
                 if payload_crc(batch.payload) != batch.header.payload_crc:
-                    return self._reader.changed_payload(batch.header)
+                    self.core.check_tenure(tenure)  # another one may have let it be cut
+                    raise self._reader.payload_changed(batch.header)
         return found
-
-    def damage_found(self, damaged: DamagedRange) -> LogDamagedError | NotLeaderError:
-        """Stops the log, because durable bytes of it have changed. Returns the error for who has read them."""
-        self._resources.moved.add(self)
-        self._reader.report(damaged)
-        return self._reader.refusal(damaged)
 
     def check_in_range(self, offset: int) -> None:
         """Raises OffsetOutOfRangeError unless the offset lies between the log start and the log end, both included."""

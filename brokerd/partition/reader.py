@@ -10,6 +10,7 @@ import errno
 import logging
 import threading
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from brokerd.errors import LogDamagedError, NotLeaderError, StorageError
@@ -58,11 +59,20 @@ class FetchDataInfo(NamedTuple):
 class PartitionReader:
     """Reads the segments of one partition."""
 
-    def __init__(self, core: PartitionCore, seed: int, open_files: OpenFiles, refusals: Refusals) -> None:
+    def __init__(
+        self,
+        core: PartitionCore,
+        seed: int,
+        open_files: OpenFiles,
+        refusals: Refusals,
+        on_damage: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`on_damage` is called in the thread that has found some."""
         self.core = core
         self.open_files = open_files
         self.refusals = refusals
         self.seed = seed
+        self._on_damage = on_damage
         self._reporting = threading.Lock()  # damage that threads find at the same time
         self._hints: dict[int, tuple[int, int]] = {}  # next offset of an earlier read -> (segment base, position)
 
@@ -143,14 +153,16 @@ class PartitionReader:
         self.report(damaged)
         return damaged
 
-    def changed_payload(self, header: BatchHeader) -> DamagedRange:
-        """The damaged range of a batch whose payload has changed, not reported yet. In a thread."""
+    def payload_changed(self, header: BatchHeader) -> LogDamagedError | NotLeaderError:
+        """Reports a batch whose payload has changed, and returns the error for who has read it. In a thread."""
         segment = self.segment_at(header.base_offset)
         with self.open_files.use(segment.path) as file:
             scan = segment.scan(file)
             is_found = any(known.base_offset == header.base_offset for known in scan)
         place = _place(segment, scan.batch_position) if is_found else segment.path
-        return DamagedRange(header.base_offset, header.next_offset, PAYLOAD_CHANGED, place=place)
+        damaged = DamagedRange(header.base_offset, header.next_offset, PAYLOAD_CHANGED, place=place)
+        self.report(damaged)
+        return self.refusal(damaged)
 
     def refusal(self, damaged: DamagedRange) -> LogDamagedError | NotLeaderError:
         """The error for who reads the range: where another replica is in sync, it will lead, and readers go on there."""
@@ -165,6 +177,7 @@ class PartitionReader:
             if damaged in self.damaged:  # another thread may have found it meanwhile
                 return
             self.core.damage_found(damaged)
+        self._on_damage()
         if not damaged.is_accepted:
             advice = _COPY_ADVICE if self.core.in_sync.members > 1 else ""
             place = f" (in {damaged.place})" if damaged.place else ""

@@ -7,7 +7,6 @@
     coordinator/        makes decisions on transactions and groups' offsets durable, in order
     cluster/            this node among several (internode.py: serves the others)
     replication/        copies of partitions on several nodes
-    checked_reads.py    reads that check payloads, and what damage leads to
     waiting/            requests that wait for data, durability or their turn
     paging.py           long work in pieces, long lists in pages
     limits/             limits on clients

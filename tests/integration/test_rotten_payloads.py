@@ -6,9 +6,11 @@ Method: real processes, and bits changed in their files.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,12 +22,14 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.columns import CONSUMED_SCHEMA
 from brokerd.client.fetching import FetchRange
 from brokerd.config.client import ConsumerConfig
+from brokerd.datadir.topic_store import COORDINATOR_LOG
 from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.partition_reader import read_ranges
 from brokerd.errors import CorruptMessageError, LogDamagedError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.testing import Broker, Cluster
+from tests.integration.conftest import Terminal
 from tests.integration.test_cluster_replicas import partitions
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -60,7 +64,8 @@ def fill(broker: Broker | Cluster, count: int) -> None:
 
 
 def segments(broker: Broker, partition: int) -> list[Path]:
-    return sorted((broker.directory / "data").glob(f"*-{partition}/*.log"))
+    found = (broker.directory / "data").glob(f"*-{partition}/*.log")
+    return sorted(path for path in found if path.parent.name != COORDINATOR_LOG.directory_name)
 
 
 def whole(path: Path) -> list[RecordBatch]:
@@ -74,14 +79,19 @@ def rot(broker: Broker, partition: int, offset: int = ROTTEN) -> tuple[Path, int
         position = 0
         for batch in whole(path):
             if batch.header.base_offset <= offset < batch.header.next_offset:
-                with path.open("r+b") as file:
-                    file.seek(position + batch.header.header_words * 8 + 60)
-                    (changed,) = file.read(1)
-                    file.seek(-1, 1)
-                    file.write(bytes([changed ^ 4]))
+                change(path, position + batch.header.header_words * 8 + 60)
                 return path, position, batch.header.base_offset
             position += batch.header.size
     raise AssertionError("the offset is in no closed segment")
+
+
+def change(path: Path, position: int) -> None:
+    """Changes a bit of this byte."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        (changed,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([changed ^ 4]))
 
 
 def place(path: Path, position: int) -> str:
@@ -158,6 +168,29 @@ def test_two_rotten_copies_leave_the_third(cluster: Cluster) -> None:
         rot(cluster.nodes[node], number)
     assert by_consumer(cluster.bootstrap_servers, number) == VALUES
     in_sync(cluster, number, third)
+
+
+def test_a_coordinator_with_a_rotten_log_hands_over_before_it_decides_anything(cluster: Cluster, terminal: Terminal) -> None:
+    terminal.use(cluster.bootstrap_servers)
+    settings = {_SERVERS: cluster.bootstrap_servers, "transactional.id": "t"}
+    with Producer(settings) as producer, producer.transaction():
+        producer.send("t", b"before", partition=0)
+
+    def log_of_coordinator() -> dict[str, Any]:
+        (one,) = json.loads(terminal.run("cluster", "status", "__coordinator", "--json")[1])["partitions"]
+        found: dict[str, Any] = one
+        return found
+
+    wait_until(lambda: len(log_of_coordinator()["isr"]) == 3, what="all copies of the coordinator's log are in sync")
+    second = next(node for node in log_of_coordinator()["replicas"] if node != log_of_coordinator()["leader"])
+    path = next((cluster.nodes[second].directory / "data" / COORDINATOR_LOG.directory_name).glob("*.log"))
+    change(path, 96 + 60)  # the payload of the first batch
+    assert terminal.run("cluster", "move-leader", "__coordinator", "0", str(second))[0] == 0
+    with Producer(settings) as producer, producer.transaction():
+        producer.send("t", b"after", partition=0)
+    assert log_of_coordinator()["leader"] != second
+    assert second not in log_of_coordinator()["isr"]
+    assert place(path, 0) in cluster.nodes[second].log
 
 
 def test_the_only_copy_tells_its_damage() -> None:

@@ -25,6 +25,7 @@ from brokerd.errors import (
     Fate,
     LogDamagedError,
     NotCoordinatorError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     StorageError,
     UnsupportedVersionError,
@@ -114,6 +115,7 @@ class CoordinatorLog:
                 self._size_bytes = size_bytes
         except (
             LogDamagedError,
+            NotLeaderError,
             CorruptMessageError,
             UnsupportedVersionError,
             StorageError,
@@ -137,7 +139,7 @@ class CoordinatorLog:
         offset, end = log.ends.log_start_offset, log.ends.log_end_offset
         while offset < end:
             try:
-                found = log.read(offset, below=LogEnd.LOG_END, max_bytes=_READ_BYTES, cached_only=False)
+                found = log.read_checked(offset, below=LogEnd.LOG_END, max_bytes=_READ_BYTES)
             except LogDamagedError as error:
                 if error.resume_offset <= offset:
                     raise

@@ -55,7 +55,6 @@ from brokerd.partition.reader import FetchDataInfo, NeedsRoom
 from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
-from brokerd.server.checked_reads import read_checked
 from brokerd.server.failures import internal, look_at_end, malformed
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
@@ -263,15 +262,8 @@ async def _read_checked(
 ) -> FetchDataInfo:
     await broker.checked_reads.take(caller, 1)
     try:
-        return await read_checked(
-            broker.readers,
-            caller,
-            partition,
-            offset,
-            below=end,
-            max_bytes=1,  # the first batch comes all the same
-            first_batch_max_bytes=first_batch_max_bytes,
-        )
+        read = partial(partition.read_checked, offset, below=end, first_batch_max_bytes=first_batch_max_bytes)
+        return await broker.readers.run(caller, partial(read, max_bytes=1))  # the first batch comes all the same
     finally:
         broker.checked_reads.add(caller.owner, -1)
 

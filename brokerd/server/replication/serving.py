@@ -41,7 +41,6 @@ from brokerd.partition.reader import FetchDataInfo
 from brokerd.purgatory import Completion, DelayedOperation
 from brokerd.replication.follower import Common, Position, divergence
 from brokerd.server.broker import BrokerParts
-from brokerd.server.checked_reads import read_checked
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.failures import internal, malformed
 from brokerd.server.replication.leading import Leading
@@ -337,8 +336,8 @@ class ReplicaStream:
 
     async def _read(self, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
         if not self._is_in_sync(partition.tp):
-            readers = self._broker.readers
-            return await read_checked(readers, BROKER, partition, offset, below=LogEnd.LOG_END, max_bytes=PARTITION_BYTES)
+            checked = partial(partition.read_checked, offset, below=LogEnd.LOG_END, max_bytes=PARTITION_BYTES)
+            return await self._broker.readers.run(BROKER, checked)
         read = partial(partition.read, offset, below=LogEnd.LOG_END, max_bytes=PARTITION_BYTES)
         try:
             return read(cached_only=True)

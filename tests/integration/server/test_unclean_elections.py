@@ -148,7 +148,7 @@ def test_a_damaged_copy_says_so() -> None:
         log.lead(entry_at(directories, 1, tp).leader_epoch)
         append(log, b"of node 2")
         log.resign()
-        log.damage_found(DamagedRange(0, 1, "payload_crc does not match"))
+        log.core.damage_found(DamagedRange(0, 1, "payload_crc does not match"))
         copies = await directories.topics[1].elect_unclean("orders", 0, validate_only=True)
         assert [(copy.node_id, copy.has_stopped) for copy in copies] == [(2, True), (1, False), (3, False)]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.offline import doctor
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
@@ -21,7 +22,7 @@ from brokerd.offline.partition_check import Severity
 from brokerd.partition import reader
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
-from brokerd.partition.reader import FetchDataInfo
+from brokerd.storage.checksummed_file import read_document
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Buffer, RealFiles
 from brokerd.storage.resync import find_after_damage
@@ -352,11 +353,10 @@ def test_a_payload_that_a_copy_shows_to_be_rotten_stops_the_log_at_the_next_star
     assert list(readable(log)) == list(range(COUNT)), "readers check it themselves"
     copy = manager.partitions.replica(log.tp)
     assert copy is not None
-    assert isinstance(copy.read_checked(0, max_bytes=SIZE), FetchDataInfo), "the first batch is whole"
-    found = copy.read_checked(0, max_bytes=1 << 20)
-    assert isinstance(found, DamagedRange)
-    for _ in range(2):
-        assert "offsets 15 to 15" in copy.damage_found(found).message
+    assert copy.read_checked(0, below=LogEnd.LOG_END, max_bytes=SIZE).next_offset == 1, "the first batch is whole"
+    for offset in (0, 15):
+        with pytest.raises(LogDamagedError, match="offsets 15 to 15"):
+            copy.read_checked(offset, below=LogEnd.LOG_END, max_bytes=1 << 20)
     assert len(caplog.records) == 1, "each damage is logged once"
     with pytest.raises(LogDamagedError):
         append(log, b"refused")
@@ -366,6 +366,33 @@ def test_a_payload_that_a_copy_shows_to_be_rotten_stops_the_log_at_the_next_star
     assert [str(tp) for tp in report.damaged] == ["t-0"]
     with pytest.raises(LogDamagedError):
         append(first_log(manager), b"refused")
+
+
+def test_a_payload_that_a_look_up_finds_to_be_rotten_stops_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    files = MemoryFiles()
+    _, log = _filled(files)
+    _rot(files, log, 0)
+    for _ in range(2):
+        with pytest.raises(LogDamagedError, match="offsets 0 to 0"):
+            log.look_ups.offset_for_timestamp(0)
+    (said,) = (record.message for record in caplog.records)
+    assert f"(in {log.segments[0].path} from byte 0 on)" in said
+    with pytest.raises(LogDamagedError):
+        append(log, b"refused")
+
+
+@pytest.mark.parametrize("at", [20, 120], ids=["header", "payload"])
+def test_what_a_reader_has_found_is_in_the_next_checkpoint(at: int) -> None:
+    files = MemoryFiles()
+    manager, log = _filled(files)
+    log.core.flushes.recovery_point = COUNT
+    manager.write_checkpoint()
+    _rot(files, log, 15, at)
+    with pytest.raises(LogDamagedError):
+        log.read_checked(15, below=LogEnd.LOG_END, max_bytes=1)
+    manager.write_checkpoint()
+    _, entries = decode_checkpoint(read_document(files, "checkpoint", CHECKPOINT_KIND, CHECKPOINT_VERSION))
+    assert entries[log.tp].recovery_point == 15, "the next start checks from there"
 
 
 def test_damage_that_a_reader_finds_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
