@@ -6,6 +6,7 @@ each read by a log end.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import threading
@@ -155,14 +156,19 @@ class PartitionReader:
 
     def payload_changed(self, header: BatchHeader) -> LogDamagedError | NotLeaderError:
         """Reports a batch whose payload has changed, and returns the error for who has read it. In a thread."""
-        segment = self.segment_at(header.base_offset)
-        with self.open_files.use(segment.path) as file:
-            scan = segment.scan(file)
-            is_found = any(known.base_offset == header.base_offset for known in scan)
-        place = _place(segment, scan.batch_position) if is_found else segment.path
-        damaged = DamagedRange(header.base_offset, header.next_offset, PAYLOAD_CHANGED, place=place)
+        damaged = DamagedRange(header.base_offset, header.next_offset, PAYLOAD_CHANGED, place=self._place_of(header))
         self.report(damaged)
         return self.refusal(damaged)
+
+    def _place_of(self, header: BatchHeader) -> str:
+        """Where a batch begins; empty if the disk does not tell, or the segment has been removed meanwhile."""
+        with contextlib.suppress(OSError):
+            segment = self.segment_at(header.base_offset)
+            with self.open_files.use(segment.path) as file:
+                scan = segment.scan(file)
+                if any(known.base_offset == header.base_offset for known in scan):
+                    return _place(segment, scan.batch_position)
+        return ""
 
     def refusal(self, damaged: DamagedRange) -> LogDamagedError | NotLeaderError:
         """The error for who reads the range: where another replica is in sync, it will lead, and readers go on there."""

@@ -26,6 +26,7 @@ from brokerd.storage.checksummed_file import read_document
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Buffer, RealFiles
 from brokerd.storage.resync import find_after_damage
+from brokerd.storage.segment import Segment
 from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, read_batches, readable
 from tests.support.files import MemoryFile, MemoryFiles
 from tests.support.findings import errors_in
@@ -366,6 +367,24 @@ def test_a_payload_that_a_copy_shows_to_be_rotten_stops_the_log_at_the_next_star
     assert [str(tp) for tp in report.damaged] == ["t-0"]
     with pytest.raises(LogDamagedError):
         append(first_log(manager), b"refused")
+
+
+def test_a_rotten_payload_stops_the_log_though_the_disk_does_not_tell_its_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = MemoryFiles()
+    _, log = _filled(files)
+    _rot(files, log, 15)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Segment, "scan", fails)
+    with pytest.raises(LogDamagedError, match="offsets 15 to 15"):
+        log.read_checked(15, below=LogEnd.LOG_END, max_bytes=1)
+    assert log.is_stopped
+    (said,) = (record.message for record in caplog.records)
+    assert said.endswith("run `brokerd doctor` for details")
 
 
 def test_a_payload_that_a_look_up_finds_to_be_rotten_stops_the_log(caplog: pytest.LogCaptureFixture) -> None:
