@@ -141,8 +141,8 @@ class CoordinatorLog:
             try:
                 found = log.read_checked(offset, below=LogEnd.LOG_END, max_bytes=_READ_BYTES)
             except LogDamagedError as error:
-                if error.resume_offset <= offset:
-                    raise
+                if log.damage or error.resume_offset <= offset:
+                    raise  # it was found by this read, and nobody has accepted it
                 logger.warning("%s: offsets %d to %d are lost, as was accepted", log.name, offset, error.resume_offset - 1)
                 offset = error.resume_offset
                 yield None

@@ -240,14 +240,15 @@ async def test_a_topic_that_is_deleted_and_created_again_meanwhile() -> None:
         assert broker.visible(kept) == [b"kept"]
 
 
-async def test_a_broker_does_not_start_without_all_of_its_log() -> None:
+@pytest.mark.parametrize("at", [20, 200], ids=["header", "payload"])
+async def test_a_broker_does_not_start_without_all_of_its_log(at: int) -> None:
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock) as broker:
         one = await OneExecution(broker).begin()
         await one.commit()
     path = f"{COORDINATOR.id.hex()}-0/{0:020d}.log"
     damaged = bytearray(files.read_file(path))
-    damaged[200] ^= 1
+    damaged[at] ^= 1
     files.write_file(path, bytes(damaged))
     with pytest.raises(DataDirectoryError, match=r"coordinator's log cannot be used.*`brokerd doctor`"):
         async with running(files, clock):
