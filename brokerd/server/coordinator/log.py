@@ -109,7 +109,7 @@ class CoordinatorLog:
         size_bytes, is_new = 0, not self._size_bytes
         try:
             for batch in self._batches():
-                yield from map(decode, values_of(batch)) if batch is not None else (None,)
+                yield from map(decode, self._values_of(batch)) if batch is not None else (None,)
                 size_bytes += batch.header.size if batch is not None else 0
             if is_new:  # else what was appended since is counted already
                 self._size_bytes = size_bytes
@@ -129,6 +129,14 @@ class CoordinatorLog:
         """The offset of the first record. Records before it were replaced by a state."""
         return self._partition.ends.log_start_offset if self._partition is not None else 0
 
+    def _values_of(self, batch: RecordBatch) -> list[bytes]:
+        try:
+            return values_of(batch)
+        except CorruptMessageError:
+            if self._partition is not None:  # it stops if that is damage, and another replica that is in sync leads
+                self._partition.read_checked(batch.header.base_offset, below=LogEnd.LOG_END, max_bytes=1)
+            raise
+
     def _batches(self) -> Iterator[RecordBatch | None]:
         """All batches; None stands for lost ones."""
         log = self._partition
@@ -139,7 +147,7 @@ class CoordinatorLog:
         offset, end = log.ends.log_start_offset, log.ends.log_end_offset
         while offset < end:
             try:
-                found = log.read_checked(offset, below=LogEnd.LOG_END, max_bytes=_READ_BYTES)
+                found = log.read(offset, below=LogEnd.LOG_END, max_bytes=_READ_BYTES, cached_only=False)
             except LogDamagedError as error:
                 if log.damage or error.resume_offset <= offset:
                     raise  # it was found by this read, and nobody has accepted it
