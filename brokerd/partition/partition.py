@@ -265,8 +265,18 @@ class Partition:
         return self.core.epoch_start_offset
 
     def set_cut_off(self, is_cut_off: bool) -> None:
-        """Refuses appends with acks=all while this leader reaches nobody whom it needs."""
+        """While this leader reaches nobody whom it needs, it refuses appends with acks=all, and readers at its end: another one may
+        lead."""
         self.core.is_cut_off = is_cut_off
+
+    def check_not_cut_off(self) -> None:
+        """Raises NotReadyError while `set_cut_off` says so."""
+        if self.core.is_cut_off:
+            raise NotReadyError(
+                f"{self.name}: its leader reaches neither another replica nor the coordination store",
+                fate=Fate.NOT_APPENDED,
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
 
     def leads_in(self, epoch: int) -> bool:
         """True if this node leads in this epoch. Work begun in another epoch is never acknowledged."""
@@ -297,12 +307,7 @@ class Partition:
 
     def check_enough_in_sync(self) -> None:
         """Raises NotEnoughReplicasError or NotReadyError if nothing may be appended that all in-sync replicas shall have."""
-        if self.core.is_cut_off:
-            raise NotReadyError(
-                f"{self.name}: its leader reaches neither another replica nor the coordination store",
-                fate=Fate.NOT_APPENDED,
-                retry_after_ms=_RETRY_AFTER_MS,
-            )
+        self.check_not_cut_off()
         if not self.has_enough_in_sync:
             raise NotEnoughReplicasError(
                 f"{self.name}: {self.core.in_sync.members} of {self.core.in_sync.replicas} replicas are in sync, fewer than "

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from brokerd import Producer
+from brokerd import Consumer, Producer
 from brokerd.client import leases
 from brokerd.client.blocking import BlockingClient
 from brokerd.clock import SystemClock
@@ -141,6 +141,20 @@ def replaced(cluster: Cluster) -> tuple[str, str]:
         wait_until(lambda: client.metadata(["t"]).topic("t").leaders[0] not in (old, -1))
     write(others, ["c", "d"])
     return others, f"{servers_of(cluster, old)},{others}"
+
+
+def test_a_consumer_leaves_a_leader_that_was_replaced_and_has_not_heard_of_it() -> None:
+    with Cluster(3, {**SETTINGS, "replica.lag.time.max.ms": 2_000}) as cluster:
+        cluster.create_topic("t", partitions=1)
+        write(cluster.bootstrap_servers, ["a"])
+        with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            assert [record.value for record in consumer.poll(int(DEADLINE_S * 1000))] == [b"a"]
+            old = cluster.leader("t", 0)
+            cluster.isolate(old)
+            cluster.expire(old)
+            write(others_than(cluster, old), ["b"])
+            assert [record.value for record in consumer.poll(int(DEADLINE_S * 1000))] == [b"b"]
 
 
 @FAILS

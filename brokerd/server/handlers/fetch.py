@@ -19,6 +19,7 @@ Behaviour
 - With check_first_batch, one batch is read, in a thread, and its payload checked: the client was sent it with a wrong CRC. If it is
   damaged here, the log stops, and another replica that is in sync will lead; what a client says alone changes nothing. Clients take
   turns at such reads, one at a time.
+- A leader that is cut off from etcd and from the other replicas is NOT_READY for readers at its end: they look for the next one.
 - A stream has at most one parked fetch, which is answered with the data available when the next request arrives.
 
 A parked fetch costs only memory: the stream's task is waiting for the client's next message anyway, and the parked fetch is one
@@ -197,6 +198,8 @@ async def _read_partition(
                 await require_leader(broker, partition, error)
             raise
         visible_end = partition.ends.of(end)
+        if asked.fetch_offset >= visible_end:
+            partition.check_not_cut_off()
         if asked.fetch_offset >= visible_end or (left.bytes == 0 and left.first_batch_bytes is None):
             return PartitionRead(asked, partition, _nothing(asked, visible_end))
         try:
