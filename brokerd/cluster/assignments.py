@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from brokerd.cluster.election import any_copy_of
+from brokerd.cluster.election import any_copy_of, outdone, replica_of
 from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry, TopicEntry
 from brokerd.ids import NO_LEADER, TopicIdPartition
@@ -102,12 +102,23 @@ def to_drop(
     ]
 
 
-def to_outdo(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
-    """Partitions that this life was elected for in a leader epoch that the directory has seen before, with the next one: the store
-    was restored from a backup. `epochs`: as for `to_lead`, without those that this life has led in.
+def to_outdo(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, PartitionEntry]:
+    """Partitions whose leader epochs the directory has seen before, with their next entries: the store has gone back, since it was
+    restored from a backup, or has lost its last changes. `epochs`: as for `to_lead`, without those that this life has led in.
     """
-    elected = _elected(image, life, epochs)
-    return {tp: epochs[tp] + 1 for tp, epoch in elected.items() if epoch <= epochs[tp]}
+    found = {}
+    for tp, seen in epochs.items():
+        partition = image.partition(tp)
+        if partition is None or image.topic(tp.topic_id) is None or life.node_id not in partition.entry.replicas:
+            continue
+        entry = partition.entry
+        leader = image.nodes.get(entry.leader)
+        if leader is None or leader.epoch != entry.leader_node_epoch or replica_of(leader) not in entry.isr:
+            continue  # the controller has to elect one first
+        is_led_here = (leader.id, leader.epoch) == (life.node_id, life.node_epoch)
+        if entry.leader_epoch < seen or (entry.leader_epoch == seen and is_led_here):
+            found[tp] = outdone(entry, leader, image.nodes, seen + 1)
+    return found
 
 
 def _elected(image: ClusterImage, life: Life, tps: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int]:

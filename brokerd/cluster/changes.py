@@ -111,12 +111,6 @@ def copy_dropped(image: ClusterImage, tp: TopicIdPartition, partition: Partition
     return Transaction({key: partition.mod_revision}, {key: encode(partition.entry._replace(out_of_sync=left))})
 
 
-def raise_epochs(image: ClusterImage, epochs: Mapping[TopicIdPartition, int]) -> list[Transaction]:
-    """Raises the leader epochs of partitions to these. Each transaction fails if one of its partitions has changed."""
-    seen = {tp: partition.entry for tp in epochs if (partition := image.partition(tp)) is not None}
-    return change_partitions(image, {tp: entry._replace(leader_epoch=epochs[tp]) for tp, entry in seen.items()})
-
-
 def change_partitions(image: ClusterImage, entries: Mapping[TopicIdPartition, PartitionEntry]) -> list[Transaction]:
     """Replaces the entries of partitions. Each transaction is a change of its own, and fails if one of its partitions has
     changed, or is gone."""

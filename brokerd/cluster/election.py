@@ -10,7 +10,8 @@ one is the first replica, in order of preference, that is in sync and alive *wit
 came back with an empty disk lacks what was acknowledged. One whose disk refuses appends leads only if the others' do, too. If there
 is none, the partition has no leader and waits.
 
-If the copies in sync are lost for good, an operator may let another one lead (`elected_unclean`).
+If the copies in sync are lost for good, an operator may let another one lead (`elected_unclean`). An in-sync set of a store that
+has gone back, as its leader epochs tell, is no longer believed (`outdone`).
 
 Each election raises the leader epoch by one, also one without a winner, so that clients and nodes tell the newer news.
 """
@@ -126,6 +127,18 @@ def elected_unclean(entry: PartitionEntry, winner: Node) -> PartitionEntry:
         target=(),
         superseded=and_former(entry.superseded),
     )
+
+
+def outdone(entry: PartitionEntry, leader: Node, nodes: Mapping[int, Node], epoch: int) -> PartitionEntry:
+    """The entry of a store that has gone back to it, led by the same node in `epoch`, which no directory has seen. `nodes`: those
+    alive, by id. Who is in sync is not known: the leader alone, until others turn out to agree with it. Any of them may have what
+    was acknowledged since, and is not cut.
+    """
+    elected = elected_unclean(entry, leader)
+    named = {copy for copy in entry.out_of_sync if copy.directory_id != ANY_DIRECTORY}
+    alive = {replica_of(nodes[node_id]) for node_id in entry.replicas if node_id in nodes}
+    others = sorted((named | alive) - {replica_of(leader), *elected.superseded})
+    return elected._replace(leader_epoch=epoch, superseded=(*elected.superseded, *others))
 
 
 def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:

@@ -11,6 +11,7 @@ What followers report
   node that stops or a leader's earlier epoch would speak for others.
 - A follower cuts what differs completely, and then appends. It never cuts below its high watermark. One that was in sync when an
   older copy was elected, by command, cuts nothing: what it had acknowledged last may lie above the high watermark that it knows.
+  So does any copy once the store has gone back (cluster/election.py, outdone): who is in sync by it may lack what others have.
 - An answer, and the cut that it asks for, count only in the role and epoch in which they were asked for: a deposed leader's answer
   may come late, or wait its turn.
 

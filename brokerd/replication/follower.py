@@ -55,6 +55,13 @@ def divergence(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int,
     return None if position.log_end_offset <= agrees_until else common
 
 
+def is_of_other_history(epochs: LeaderEpochs, leader_epoch: int, position: Position) -> bool:
+    """True if the follower's last batch is of an epoch that has another id in the leader's log, or of the leader's own epoch, which
+    has no batch yet: etcd has gone back, and has given out the epoch twice. `epochs`, `leader_epoch`: the leader's."""
+    last = position.last_epoch
+    return not epochs.may_have(last, position.last_epoch_id) or (last >= leader_epoch and last > epochs.latest)
+
+
 def cut_offset(epochs: LeaderEpochs, log_end_offset: int, common: Common) -> int:
     """Where a follower cuts its log. `epochs`, `log_end_offset`: the follower's."""
     _, own_end = epochs.end_of(common.epoch, log_end_offset)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from brokerd.cluster.election import elect, ever_in_sync, replica_of
+from brokerd.cluster.election import elect, ever_in_sync, outdone, replica_of
 from brokerd.cluster.image import Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 from brokerd.partition.core import InSync
@@ -71,6 +71,7 @@ class LedPartition:
         self._joining: InSyncReplica | None = None  # by proposals that are not decided
         self._open_proposals = 0  # of them: each may be made yet
         self._is_lost: set[int] = set()  # nodes that have lost what they had reported
+        self._is_disputed = False
         self._count()
 
     @property
@@ -89,6 +90,14 @@ class LedPartition:
             self._at, self._joining, self._open_proposals = at, None, 0
             self._is_lost.intersection_update(self._others())
             self._count()
+
+    def protects(self, node: Node) -> bool:
+        """True if the copy of a node cuts nothing."""
+        return replica_of(node) in self.entry.superseded
+
+    def disputed(self) -> None:
+        """A follower has this epoch, or an earlier one, of another leader: the store has gone back."""
+        self._is_disputed = True
 
     def reported(self, node: Node, durable_end: int, log_start_offset: int, now_ms: int) -> None:
         """A follower has fsynced everything below `durable_end`, and agrees with this log up to there."""
@@ -156,6 +165,8 @@ class LedPartition:
         if self.partition.is_stopped:
             entry = resigned(self.entry, own.id, nodes)
             return Proposal(entry, self._at.mod_revision) if entry is not None else None
+        if self._is_disputed:
+            return Proposal(outdone(self.entry, own, nodes, self.entry.leader_epoch + 1), self._at.mod_revision)
         if not own.registration.refuses:
             self._refuses_ms = None
         elif self._refuses_ms is None:

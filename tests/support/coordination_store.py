@@ -51,6 +51,19 @@ class Store:
             self.events.append(self.present[key])
         return True
 
+    def earlier(self, revision: int, bump: int = 0) -> Store:
+        """The store as it was at a revision: the members have lost what came later, or a snapshot was restored. Keys have the
+        revisions that they had, and the numbers after that are given out again; with `bump` (--bump-revision) that many higher."""
+        other = Store()
+        other.events = [event for event in self.events if event.mod_revision <= revision]
+        for event in other.events:
+            if event.value is None:
+                other.present.pop(event.key, None)
+            else:
+                other.present[event.key] = event
+        other.revision = revision + bump
+        return other
+
 
 def see(image: ClusterImage, event: Event) -> None:
     """Lets an image see what has happened to a key."""

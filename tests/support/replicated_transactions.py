@@ -66,6 +66,7 @@ class Simulation(replication_simulation.Simulation):
     """See the module."""
 
     factor_wanted = FACTOR
+    disasters_in = 0
     node_counts = (2, 3, 3, 3, 3, 3, 4, 4)
     lasts_ms = (2_000, 8_000)
     between_faults_ms = (50, 1_200)

@@ -21,10 +21,11 @@ from brokerd.partition.log_ends import LogEnd, LogEnds
 from brokerd.partition.partition import FlushTask
 from brokerd.replication.follower import Common, Position, position_of
 from brokerd.replication.leader import Follower, LedPartition, Proposal
-from brokerd.server.cluster import controller
+from brokerd.server.cluster import controller, directory
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.replication import copying, serving
+from brokerd.server.replication.copying import Copier
 from brokerd.server.replication.serving import ReplicaStream
 from tests.support.mutants import Mutants
 from tests.support.planting import Put
@@ -223,6 +224,29 @@ def a_leader_that_is_gone_keeps_the_partition(put: Put) -> None:
 @bug(LedPartition, "proposal", first=880)
 def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     return None if self.partition.is_stopped else proposal(self, *args)
+
+
+# --- a store that has gone back
+
+
+@mutant
+def a_store_that_has_gone_back_is_not_noticed(put: Put) -> None:
+    put(directory, "to_outdo", lambda *_: {})
+
+
+@mutant
+def an_in_sync_set_of_a_store_that_has_gone_back_is_believed(put: Put) -> None:
+    put(assignments, "outdone", lambda entry, _leader, _nodes, epoch: entry._replace(leader_epoch=epoch))
+
+
+@mutant
+def an_epoch_that_was_given_out_twice_is_not_noticed(put: Put) -> None:
+    put(serving, "_is_disputed", lambda *_: False)
+
+
+@bug(Copier, "_check_removes")
+def a_copy_is_cut_that_may_have_more_than_the_leader(_original: Any, _self: Copier, *_more: Any) -> None:
+    pass
 
 
 # --- copies that begin anew

@@ -30,7 +30,7 @@ from tests.support.replication_promises import identity
 if TYPE_CHECKING:
     from tests.support.replication_simulation import Simulation
 
-HONEST = ProducerIdAndEpoch(50, 0)
+_FIRST_PRODUCER = 50
 _IN_FLIGHT_MAX = 5
 _RETRY_BACKOFF_MS = 100
 _TIMEOUT_MS = 900
@@ -52,6 +52,14 @@ class Client:
         if at is not None and at.entry.leader != NO_LEADER and at.entry.leader_epoch >= self.epoch:
             self.node_id, self.epoch = at.entry.leader, at.entry.leader_epoch
 
+    def forget_leader(self) -> None:
+        """There may be older epochs again than the newest that it knows."""
+        self.node_id, self.epoch = NO_LEADER, 0
+
+    def begin_anew(self) -> None:
+        """It is started again."""
+        self.forget_leader()
+
     def process(self) -> Process | None:
         """The node that its metadata name, if it is alive."""
         return self.sim.machines[self.node_id].process if self.node_id in self.sim.machines else None
@@ -70,11 +78,21 @@ class HonestProducer(Client):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
+        self.producer = ProducerIdAndEpoch(_FIRST_PRODUCER, 0)
         self.window: list[_Batch] = []  # from the first on that is not acknowledged
         self.acknowledged: dict[int, int] = {}  # base offsets by sequence
         self.next_sequence = 0
         self._sent = 0  # of the window, on the present connection
         self._connection = 0
+
+    def begin_anew(self) -> None:
+        """Another producer, since the records of this one may be lost."""
+        super().begin_anew()
+        self.producer = ProducerIdAndEpoch(self.producer.producer_id + 1, 0)
+        self.window.clear()
+        self.acknowledged.clear()
+        self.next_sequence = self._sent = 0
+        self._connection += 1
 
     def step(self) -> None:
         """Sends a batch, if it may."""
@@ -90,7 +108,9 @@ class HonestProducer(Client):
             return
         one = self.window[self._sent]
         self._sent += 1
-        batch = raw_batch(one.payload, count=one.count, producer=HONEST, sequence=one.sequence, timestamp_ms=self.sim.wall_ms)
+        batch = raw_batch(
+            one.payload, count=one.count, producer=self.producer, sequence=one.sequence, timestamp_ms=self.sim.wall_ms
+        )
         answer = partial(self._answered, self._connection, one)
         self.sim.ask(self, self._connection, process, Produced(batch, self.epoch), answer)
         self.sim.at(self.sim.now_ms + _TIMEOUT_MS, partial(self._timed_out, self._connection, one))
@@ -154,6 +174,11 @@ class Reader(Client):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
+        self._position = 0
+
+    def begin_anew(self) -> None:
+        """From the first record on."""
+        super().begin_anew()
         self._position = 0
 
     def step(self) -> None:

@@ -7,6 +7,10 @@
 - One life leads in a leader epoch, and the store names one leader for it.
 - log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset on every replica, and no follower has a
   higher high watermark than a leader has shown.
+
+A copy may be elected that lacks what was promised: by command, or by a store that has gone back to an older in-sync set. Then
+what it has is what is promised from then on. But the copies that were in sync keep all that was, until an operator takes them away:
+after a command, or if the leader epochs show that the store has gone back. Otherwise they keep what they know to be acknowledged.
 """
 
 from __future__ import annotations
@@ -39,6 +43,14 @@ def identity(header: BatchHeader) -> Identity:
     return Identity(header.record_count, header.payload_crc, header.producer_id, header.base_sequence)
 
 
+class Kept(NamedTuple):
+    """What a directory was in sync with, and cuts in no case."""
+
+    node_id: int
+    end: int
+    epoch: EpochEntry  # of the record before
+
+
 class Promises:
     """See the module."""
 
@@ -50,6 +62,14 @@ class Promises:
         self._shown_epoch: EpochEntry | None = None  # of the record before it
         self._leaders: dict[int, Process] = {}  # by leader epoch
         self._named: dict[int, tuple[int, int]] = {}  # by leader epoch: node and node epoch, as in the store
+        self._shown_epochs: tuple[EpochEntry, ...] = ()  # of the leader that has shown it
+        self._ever_shown = 0  # also by those whose records are lost
+        self._kept: dict[str, Kept] = {}  # by directory id
+        self._may_keep: dict[str, tuple[Kept, int]] = {}  # if the next life there can know that it has to
+        self._removed_below = 0  # the highest log start of any leader
+        self._stale: set[str] = set()  # directories that were named in sync by an older store, or by command
+        self._unproven: set[str] = set()  # of these, those that lack something
+        self._based: set[str] = set()  # of these, those that have led
 
     @property
     def _entry(self) -> PartitionEntry:
@@ -75,18 +95,112 @@ class Promises:
 
     # What happens
 
+    def may_lack(self, before: PartitionEntry, entry: PartitionEntry) -> None:
+        """The store has an older entry than `before`, or one of an election by command: who is in sync may lack something."""
+        if self._shown_epoch is not None:
+            for replica in before.isr:
+                kept = Kept(replica.node_id, self.shown, self._shown_epoch)
+                if replica.directory_id in self._unproven or not self._has_shown(replica.directory_id):
+                    continue
+                if replica in entry.superseded:
+                    self._keeps(replica.directory_id, kept)
+                else:
+                    self._may_keep[replica.directory_id] = (kept, entry.leader_epoch)
+        named = {replica.directory_id for replica in entry.isr}
+        self._stale = (self._stale & named) | named
+        self._unproven = {one for one in named if one in self._unproven or not self._has_shown(one)}
+        self._based.clear()
+        self._named.clear()
+        self._leaders.clear()
+
+    def _keeps(self, directory_id: str, kept: Kept) -> None:
+        known = self._kept.get(directory_id)
+        if known is None or known.end <= kept.end:
+            self._kept[directory_id] = kept
+
+    def _starts(self, process: Process, partition: ReplicatedPartition) -> None:
+        """A life begins on a directory that was in sync when the store went back: has it seen a newer epoch than there is?"""
+        found = self._may_keep.pop(process.disk.directory_id, None)
+        if found is None:
+            return
+        kept, restored = found
+        seen, now = partition.leader_epoch, self._entry.leader_epoch
+        if now < seen or (restored < now == seen == partition.epochs.latest):
+            self._sim.count("knows that the store went back")
+            self._keeps(process.disk.directory_id, kept)
+            return
+        end = min(kept.end, partition.ends.high_watermark)
+        epoch = partition.epochs.entry_at(end - 1) if end else None
+        if epoch is not None:
+            self._keeps(process.disk.directory_id, Kept(kept.node_id, end, epoch))
+
+    def _has_shown(self, directory_id: str) -> bool:
+        """True if a directory has all that was shown, durably."""
+        end, epochs = self._state(self._sim.disk_of(directory_id))
+        return not self.shown or (end >= self.shown and epochs.entry_at(self.shown - 1) == self._shown_epoch)
+
+    def _take_over(self, partition: ReplicatedPartition) -> None:
+        """What is promised is what this leader has of it."""
+        there = {header.base_offset: identity(header) for header in headers(partition, 0, below=LogEnd.LOG_END)}
+        start, end = partition.ends.log_start_offset, min(self.shown, self._common_end(partition))
+        lost = [offset for offset, what in self.committed.items() if offset >= start and there.get(offset) != what]
+        if lost or end < self.shown:
+            self._sim.count("records lost")
+            self.shown = max(min([end, *lost]), start)
+            self.committed = {offset: what for offset, what in self.committed.items() if offset < self.shown}
+            self._shown_epoch = partition.epochs.entry_at(self.shown - 1) if self.shown else None
+            self._shown_epochs = partition.epochs.below(self.shown)
+            self._sim.begin_history()
+
+    def _common_end(self, partition: ReplicatedPartition) -> int:
+        """Up to where a log is the one that was shown."""
+        ends = [partition.ends.log_end_offset, self.shown]
+        shown = list(self._shown_epochs)
+        for known, end in zip(reversed(shown), [self.shown, *(entry.start_offset for entry in reversed(shown))], strict=False):
+            if (known.epoch, known.id) in {(one.epoch, one.id) for one in partition.epochs.entries}:
+                _, own_end = partition.epochs.end_of(known.epoch, partition.ends.log_end_offset)
+                return min(end, own_end)
+        return min(*ends, shown[0].start_offset) if shown else min(ends)
+
+    def _settle(self) -> None:
+        """Ends what is unproven, once nobody is in sync any more that may have something else."""
+        inside = {replica.directory_id for replica in self._entry.isr} & self._stale
+        if len(inside) == 1:
+            is_over = inside <= self._based or not inside & self._unproven
+        else:
+            states = [self._state(self._sim.disk_of(one)) for one in inside]
+            at = self._ever_shown - 1
+            known = {epochs.entry_at(at) for _, epochs in states}
+            is_over = all(end > at for end, _ in states) and len(known) <= 1
+        if is_over:
+            self._stale, self._unproven = set(), set()
+
+    def _check_kept(self, process: Process, partition: ReplicatedPartition | None) -> None:
+        kept = self._kept.get(process.disk.directory_id)
+        if partition is not None and partition.is_leader:
+            self._removed_below = max(self._removed_below, partition.ends.log_start_offset)
+        if kept is None or kept.end <= self._removed_below or partition is None:
+            return
+        has_it = partition.ends.log_end_offset >= kept.end and partition.epochs.entry_at(kept.end - 1) == kept.epoch
+        assert has_it or partition.ends.log_start_offset >= kept.end, (
+            f"node {process.node_id} was in sync with all below {kept.end}, and has removed something of it"
+        )
+
     def named(self, before: PartitionEntry | None, entry: PartitionEntry) -> None:
         """The store has another entry."""
         leader = (entry.leader, entry.leader_node_epoch)
         assert before is None or entry.leader_epoch >= before.leader_epoch, "a leader epoch went back"
         assert self._named.setdefault(entry.leader_epoch, leader) == leader, f"two leaders in epoch {entry.leader_epoch}"
+        for directory_id, kept in list(self._kept.items()):
+            if before is not None and kept.node_id in before.replicas and kept.node_id not in entry.replicas:
+                del self._kept[directory_id]  # an operator takes it away
         self.check_in_sync()
         if entry.leader != NO_LEADER and (before is None or before.leader_epoch < entry.leader_epoch):
             winner = next((each for each in entry.isr if each.node_id == entry.leader), None)
             assert winner is not None, "a node leads that is not in sync"
             process = self._sim.life_of(winner.directory_id)
             partition = process.replica(self.tp) if process is not None else None
-            if partition is not None:
+            if partition is not None and winner.directory_id not in self._unproven:
                 self._check_log(partition)
 
     def led(self, process: Process, partition: ReplicatedPartition) -> None:
@@ -94,6 +208,9 @@ class Promises:
         epoch = partition.leader_epoch
         assert self._leaders.setdefault(epoch, process) is process, f"two lives lead in epoch {epoch}"
         if epoch == self._entry.leader_epoch:  # else it hears late of an old election
+            if process.disk.directory_id in self._unproven:
+                self._take_over(partition)
+                self._based.add(process.disk.directory_id)
             self._check_log(partition)
 
     def check(self, process: Process) -> None:
@@ -107,14 +224,19 @@ class Promises:
             state = (start, stable, high, ends.durable_end, ends.log_end_offset, partition.is_leader)
         if state == process.seen_states.get(self.tp):
             return
+        if partition is not None and self.tp not in process.seen_states:
+            self._starts(process, partition)
         process.seen_states[self.tp] = state
+        self._check_kept(process, partition)
         if partition is not None:
             ordered = start <= stable <= high <= ends.durable_end <= ends.log_end_offset
             assert ordered, f"node {process.node_id}: the ends are out of order: {state}"
             if partition.is_leader and high > self.shown:
                 before, self.shown, self._shown_epoch = self.shown, high, partition.epochs.entry_at(high - 1)
+                self._shown_epochs = partition.epochs.below(high)
                 self.grown(partition, before)
-            assert high <= self.shown, f"node {process.node_id} has a high watermark of {high} that no leader has shown"
+            self._ever_shown = max(self._ever_shown, self.shown)
+            assert high <= self._ever_shown, f"node {process.node_id} has a high watermark of {high} that no leader has shown"
             if partition.is_leader:
                 self.seen(process, partition)
         self.check_in_sync()
@@ -127,7 +249,11 @@ class Promises:
 
     def check_in_sync(self) -> None:
         """Whoever is in sync has all that was shown."""
+        if self._stale:
+            self._settle()
         for replica in self._entry.isr:
+            if replica.directory_id in self._unproven:
+                continue
             disk = self._sim.disk_of(replica.directory_id)
             end, epochs = self._state(disk)
             assert end >= self.shown, (
@@ -143,6 +269,10 @@ class Promises:
         partition = process.replica(self.tp) if process is not None else None
         assert partition is not None
         self._check_log(partition)
+        for directory_id, kept in self._kept.items():
+            owner = self._sim.life_of(directory_id)
+            is_there = owner is None or owner.replica(self.tp) is not None or kept.end <= self._removed_below
+            assert is_there, f"node {kept.node_id} was in sync with all below {kept.end}, and has removed its copy"
 
     def _state(self, disk: Disk) -> tuple[int, LeaderEpochs]:
         """The durable end, and the epochs, of the copy on a disk."""
@@ -158,7 +288,7 @@ class Promises:
         start, there = partition.ends.log_start_offset, {}
         for header in headers(partition, start, below=LogEnd.LOG_END):
             there[header.base_offset] = identity(header)
-        assert start <= self.shown, f"the log starts at {start}, above all that was shown ({self.shown})"
+        assert start <= max(self.shown, self._ever_shown), f"the log starts at {start}, above all that was shown ({self.shown})"
         first = min(there, default=start)
         for offset, what in self.committed.items():
             if offset >= max(start, first):

@@ -32,7 +32,8 @@ from brokerd.partition.log_ends import LogEnd
 from tests.support.clock import ManualClock
 from tests.support.coordination_store import Store, see
 from tests.support.files import Killed
-from tests.support.replication_clients import HonestProducer, PlainProducer, Reader
+from tests.support.replication_clients import Client, HonestProducer, PlainProducer, Reader
+from tests.support.replication_disasters import DISASTERS_LAST_MS, Disasters
 from tests.support.replication_nodes import (
     CLUSTER,
     KEYS,
@@ -75,6 +76,7 @@ class Simulation:
     store_trouble = 1.0  # how often transactions of the store go wrong
     mishaps = 0.004  # of jobs
     healed_within_ms = 60_000
+    disasters_in = 4  # one seed in so many; the others stay as they are when disasters change
 
     def __init__(self, seed: int, *, trace: list[str] | None = None) -> None:
         self.rng = rng = random.Random(seed)
@@ -89,6 +91,8 @@ class Simulation:
         self._failure: BaseException | None = None
         self._leases: dict[int, Process | None] = {}  # those alive
         self._leased: dict[str, int] = {}  # keys that go with a lease
+        self._lease_of: dict[tuple[str, int], int] = {}  # by key, and the revision that put it
+        self._revisions: list[tuple[int, int]] = []  # when the store has reached which
         self._watches: dict[Process, int] = {}  # events that it was told, or will be
         self._streams: list[Stream] = []
         self._cut: set[Link] = set()  # from node to node
@@ -101,6 +105,8 @@ class Simulation:
         node_count = rng.choice(self.node_counts)
         self.machines = {node_id: Machine(node_id) for node_id in range(1, node_count + 1)}
         self.new_clients()
+        self.history = 0  # counts what had records and was replaced by what lacks some
+        self.disasters = Disasters(self, seed) if self.disasters_in and seed % self.disasters_in == self.disasters_in - 1 else None
 
     def new_promises(self, tp: TopicIdPartition) -> Promises:
         """What is checked of a partition."""
@@ -263,15 +269,15 @@ class Simulation:
                 return
             self.after(_TIMEOUT_MS, lambda: answer(None, lost))
             if kind < 0.75:
-                self.after(self.rng.randint(10, 4_000), partial(self.transact, transaction, lease_id))
+                self.after(self.rng.randint(10, 4_000), partial(self.transact, transaction, lease_id, self.store))
                 self.count("made perhaps, later")
         elif kind < 0.1:
-            self.after(self.latency(), partial(self.transact, transaction, lease_id))
+            self.after(self.latency(), partial(self.transact, transaction, lease_id, self.store))
             self.after(_TIMEOUT_MS, lambda: answer(None, lost))
             self.count("answer lost")
         elif kind < 0.2:
             self.after(_TIMEOUT_MS, lambda: answer(None, lost))
-            self.after(_TIMEOUT_MS + self.rng.randint(1, 3_000), partial(self.transact, transaction, lease_id))
+            self.after(_TIMEOUT_MS + self.rng.randint(1, 3_000), partial(self.transact, transaction, lease_id, self.store))
             self.count("made late")
         elif kind < 0.23:
             self.after(_TIMEOUT_MS, lambda: answer(None, lost))
@@ -305,9 +311,9 @@ class Simulation:
 
         self.after(self.latency(), read)
 
-    def transact(self, transaction: Transaction, lease_id: int = 0) -> int | None:
-        """Carries out a transaction; None if it is not made."""
-        if self.is_store_down:
+    def transact(self, transaction: Transaction, lease_id: int = 0, store: Store | None = None) -> int | None:
+        """Carries out a transaction; None if it is not made. `store`: the one that it was sent to."""
+        if self.is_store_down or store not in (None, self.store):
             return None  # it was lost on its way
         if (lease_id and lease_id not in self._leases) or not self.store.transact(transaction):
             return None
@@ -315,6 +321,8 @@ class Simulation:
             self._leased.pop(key, None)
         if lease_id:
             self._leased.update(dict.fromkeys(transaction.puts, lease_id))
+            self._lease_of.update(dict.fromkeys(((key, self.store.revision) for key in transaction.puts), lease_id))
+        self._revisions.append((self.now_ms, self.store.revision))
         for tp in self.tps:
             key = KEYS.partition(tp)
             if key in transaction.puts:
@@ -323,6 +331,26 @@ class Simulation:
             delay_ms = self.latency() if self.is_healing or self.rng.random() < 0.8 else self.rng.randint(20, 1_000)
             self.after(delay_ms, partial(self._tell, process, len(self.store.events)))
         return self.store.revision
+
+    def store_goes_back(self, to_ms: int, bump: int) -> bool:
+        """The store forgets what is newer than that time, while no node is alive. False if that is nothing."""
+        assert not self.lives(), "a node that runs on would not follow a store that has gone back"
+        revision = max((at for when_ms, at in self._revisions if when_ms <= to_ms), default=0)
+        if revision < self._made_revision or revision == self.store.revision:
+            return False
+        self.store = self.store.earlier(revision, bump)
+        self._revisions = [(when_ms, at) for when_ms, at in self._revisions if at <= revision]
+        self._revisions.append((self.now_ms, self.store.revision))
+        self._watches.clear()
+        put_by = {event.key: self._lease_of.get((event.key, event.mod_revision), 0) for event in self.store.present.values()}
+        self._leased = {key: lease_id for key, lease_id in put_by.items() if lease_id}
+        self._leases = dict.fromkeys(self._leased.values())
+        for lease_id in self._leases:  # a restored lease has all its time again
+            self.after(LEASE_MS, partial(self.end_lease, lease_id))
+        for tp in self.tps:
+            before, self.entries[tp] = self.entries[tp], decode_partition(self.store.present[KEYS.partition(tp)].value or b"")
+            self.promises[tp].may_lack(before, self.entries[tp])
+        return True
 
     def _named(self, tp: TopicIdPartition, entry: PartitionEntry) -> None:
         before, self.entries[tp] = self.entries[tp], entry
@@ -404,6 +432,16 @@ class Simulation:
     def _hear(self, process: Process, revision: int, changes: list[Any], *, is_snapshot: bool = False) -> None:
         process.enter(lambda: process.membership.heard.put_nowait((revision, changes, is_snapshot)))
 
+    def begin_history(self) -> None:
+        """Something that clients have seen is gone: they begin anew, and nothing of before reaches them."""
+        self.history += 1
+        for client in self.all_clients():
+            client.begin_anew()
+
+    def all_clients(self) -> Sequence[Client]:
+        """All of them."""
+        return (self.honest, self.plain, *self.readers)
+
     # --- the network
 
     def carry(self, source: Process, target: Process, not_before_ms: int, arrive: Callable[[], object]) -> int:
@@ -437,7 +475,8 @@ class Simulation:
             if error is None:
                 self.promises[TP].check_copies(base_offset + asked.batch.header.record_count)
             found.reply_ms = self._due_after(found.reply_ms)
-            self.at(found.reply_ms, lambda: answer(asked.batch.header, base_offset, error))
+            history = self.history
+            self.at(found.reply_ms, lambda: answer(asked.batch.header, base_offset, error) if history == self.history else None)
 
         self.at(due_ms, lambda: process.enter(lambda: process.produce(asked, reply)))
 
@@ -559,6 +598,8 @@ class Simulation:
         if self.is_healing:
             return
         down = [machine for machine in self.machines.values() if machine.process is None]
+        if self.disasters is not None:
+            down = [machine for machine in down if self.disasters.may_start(machine)]
         stopped = [process for process in self.lives() if process.has_failed()]
         if stopped and self.rng.random() < 0.3:
             self.crash(stopped[0].machine)
@@ -675,10 +716,10 @@ class Simulation:
         tp = self.some_tp()
         self.move_to(tp, tuple(self.rng.sample(sorted(self.machines), len(self.entries[tp].replicas))))
 
-    def move_to(self, tp: TopicIdPartition, target: tuple[int, ...]) -> None:
-        """The replicas that a partition shall have, the leader first."""
+    def move_to(self, tp: TopicIdPartition, target: tuple[int, ...], *, is_instead: bool = False) -> None:
+        """The replicas that a partition shall have, the leader first. `is_instead`: of those to which it moves."""
         entry, key = self.entries[tp], KEYS.partition(tp)
-        if target and not self.is_store_down and not entry.target and target != entry.replicas:
+        if target and not self.is_store_down and (is_instead or not entry.target) and target != entry.replicas:
             known = self.store.present[key].mod_revision
             self.transact(Transaction({key: known}, {key: encode(entry._replace(target=target))}))
             self.count("shall move")
@@ -706,6 +747,7 @@ class Simulation:
             self.start(machine)
         self._run_until(100)
         self.make_topics()
+        self._made_revision = self.store.revision
         self.is_healing = False
 
     def image(self) -> ClusterImage:
@@ -730,6 +772,9 @@ class Simulation:
             self.start_clients()
             self._faults = self.faults()
             self.after(self.rng.randint(50, 600), self._fault)
+            if self.disasters is not None:
+                self.disasters.begin()
+                self._run_until(self.now_ms + DISASTERS_LAST_MS)
             self._run_until(self.now_ms + self.rng.randint(*self.lasts_ms))
             self._heal()
         finally:
@@ -766,6 +811,8 @@ class Simulation:
         end_ms = self.now_ms + self.healed_within_ms
         while problem := self._problem():
             assert self.now_ms < end_ms, f"it is not healed: {problem}; {self._state()}"
+            if self.disasters is not None:
+                self.disasters.operate()
             self._run_until(self.now_ms + _LOOK_MS)
         self.check_end()
 
@@ -873,7 +920,7 @@ class Simulation:
         logs = self._copies(TP)
         start = max(log.ends.log_start_offset for log in logs)
         there = headers(logs[0], start, below=LogEnd.LOG_END)
-        sent = [(header.base_sequence, header) for header in there if header.producer_id >= 0]
+        sent = [(header.base_sequence, header) for header in there if header.producer_id == self.honest.producer.producer_id]
         expected = sent[0][0] if sent else 0
         for sequence, header in sent:
             assert sequence == expected, f"sequence {sequence} follows, not {expected}"

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from brokerd.cluster.assignments import HeldTopic, to_drop, to_follow, to_hold, to_lead, to_outdo, to_remove
-from brokerd.cluster.changes import copy_dropped, data_removed, raise_epochs
+from brokerd.cluster.changes import change_partitions, copy_dropped, data_removed
 from brokerd.cluster.image import PartitionAt
 from brokerd.cluster.keys import InSyncReplica, TopicEntry
 from brokerd.coordination.client import CoordinationClient
@@ -171,8 +171,10 @@ class ClusterDirectory:
                 self._led = {tp: epoch for tp, epoch in {**self._led, **elected}.items() if tp in epochs}
                 self._tell("leads %s from now on: %s", elected)
             seen = {tp: epoch for tp, epoch in {**epochs, **elected}.items() if self._led.get(tp) != epoch}
-            for transaction in raise_epochs(self._membership.image, to_outdo(self._membership.image, life, seen)):
-                await self._client.transact(*transaction)
+            outdone = to_outdo(self._membership.image, life, seen)
+            for transaction in change_partitions(self._membership.image, outdone):
+                if await self._client.transact(*transaction) is not None:
+                    self._tell("etcd has gone back: began new leader epochs of %s, in which no copy is cut: %s", outdone)
 
     async def _follow_elected(self) -> None:
         unled = {partition.tp for partition in self._partitions if partition.role is Role.NONE}

@@ -140,6 +140,13 @@ class Leading:
             led.reported(node, durable_end, log_start_offset, self._client.clock.monotonic_ms())
             self._tell()
 
+    def disputed(self, partition: ReplicatedPartition) -> None:
+        """A follower has records of another history: see LedPartition.disputed."""
+        led = self.led(partition)
+        if led is not None:
+            led.disputed()
+            self._looked.set()
+
     async def figures(self, pauses: Pauses) -> ReplicationFigures:
         """The partitions with several replicas that this node leads, in numbers."""
         now_ms, under_replicated, under_min_isr, reassigning, lag = self._client.clock.monotonic_ms(), 0, 0, 0, Lag(0, 0)

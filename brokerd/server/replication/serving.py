@@ -39,7 +39,7 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.purgatory import Completion, DelayedOperation
-from brokerd.replication.follower import Common, Position, divergence
+from brokerd.replication.follower import Common, Position, divergence, is_of_other_history
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.failures import internal, malformed
@@ -323,6 +323,10 @@ class ReplicaStream:
         common = _divergence(partition, followed.position)
         if common is None:
             return False
+        led = self._leading.led(partition)
+        if led is not None and not led.protects(self._node()) and _is_disputed(partition, followed.position):
+            self._leading.disputed(partition)
+            raise NotReadyError(f"{partition.name}: a copy is of another history, and is not cut: a new leader epoch begins")
         update = self._add(response, partition.tp, followed)
         update.diverges, update.common_epoch, update.common_end_offset = True, common.epoch, common.end_offset
         self._tell_again(partition.tp, followed)
@@ -362,6 +366,10 @@ class ReplicaStream:
 def _divergence(partition: ReplicatedPartition, position: Position) -> Common | None:
     ends = partition.ends
     return divergence(partition.epochs, ends.log_start_offset, ends.log_end_offset, position)
+
+
+def _is_disputed(partition: ReplicatedPartition, position: Position) -> bool:
+    return is_of_other_history(partition.epochs, partition.leader_epoch, position)
 
 
 def _ends(partition: ReplicatedPartition) -> tuple[int, int, int]:

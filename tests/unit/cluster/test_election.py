@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from brokerd.cluster.election import elect, elected_unclean, no_copy_alive, place
+from brokerd.cluster.assignments import Life, to_outdo
+from brokerd.cluster.election import elect, elected_unclean, no_copy_alive, outdone, place
 from brokerd.cluster.image import ClusterImage, Node
 from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, encode
 from brokerd.ids import NO_LEADER, TopicIdPartition
@@ -175,3 +176,37 @@ def test_a_leader_that_is_no_longer_in_sync_or_came_back_is_elected_anew() -> No
     assert elect(left, image.nodes) == left._replace(leader=2, leader_node_epoch=20, leader_epoch=2)
     back = {**image.nodes, 1: image.nodes[1]._replace(epoch=40)}
     assert elect(entry, back) == entry._replace(leader_node_epoch=40, leader_epoch=2)
+
+
+def test_an_in_sync_set_of_a_store_that_has_gone_back_is_not_believed() -> None:
+    nodes = cluster("", "", "").nodes
+    one, two, three = (InSyncReplica(node_id, f"d{node_id}") for node_id in (1, 2, 3))
+    away = InSyncReplica(4, "d4")
+    entry = PartitionEntry((1, 2, 3, 4), (one, two), 1, 10, 7, out_of_sync=(away, InSyncReplica(5, "")), target=(1, 2))
+    found = outdone(entry, nodes[1], nodes, 10)
+    assert (found.leader, found.leader_node_epoch, found.leader_epoch, found.isr, found.target) == (1, 10, 10, (one,), ())
+    assert set(found.superseded) == {two, three, away}, "any of them may have what was acknowledged since"
+    assert set(found.out_of_sync) == {two, away, InSyncReplica(5, "")}
+
+
+@pytest.mark.parametrize(
+    ("node_id", "seen", "leader", "epoch"),
+    [
+        (1, 6, 1, None),  # news for the elected node
+        (1, 7, 1, 8),  # it can only have seen an epoch of its own in another history
+        (1, 9, 1, 10),
+        (2, 7, 1, None),  # as after each start of a follower
+        (2, 8, 1, 9),
+        (2, 8, NO_LEADER, None),  # the controller has to elect one first
+        (3, 8, 1, None),  # it is no replica
+    ],
+)
+def test_whoever_has_seen_a_newer_epoch_than_there_is_begins_the_next(
+    node_id: int, seen: int, leader: int, epoch: int | None
+) -> None:
+    image = cluster("", "", "")
+    isr = (InSyncReplica(1, "d1"), InSyncReplica(2, "d2"))
+    add_topic(image, "t", [PartitionEntry((1, 2), isr, leader, 10 if leader == 1 else 0, 7)])
+    tp = TopicIdPartition(b"t".ljust(16), 0)
+    found = to_outdo(image, Life(node_id, node_id * 10, f"d{node_id}"), {tp: seen})
+    assert [(entry.leader, entry.leader_epoch) for entry in found.values()] == ([(1, epoch)] if epoch is not None else [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
-from brokerd.replication.follower import Common, Position, cut_offset, divergence
+from brokerd.replication.follower import Common, Position, cut_offset, divergence, is_of_other_history
 
 LEADER = (LeaderEpochs([EpochEntry(1, 0), EpochEntry(3, 10), EpochEntry(6, 20)]), 0, 30)
 
@@ -68,3 +68,20 @@ def test_a_follower_cuts_at_the_lower_end_of_what_is_common(
     entries: list[tuple[int, int]], end: int, common: Common, cut: int
 ) -> None:
     assert cut_offset(LeaderEpochs([EpochEntry(*entry) for entry in entries]), end, common) == cut
+
+
+@pytest.mark.parametrize(
+    ("epoch", "epoch_id", "is_disputed"),
+    [
+        (6, 66, False),
+        (6, 67, True),  # two leaders have written it
+        (6, 0, False),  # of an unknown id
+        (5, 55, False),  # a deposed leader's, of which this log has nothing
+        (7, 77, False),  # the same
+        (8, 88, True),  # this leader's own, which it has not begun to write
+        (9, 99, True),
+    ],
+)
+def test_an_epoch_that_was_given_out_twice_shows_that_the_store_went_back(epoch: int, epoch_id: int, is_disputed: bool) -> None:
+    leader = LeaderEpochs([EpochEntry(1, 0, 11), EpochEntry(6, 20, 66)])
+    assert is_of_other_history(leader, 8, position(epoch, 30)._replace(last_epoch_id=epoch_id)) == is_disputed

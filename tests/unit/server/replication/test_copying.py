@@ -76,6 +76,27 @@ async def test_a_copy_that_was_in_sync_when_an_older_one_was_elected_does_not_be
         assert two.log().ends.log_end_offset == 3
 
 
+async def test_a_copy_of_a_history_that_the_store_has_forgotten_is_not_cut(caplog: pytest.LogCaptureFixture) -> None:
+    """Both nodes have led in epoch 2, as in the restored store it is node 1's. What node 2 took may have been acknowledged."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        await two.takes_role(all_of_them.entry(2, 2))
+        append(two.log(), b"of two alone")
+        two.log().resign()  # a new life
+        restored = all_of_them.entry(1, 2)
+        await one.hears(restored, 2)
+        await two.hears(restored, 2)
+        await until(lambda: one.leading._led[tp_of(0)]._is_disputed)
+        proposal = one.leading._led[tp_of(0)].proposal(one.image.nodes, 0, LAG_MS)
+        assert proposal is not None
+        assert [copy.node_id for copy in proposal.entry.superseded] == [2]
+        assert (proposal.entry.leader, proposal.entry.leader_epoch, len(proposal.entry.isr)) == (1, 3, 1)
+        await one.hears(proposal.entry, 3)
+        await two.hears(proposal.entry, 3)
+        await until(lambda: "it was in sync when an older copy was elected" in caplog.text)
+        assert two.log().ends.log_end_offset == 1
+
+
 async def test_a_follower_is_cut_in_several_steps() -> None:
     """Their logs part where each has led in turn: it asks again after each cut, and has written nothing in between."""
     async with copies() as all_of_them:
