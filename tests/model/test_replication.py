@@ -24,7 +24,7 @@ OFTEN = (
     *("elected", "led", "joined", "left", "acknowledged", "acknowledged, without numbers", "read", "healed"),
     *("power cut", "killed", "started", "paused", "link cut", "cut off from the store", "lease ended", "stream broken"),
     *("answer lost", "made late", "never made", "records deleted", "replicas changed", "stopped", "store down", "emptied"),
-    "store went back",
+    *("store went back", "disk full", "reads fail", "writes fail"),
     *("producer: NotLeaderError", "producer: FencedLeaderEpochError", "producer: no answer", "not enough replicas"),
 )
 

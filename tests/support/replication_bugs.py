@@ -4,6 +4,7 @@ find each. What they do not find, they do not prove."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from brokerd.cluster import assignments, election
@@ -18,15 +19,19 @@ from brokerd.partition.core import PartitionCore
 from brokerd.partition.flush_state import FlushPlan
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd, LogEnds
-from brokerd.partition.partition import FlushTask
+from brokerd.partition.partition import FlushTask, Partition
 from brokerd.replication.follower import Common, Position, position_of
 from brokerd.replication.leader import Follower, LedPartition, Proposal
-from brokerd.server.cluster import controller, directory
+from brokerd.server.cluster import controller, directory, topics
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership
+from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.replication import copying, serving
 from brokerd.server.replication.copying import Copier
 from brokerd.server.replication.serving import ReplicaStream
+from brokerd.storage import segment
+from brokerd.storage.files import File, write_all
+from brokerd.storage.segment import Segment
 from tests.support.mutants import Mutants
 from tests.support.planting import Put
 
@@ -247,6 +252,58 @@ def an_epoch_that_was_given_out_twice_is_not_noticed(put: Put) -> None:
 @bug(Copier, "_check_removes")
 def a_copy_is_cut_that_may_have_more_than_the_leader(_original: Any, _self: Copier, *_more: Any) -> None:
     pass
+
+
+# --- unclean elections
+
+
+@mutant
+def an_unclean_election_does_not_say_who_was_in_sync(put: Put) -> None:
+    def forgetful(entry: PartitionEntry, winner: Node) -> PartitionEntry:
+        return election.elected_unclean(entry, winner)._replace(superseded=entry.superseded)
+
+    put(topics, "elected_unclean", forgetful)
+
+
+@mutant
+def an_unclean_election_is_held_while_a_copy_in_sync_is_alive(put: Put) -> None:
+    put(topics, "check_is_lost", lambda *_: None)
+
+
+@bug(ClusterTopics, "_copies")
+async def an_unclean_election_takes_the_oldest_copy(copies: Any, self: Any, *args: Any) -> Any:
+    return (await copies(self, *args))[::-1]
+
+
+# --- disks that refuse or fail
+
+
+@mutant
+def what_a_full_disk_refuses_counts_as_written(put: Put) -> None:
+    def careless(*args: Any) -> None:
+        with suppress(OSError):
+            write_all(*args)
+
+    put(segment, "write_all", careless)
+
+
+@mutant
+def a_short_write_is_taken_for_whole(put: Put) -> None:
+    def hasty(file: File, buffers: Any, position: int, _size: int) -> None:
+        file.pwritev(buffers, position)
+
+    put(segment, "write_all", hasty)
+
+
+@bug(Segment, "cut_excess")
+def what_a_failed_write_has_left_stays(_original: Any, self: Segment) -> None:
+    self.has_excess_bytes = False
+
+
+@bug(Partition, "_append_error")
+def a_refused_write_stops_the_log(append_error: Any, self: Partition, error: OSError) -> Any:
+    self.core.failed(error)
+    return append_error(self, error)
 
 
 # --- copies that begin anew

@@ -3,22 +3,31 @@ generator of its own, so that the others stay as they are.
 
 - The coordination store goes back: its members have lost what they had not synced, or an older snapshot was restored. All nodes end
   before, and start again after, as docs/cluster.md says.
+- A disk is full for a while, and takes a part of a write only; it fails to read records, or to write. No log stops for that,
+  unless a write fails in the middle of a cut. Once the disk is well, everything goes on.
+- All copies in sync are away, and an operator lets another one lead. What that lacks is lost, but those that come back keep it.
 """
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from brokerd.ids import TopicIdPartition
+from brokerd.cluster.election import no_copy_alive
+from brokerd.cluster.keys import PartitionEntry
+from brokerd.errors import BrokerdError
+from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.storage.names import LOG_SUFFIX
 
 if TYPE_CHECKING:
-    from tests.support.replication_nodes import Machine
+    from tests.support.replication_nodes import Disk, Machine, Process
     from tests.support.replication_simulation import Simulation
 
-DISASTERS_LAST_MS = 3_000  # beside all else
+_MADE_LATE_MS = 5_000  # so long after a command it may be carried out
+_ATTEMPTS = 8
 _STUCK_MS = 4_000  # so long after everything works again, nothing changes by itself any more
 
 
@@ -28,7 +37,13 @@ class Disasters:
     def __init__(self, sim: Simulation, seed: int) -> None:
         self._sim = sim
         self._rng = random.Random(f"{seed}/disasters")
-        self._kinds: list[Callable[[], None]] = [self._lose_seconds]
+        self.lasts_ms = 3_000  # beside all else
+        if self._rng.random() < 0.5:  # little else goes wrong, so that what lasts is seen to its end
+            sim.between_faults_ms, self.lasts_ms = (300, 2_500), 9_000
+        of_disks = [self._fill_disk, self._fail_reads, self._fail_writes]
+        self._kinds: list[Callable[[], None]] = self._rng.choice(([self._lose_seconds], of_disks, [self._lose_in_sync]))
+        self.answered: dict[int, Any] = {}  # what nodes have of the partition, as they have told an operator
+        self._commanded_ms = -_MADE_LATE_MS  # when an operator has given a command last
         self._copies: dict[TopicIdPartition, int] = {}  # how many replicas a partition had, before some were taken away
         self._stuck_since_ms = 0
         self._down: set[int] = set()  # nodes that stay down
@@ -40,7 +55,7 @@ class Disasters:
     def _strike(self) -> None:
         if not self._sim.is_healing:
             self._rng.choice(self._kinds)()
-            self._sim.after(self._rng.randint(300, 3_000), self._strike)
+            self._sim.after(self._rng.randint(200, 2_500), self._strike)
 
     def _lose_seconds(self) -> None:
         """One node ends, the others go on without it for a while, and the store forgets that they did."""
@@ -74,6 +89,101 @@ class Disasters:
     def _start(self, machine: Machine) -> None:
         if machine.process is None and not self._sim.is_healing:
             self._sim.start(machine)
+
+    def _lose_in_sync(self) -> None:
+        """One copy gets out of sync, then all others go."""
+        sim, rng = self._sim, self._rng
+        in_sync = [replica.node_id for replica in sim.entries[sim.some_tp()].isr]
+        left = sim.machines[rng.choice(in_sync)]
+        if len(in_sync) > 1 and not self._down:
+            if left.process is not None:
+                sim.crash(left)
+            self._down.add(left.node_id)
+            sim.after(rng.randint(300, 2_500), partial(self._only, left, 10))
+
+    def _only(self, left: Machine, attempts: int) -> None:
+        sim, rng = self._sim, self._rng
+        entry = sim.entries[sim.some_tp()]
+        if any(replica.node_id == left.node_id for replica in entry.isr) and attempts and not sim.is_healing:
+            sim.after(300, partial(self._only, left, attempts - 1))
+            return
+        self._down.discard(left.node_id)
+        if sim.is_healing:
+            return
+        lost = [sim.machines[replica.node_id] for replica in entry.isr]
+        self._down.update(machine.node_id for machine in lost if machine is not left)
+        for machine in lost:
+            if machine is not left and machine.process is not None:
+                sim.crash(machine)
+        self._start(left)
+        sim.after(rng.randint(500, 2_000), partial(self._command, _ATTEMPTS))
+
+    def _command(self, attempts: int) -> None:
+        """An operator asks a node to let another copy lead, and again if it cannot."""
+        sim, rng = self._sim, self._rng
+        process = sim.any_process()
+
+        async def elect(process: Process) -> None:
+            self._commanded_ms, self.answered = sim.now_ms, {}
+            try:
+                await process.elect_unclean()
+            except BrokerdError as error:
+                sim.count(f"not elected unclean: {type(error).__name__}")
+
+        is_over = sim.is_healing or not attempts or (attempts < _ATTEMPTS and sim.entries[sim.some_tp()].leader != NO_LEADER)
+        if is_over:
+            down, self._down = self._down, set()
+            for node_id in down:
+                sim.after(rng.randint(1, 2_500), partial(self._start, sim.machines[node_id]))
+            return
+        if process is not None:
+            process.enter(lambda: process.begin(elect(process)))
+        sim.after(rng.randint(200, 600), partial(self._command, attempts - 1))
+
+    def check_winner(self, before: PartitionEntry, entry: PartitionEntry) -> None:
+        """A copy leads that was not in sync."""
+        is_commanded = self._sim.now_ms - self._commanded_ms < _MADE_LATE_MS
+        assert is_commanded, "a copy leads that was not in sync, without a command"
+        assert no_copy_alive(before, self._sim.image().nodes), "an unclean election while a copy in sync is alive"
+        ends = {node_id: (one.leader_epoch, one.log_end_offset) for node_id, one in self.answered.items() if not one.has_stopped}
+        assert ends.get(entry.leader) == max(ends.values()), f"node {entry.leader} was elected, of {ends}"
+
+    def _fill_disk(self) -> None:
+        self._count(lambda disk: setattr(disk.files, "space_left", self._rng.choice((0, 0, 100, 2_000))), "disk full")
+
+    def _fail_reads(self) -> None:
+        self._count(lambda disk: self._trouble(disk, "pread", 0.5 if self._rng.random() < 0.3 else 1), "reads fail")
+
+    def _fail_writes(self) -> None:
+        self._count(lambda disk: self._trouble(disk, "pwritev", 0.5 if self._rng.random() < 0.3 else 1), "writes fail")
+
+    def _trouble(self, disk: Disk, failing: str, share: float) -> None:
+        def hook(operation: str, path: str) -> None:
+            if operation == failing and path.endswith(LOG_SUFFIX) and not disk.is_read_by_test and self._rng.random() < share:
+                raise OSError(errno.EIO, "Input/output error")
+
+        disk.trouble = disk.files.hook = hook
+
+    def _count(self, begin: Callable[[Disk], None], fact: str) -> None:
+        """Trouble begins in a life, mostly the leader's, or in several at once."""
+        sim, rng = self._sim, self._rng
+        lives, leader = sim.lives(), sim.leader()
+        if leader is not None and rng.random() < 0.6:
+            lives = [leader]
+        for process in rng.sample(lives, min(len(lives), rng.choice((1, 1, 1, 2)))):
+            begin(process.disk)
+            process.may_stop |= fact == "writes fail"  # in the middle of a cut, which cannot be taken back
+            sim.count(fact)
+            sim.after(rng.choice((100, 600, 2_000, 7_000)), partial(self._recovers, process))
+
+    def _recovers(self, process: Process) -> None:
+        if process.is_dead:
+            return
+        process.disk.recovers()
+        if process.logs.refusals.is_lasting:
+            self._sim.count("trouble lasted")
+        for partition in process.logs.partitions:
+            assert not partition.is_stopped or process.may_stop, f"{partition.name} has stopped for a trouble that passed"
 
     # What an operator does in the end
 

@@ -38,6 +38,7 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import UNSETTLED, LogEnd
 from brokerd.partition.partition import Partition
+from brokerd.partition.reader import FetchDataInfo
 from brokerd.purgatory import Purgatory, TimingWheel
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader
@@ -45,13 +46,15 @@ from brokerd.server.admin import Admin
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, check_own, for_ever
+from brokerd.server.cluster.topics import ClusterTopics
+from brokerd.server.internode import METHODS
 from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
 from brokerd.sharing import FairQueue
 from tests.support.coordination_store import Event
-from tests.support.files import Killed, MemoryFiles
+from tests.support.files import Hook, Killed, MemoryFiles
 
 if TYPE_CHECKING:
     from tests.support.replication_simulation import Simulation
@@ -60,6 +63,7 @@ CLUSTER = ClusterIdentity("test", "cluster-of-the-schedule")
 KEYS = Keys(CLUSTER.name)
 TP = TopicIdPartition(b"replicated-topic", 0)
 LAG_MAX_MS = 700
+TOPIC = "t"
 _NEVER_MS = 10**12
 _CALL_TIMEOUT_MS = 600
 
@@ -150,10 +154,17 @@ NO_COPY = Copy()
 class Disk:
     """A data directory. It may be taken out of its machine, and put back."""
 
+    is_read_by_test = False
+
     def __init__(self) -> None:
         self.files = MemoryFiles()
         self.directory_id = ""  # drawn by the first life
         self.copies: dict[TopicIdPartition, Copy] = {}
+        self.trouble: Hook | None = None  # what it does not do at present
+
+    def recovers(self) -> None:
+        """It does everything again, and has room."""
+        self.trouble = self.files.hook = self.files.space_left = None
 
 
 class Machine:
@@ -358,7 +369,7 @@ class Process:
         self.sim = sim
         self.machine, self.disk = machine, machine.disk
         self.node_id = machine.node_id
-        self.is_dead = self.is_paused = self.fails_next_sync = False
+        self.is_dead = self.is_paused = self.fails_next_sync = self.may_stop = False
         self.seen_states: dict[TopicIdPartition, tuple[int, ...]] = {}  # of its partitions, as they were last checked
         self._inbox: list[Callable[[], object]] = []
         self._is_going = False
@@ -525,7 +536,14 @@ class Process:
             self._inbox.append(partial(self.begin_job, job, settle))
             return
         result, error = None, None
-        self.disk.files.hook = self.sim.mishap(self)
+        trouble, mishap = self.disk.trouble, self.sim.mishap(self)
+
+        def hook(operation: str, path: str) -> None:
+            for each in (mishap, trouble):
+                if each is not None:
+                    each(operation, path)
+
+        self.disk.files.hook = hook if mishap is not None or trouble is not None else None
         try:
             result = job()
         except Killed:
@@ -535,13 +553,13 @@ class Process:
         except Exception as failed:
             error = failed
         finally:
-            self.disk.files.hook = None
+            self.disk.files.hook = self.disk.trouble
         self.sim.at(self.sim.now_ms + self.sim.rng.choice((0, 0, 0, 1, 5)), lambda: self.enter(lambda: settle(result, error)))
 
     def _begin_flush(self, log: Partition, task: Any) -> None:
         def run() -> None:
             if self.fails_next_sync:
-                self.fails_next_sync = False
+                self.fails_next_sync, self.may_stop = False, True
                 self.sim.count("sync failed")
                 raise OSError(errno.EIO, "Input/output error")
             task.run()
@@ -593,6 +611,33 @@ class Process:
         partition.check_in_range(offset)
         return list(headers(partition, offset, below=LogEnd.HIGH_WATERMARK, max_bytes=2_000))
 
+    async def elect_unclean(self) -> None:
+        """As the handler of ElectUncleanLeader does. Raises WireErrors."""
+        logs = self.logs
+        client = cast("Any", self.client)
+        topics = ClusterTopics(client, self.membership, self.directory, logs.topics, logs.changes, self._ask_copy)
+        await topics.elect_unclean(TOPIC, TP.partition)
+
+    async def _ask_copy(self, node_id: int, request: Any, _response_type: Any) -> Any:
+        """A call of CopyEnd."""
+        sim, future = self.sim, self.loop.create_future()
+        target, method = sim.machines[node_id].process, METHODS["CopyEnd"]
+        if target is None:
+            raise NotReadyError(f"node {node_id} does not answer")
+
+        async def answer() -> None:
+            response: Any = None
+            with suppress(NotReadyError):
+                response = await method.handle(target.broker, request)
+            error = NotReadyError("it has no copy") if response is None else None
+            sim.carry(target, self, 0, lambda: self.enter(lambda: settle(future, response, error)))
+
+        sim.carry(self, target, 0, lambda: target.enter(lambda: target.begin(answer())))
+        found = await future
+        if sim.disasters is not None:
+            sim.disasters.answered[node_id] = found
+        return found
+
     async def stop(self) -> None:
         """As the daemon does: others lead what they can, before it ends."""
         with suppress(CoordinationError):
@@ -624,13 +669,26 @@ def headers(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int 
 
 def batches(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int = 1 << 20) -> Iterator[RecordBatch]:
     """The batches of one read, or with LOG_END all there are, from `offset` on."""
+
+    def read() -> FetchDataInfo:
+        return partition.read(offset, below=below, max_bytes=max_bytes, cached_only=False)
+
     while offset < partition.ends.of(below):
-        found = partition.read(offset, below=below, max_bytes=max_bytes, cached_only=False)
+        found = read() if below is not LogEnd.LOG_END else _undisturbed(read)
         for chunk in found.chunks:
             yield from walk_batches(pa.py_buffer(chunk), partition.crc_seed)
         if below is not LogEnd.LOG_END:
             return
         offset = found.next_offset
+
+
+def _undisturbed(read: Callable[[], FetchDataInfo]) -> FetchDataInfo:
+    """A read by the test, which no trouble of a disk concerns."""
+    Disk.is_read_by_test = True
+    try:
+        return read()
+    finally:
+        Disk.is_read_by_test = False
 
 
 def _flusher() -> Flusher:

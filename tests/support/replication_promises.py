@@ -134,6 +134,14 @@ class Promises:
         if epoch is not None:
             self._keeps(process.disk.directory_id, Kept(kept.node_id, end, epoch))
 
+    def _elected_unclean(self, before: PartitionEntry, entry: PartitionEntry) -> None:
+        """A copy leads that was not in sync: by command, where no copy in sync was alive, and the newest of those that answered."""
+        disasters = self._sim.disasters
+        assert disasters is not None, "a copy leads that was not in sync"
+        disasters.check_winner(before, entry)
+        self._sim.count("elected unclean")
+        self.may_lack(before, entry)
+
     def _has_shown(self, directory_id: str) -> bool:
         """True if a directory has all that was shown, durably."""
         end, epochs = self._state(self._sim.disk_of(directory_id))
@@ -188,6 +196,8 @@ class Promises:
 
     def named(self, before: PartitionEntry | None, entry: PartitionEntry) -> None:
         """The store has another entry."""
+        if before is not None and entry.isr and not set(entry.isr) & set(before.isr):
+            self._elected_unclean(before, entry)
         leader = (entry.leader, entry.leader_node_epoch)
         assert before is None or entry.leader_epoch >= before.leader_epoch, "a leader epoch went back"
         assert self._named.setdefault(entry.leader_epoch, leader) == leader, f"two leaders in epoch {entry.leader_epoch}"

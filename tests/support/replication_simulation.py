@@ -33,10 +33,11 @@ from tests.support.clock import ManualClock
 from tests.support.coordination_store import Store, see
 from tests.support.files import Killed
 from tests.support.replication_clients import Client, HonestProducer, PlainProducer, Reader
-from tests.support.replication_disasters import DISASTERS_LAST_MS, Disasters
+from tests.support.replication_disasters import Disasters
 from tests.support.replication_nodes import (
     CLUSTER,
     KEYS,
+    TOPIC,
     TP,
     Disk,
     Machine,
@@ -52,7 +53,6 @@ LEASE_MS = 900
 _TIMEOUT_MS = 600  # of a call to the store
 _LOOK_MS = 200
 _LOST_MS = 10**9  # when that arrives which never does
-_TOPIC = "t"
 Link = tuple[int, int]
 Answer = Callable[[Any, BaseException | None], object]
 
@@ -550,6 +550,7 @@ class Simulation:
         assert process is not None
         machine.process = None
         process.end()
+        process.disk.recovers()
         if self.rng.random() < 0.6:
             process.disk.files.power_cut(self.rng, any_subset=self.rng.random() < 0.5)
             self.count("power cut")
@@ -762,8 +763,8 @@ class Simulation:
         factor = min(self.rng.choice((2, 3, 3, 3)), len(self.machines))
         (entry,) = place(self.image(), 1, factor)
         self.transact(Transaction({}, {KEYS.partition(TP): encode(entry)}))
-        topic = TopicEntry(_TOPIC, 1, {})
-        self.transact(Transaction({}, {KEYS.topic(TP.topic_id): encode(topic), KEYS.name(_TOPIC): TP.topic_id.hex().encode()}))
+        topic = TopicEntry(TOPIC, 1, {})
+        self.transact(Transaction({}, {KEYS.topic(TP.topic_id): encode(topic), KEYS.name(TOPIC): TP.topic_id.hex().encode()}))
 
     def run(self) -> dict[str, int]:
         """To its end; returns how often what happened."""
@@ -774,7 +775,7 @@ class Simulation:
             self.after(self.rng.randint(50, 600), self._fault)
             if self.disasters is not None:
                 self.disasters.begin()
-                self._run_until(self.now_ms + DISASTERS_LAST_MS)
+                self._run_until(self.now_ms + self.disasters.lasts_ms)
             self._run_until(self.now_ms + self.rng.randint(*self.lasts_ms))
             self._heal()
         finally:
@@ -791,6 +792,7 @@ class Simulation:
         self._slow.clear()
         for process in self.lives():
             process.fails_next_sync = False
+            process.disk.recovers()
             process.resume()
         self._put_back()
         if any(machine.process is None for machine in self.machines.values()) and self.rng.random() < 0.3:
