@@ -102,9 +102,19 @@ def to_drop(
     ]
 
 
-def to_outdo(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, PartitionEntry]:
-    """Partitions whose leader epochs the directory has seen before, with their next entries: the store has gone back, since it was
-    restored from a backup, or has lost its last changes. `epochs`: as for `to_lead`, without those that this life has led in.
+def gone_back(image: ClusterImage, node_id: int, epochs: Mapping[TopicIdPartition, int]) -> set[TopicIdPartition]:
+    """Partitions of which the directory has seen a newer leader epoch than there is: the store was restored from a backup, or has
+    lost its last changes. `epochs`: as for `to_lead`.
+    """
+    seen_by = {tp: partition.entry for tp in epochs if (partition := image.partition(tp)) is not None}
+    return {tp for tp, entry in seen_by.items() if node_id in entry.replicas and entry.leader_epoch < epochs[tp]}
+
+
+def to_outdo(
+    image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int], disputed: Collection[TopicIdPartition] = ()
+) -> dict[TopicIdPartition, PartitionEntry]:
+    """Partitions whose leader epochs the directory has seen before, with their next entries. `epochs`: as for `to_lead`, without
+    those that this life has led in. `disputed`: those that had gone back, when this life has first seen them.
     """
     found = {}
     for tp, seen in epochs.items():
@@ -116,8 +126,8 @@ def to_outdo(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, 
         if leader is None or leader.epoch != entry.leader_node_epoch or replica_of(leader) not in entry.isr:
             continue  # the controller has to elect one first
         is_led_here = (leader.id, leader.epoch) == (life.node_id, life.node_epoch)
-        if entry.leader_epoch < seen or (entry.leader_epoch == seen and is_led_here):
-            found[tp] = outdone(entry, leader, image.nodes, seen + 1)
+        if tp in disputed or entry.leader_epoch < seen or (entry.leader_epoch == seen and is_led_here):
+            found[tp] = outdone(entry, leader, image.nodes, max(seen, entry.leader_epoch) + 1)
     return found
 
 

@@ -24,6 +24,7 @@ from brokerd.replication.follower import Common, Position, position_of
 from brokerd.replication.leader import Follower, LedPartition, Proposal
 from brokerd.server.cluster import controller, directory, topics
 from brokerd.server.cluster.controller import Controller
+from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.replication import copying, serving
@@ -247,6 +248,11 @@ def an_in_sync_set_of_a_store_that_has_gone_back_is_believed(put: Put) -> None:
 @mutant
 def an_epoch_that_was_given_out_twice_is_not_noticed(put: Put) -> None:
     put(serving, "_is_disputed", lambda *_: False)
+
+
+@bug(ClusterDirectory, "_look_back")
+def that_a_store_has_gone_back_is_forgotten_with_the_next_election(_original: Any, _self: ClusterDirectory, *_more: Any) -> None:
+    pass
 
 
 @bug(Copier, "_check_removes")

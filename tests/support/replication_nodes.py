@@ -615,7 +615,7 @@ class Process:
         """As the handler of ElectUncleanLeader does. Raises WireErrors."""
         logs = self.logs
         client = cast("Any", self.client)
-        topics = ClusterTopics(client, self.membership, self.directory, logs.topics, logs.changes, self._ask_copy)
+        topics = ClusterTopics(client, self.membership, self.directory, logs.topics, logs.changes, cast("Any", self._ask_copy))
         await topics.elect_unclean(TOPIC, TP.partition)
 
     async def _ask_copy(self, node_id: int, request: Any, _response_type: Any) -> Any:

@@ -65,6 +65,7 @@ class Promises:
         self._shown_epochs: tuple[EpochEntry, ...] = ()  # of the leader that has shown it
         self._ever_shown = 0  # also by those whose records are lost
         self._kept: dict[str, Kept] = {}  # by directory id
+        self._have_heard: set[Process] = set()  # lives on directories of the next
         self._may_keep: dict[str, tuple[Kept, int]] = {}  # if the next life there can know that it has to
         self._removed_below = 0  # the highest log start of any leader
         self._stale: set[str] = set()  # directories that were named in sync by an older store, or by command
@@ -108,7 +109,9 @@ class Promises:
                     self._may_keep[replica.directory_id] = (kept, entry.leader_epoch)
         named = {replica.directory_id for replica in entry.isr}
         self._stale = (self._stale & named) | named
-        self._unproven = {one for one in named if one in self._unproven or not self._has_shown(one)}
+        # If something is lost already, any of them may have it still.
+        is_lost = self._ever_shown > self.shown
+        self._unproven = {one for one in named if is_lost or one in self._unproven or not self._has_shown(one)}
         self._based.clear()
         self._named.clear()
         self._leaders.clear()
@@ -119,20 +122,25 @@ class Promises:
             self._kept[directory_id] = kept
 
     def _starts(self, process: Process, partition: ReplicatedPartition) -> None:
-        """A life begins on a directory that was in sync when the store went back: has it seen a newer epoch than there is?"""
-        found = self._may_keep.pop(process.disk.directory_id, None)
-        if found is None:
+        """A life on a directory that was in sync when the store went back hears of the cluster: has it seen a newer epoch?"""
+        directory_id = process.disk.directory_id
+        at = process.membership.image.partition(self.tp)
+        if at is None or process in self._have_heard:
             return
-        kept, restored = found
-        seen, now = partition.leader_epoch, self._entry.leader_epoch
+        self._have_heard.add(process)
+        kept, restored = self._may_keep[directory_id]
+        seen, now = partition.leader_epoch, at.entry.leader_epoch
         if now < seen or (restored < now == seen == partition.epochs.latest):
             self._sim.count("knows that the store went back")
-            self._keeps(process.disk.directory_id, kept)
+            self._keeps(directory_id, kept)
             return
-        end = min(kept.end, partition.ends.high_watermark)
-        epoch = partition.epochs.entry_at(end - 1) if end else None
-        if epoch is not None:
-            self._keeps(process.disk.directory_id, Kept(kept.node_id, end, epoch))
+        del self._may_keep[directory_id]
+        if self._kept.get(directory_id) in (None, kept):
+            self._kept.pop(directory_id, None)
+            end = min(kept.end, partition.ends.high_watermark)
+            epoch = partition.epochs.entry_at(end - 1) if end else None
+            if epoch is not None:
+                self._keeps(directory_id, Kept(kept.node_id, end, epoch))
 
     def _elected_unclean(self, before: PartitionEntry, entry: PartitionEntry) -> None:
         """A copy leads that was not in sync: by command, where no copy in sync was alive, and the newest of those that answered."""
@@ -162,12 +170,12 @@ class Promises:
 
     def _common_end(self, partition: ReplicatedPartition) -> int:
         """Up to where a log is the one that was shown."""
-        ends = [partition.ends.log_end_offset, self.shown]
+        ends = [partition.ends.durable_end, self.shown]
         shown = list(self._shown_epochs)
         for known, end in zip(reversed(shown), [self.shown, *(entry.start_offset for entry in reversed(shown))], strict=False):
             if (known.epoch, known.id) in {(one.epoch, one.id) for one in partition.epochs.entries}:
                 _, own_end = partition.epochs.end_of(known.epoch, partition.ends.log_end_offset)
-                return min(end, own_end)
+                return min(end, own_end, *ends)
         return min(*ends, shown[0].start_offset) if shown else min(ends)
 
     def _settle(self) -> None:
@@ -201,9 +209,11 @@ class Promises:
         leader = (entry.leader, entry.leader_node_epoch)
         assert before is None or entry.leader_epoch >= before.leader_epoch, "a leader epoch went back"
         assert self._named.setdefault(entry.leader_epoch, leader) == leader, f"two leaders in epoch {entry.leader_epoch}"
-        for directory_id, kept in list(self._kept.items()):
-            if before is not None and kept.node_id in before.replicas and kept.node_id not in entry.replicas:
-                del self._kept[directory_id]  # an operator takes it away
+        for replica in entry.superseded:
+            self._may_keep.pop(replica.directory_id, None)  # from now on it knows in any case
+        gone = set(before.replicas).difference(entry.replicas) if before is not None else set()  # an operator takes them away
+        self._kept = {one: kept for one, kept in self._kept.items() if kept.node_id not in gone}
+        self._may_keep = {one: known for one, known in self._may_keep.items() if known[0].node_id not in gone}
         self.check_in_sync()
         if entry.leader != NO_LEADER and (before is None or before.leader_epoch < entry.leader_epoch):
             winner = next((each for each in entry.isr if each.node_id == entry.leader), None)
@@ -226,6 +236,8 @@ class Promises:
     def check(self, process: Process) -> None:
         """Something has happened in a process."""
         partition = process.replica(self.tp)
+        if partition is not None and process.disk.directory_id in self._may_keep:
+            self._starts(process, partition)
         if partition is None:
             state: tuple[int, ...] = (-1,)
         else:
@@ -234,8 +246,6 @@ class Promises:
             state = (start, stable, high, ends.durable_end, ends.log_end_offset, partition.is_leader)
         if state == process.seen_states.get(self.tp):
             return
-        if partition is not None and self.tp not in process.seen_states:
-            self._starts(process, partition)
         process.seen_states[self.tp] = state
         self._check_kept(process, partition)
         if partition is not None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from brokerd.cluster.assignments import HeldTopic, to_drop, to_follow, to_hold, to_lead, to_outdo, to_remove
+from brokerd.cluster.assignments import HeldTopic, Life, gone_back, to_drop, to_follow, to_hold, to_lead, to_outdo, to_remove
 from brokerd.cluster.changes import change_partitions, copy_dropped, data_removed
 from brokerd.cluster.image import PartitionAt
 from brokerd.cluster.keys import InSyncReplica, TopicEntry
@@ -62,6 +62,7 @@ class ClusterDirectory:
         self._passes = 0
         self._passed = asyncio.Condition()
         self._led: dict[TopicIdPartition, int] = {}  # in which epochs
+        self._disputed: set[TopicIdPartition] = set()  # whose leader epochs had gone back, until the entry keeps this copy
         self._failed: dict[str, str] = {}  # steps that are tried again, and the cause that was logged
 
     async def run(self) -> None:
@@ -171,14 +172,26 @@ class ClusterDirectory:
                 self._led = {tp: epoch for tp, epoch in {**self._led, **elected}.items() if tp in epochs}
                 self._tell("leads %s from now on: %s", elected)
             seen = {tp: epoch for tp, epoch in {**epochs, **elected}.items() if self._led.get(tp) != epoch}
-            outdone = to_outdo(self._membership.image, life, seen)
+            self._look_back(life, epochs)
+            outdone = to_outdo(self._membership.image, life, seen, self._disputed)
             for transaction in change_partitions(self._membership.image, outdone):
                 if await self._client.transact(*transaction) is not None:
+                    self._disputed.difference_update(tp for tp, entry in outdone.items() if entry.leader == self._node_id)
                     self._tell("etcd has gone back: began new leader epochs of %s, in which no copy is cut: %s", outdone)
+
+    def _look_back(self, life: Life, epochs: Mapping[TopicIdPartition, int]) -> None:
+        """Notes whose leader epochs have gone back: elections may hide that before this node can say so."""
+        image, copy = self._membership.image, InSyncReplica(life.node_id, life.directory_id)
+        self._disputed |= gone_back(image, life.node_id, epochs)
+        for tp in list(self._disputed):
+            at = image.partition(tp)
+            if at is None or copy in at.entry.superseded or life.node_id not in at.entry.replicas:
+                self._disputed.discard(tp)
 
     async def _follow_elected(self) -> None:
         unled = {partition.tp for partition in self._partitions if partition.role is Role.NONE}
-        followed = to_follow(self._membership.image, self._node_id, self._epochs(), unled)
+        found = to_follow(self._membership.image, self._node_id, self._epochs(), unled)
+        followed = {tp: epoch for tp, epoch in found.items() if tp not in self._disputed}
         if followed:
             await self._admin.run(self._replicas.follow(followed))
             self._tell("follows the leaders of %s from now on: %s", followed)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from brokerd.cluster.assignments import Life, to_outdo
+from brokerd.cluster.assignments import Life, gone_back, to_outdo
 from brokerd.cluster.election import elect, elected_unclean, no_copy_alive, outdone, place
 from brokerd.cluster.image import ClusterImage, Node
 from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, encode
@@ -210,3 +210,19 @@ def test_whoever_has_seen_a_newer_epoch_than_there_is_begins_the_next(
     tp = TopicIdPartition(b"t".ljust(16), 0)
     found = to_outdo(image, Life(node_id, node_id * 10, f"d{node_id}"), {tp: seen})
     assert [(entry.leader, entry.leader_epoch) for entry in found.values()] == ([(1, epoch)] if epoch is not None else [])
+
+
+def test_who_has_seen_that_the_store_went_back_says_so_after_elections_have_hidden_it() -> None:
+    image = cluster("", "")
+    isr = (InSyncReplica(1, "d1"), InSyncReplica(2, "d2"))
+    add_topic(image, "t", [PartitionEntry((1, 2), isr, NO_LEADER, 0, 7)])
+    tp, life = TopicIdPartition(b"t".ljust(16), 0), Life(2, 20, "d2")
+    assert gone_back(image, 2, {tp: 7}) == set()
+    assert gone_back(image, 3, {tp: 8}) == set(), "it is no replica"
+    disputed = gone_back(image, 2, {tp: 8})
+    assert disputed == {tp}
+    assert to_outdo(image, life, {tp: 8}, disputed) == {}
+    add_topic(image, "t", [PartitionEntry((1, 2), isr, 1, 10, 9)])
+    assert to_outdo(image, life, {tp: 8}) == {}, "it looks like any election"
+    (found,) = to_outdo(image, life, {tp: 8}, disputed).values()
+    assert (found.leader, found.leader_epoch, found.superseded) == (1, 10, (isr[1],))
