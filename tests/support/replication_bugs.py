@@ -32,7 +32,6 @@ from brokerd.server.replication.copying import Copier
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.storage import segment
 from brokerd.storage.files import File, write_all
-from brokerd.storage.segment import Segment
 from tests.support.mutants import Mutants
 from tests.support.planting import Put
 
@@ -299,11 +298,6 @@ def a_short_write_is_taken_for_whole(put: Put) -> None:
         file.pwritev(buffers, position)
 
     put(segment, "write_all", hasty)
-
-
-@bug(Segment, "cut_excess")
-def what_a_failed_write_has_left_stays(_original: Any, self: Segment) -> None:
-    self.has_excess_bytes = False
 
 
 @bug(Partition, "_append_error")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -91,31 +91,34 @@ class Disasters:
             self._sim.start(machine)
 
     def _lose_in_sync(self) -> None:
-        """One copy gets out of sync, then all others go."""
+        """One copy gets out of sync, or all but one, one after another; then the others go."""
         sim, rng = self._sim, self._rng
         in_sync = [replica.node_id for replica in sim.entries[sim.some_tp()].isr]
-        left = sim.machines[rng.choice(in_sync)]
         if len(in_sync) > 1 and not self._down:
-            if left.process is not None:
-                sim.crash(left)
-            self._down.add(left.node_id)
-            sim.after(rng.randint(300, 2_500), partial(self._only, left, 10))
+            left = [sim.machines[node_id] for node_id in rng.sample(in_sync, rng.choice((1, len(in_sync) - 1)))]
+            for machine in left:
+                sim.after(rng.choice((0, 0, 600)), partial(self._stays_down, machine))
+            sim.after(rng.randint(700, 2_500), partial(self._only, left, 10))
 
-    def _only(self, left: Machine, attempts: int) -> None:
+    def _stays_down(self, machine: Machine) -> None:
+        if machine.process is not None and not self._sim.is_healing:
+            self._sim.crash(machine)
+        self._down.add(machine.node_id)
+
+    def _only(self, left: Sequence[Machine], attempts: int) -> None:
         sim, rng = self._sim, self._rng
         entry = sim.entries[sim.some_tp()]
-        if any(replica.node_id == left.node_id for replica in entry.isr) and attempts and not sim.is_healing:
+        lost = [sim.machines[replica.node_id] for replica in entry.isr]
+        if not set(left).isdisjoint(lost) and attempts and not sim.is_healing:
             sim.after(300, partial(self._only, left, attempts - 1))
             return
-        self._down.discard(left.node_id)
+        self._down.difference_update(machine.node_id for machine in left)
         if sim.is_healing:
             return
-        lost = [sim.machines[replica.node_id] for replica in entry.isr]
-        self._down.update(machine.node_id for machine in lost if machine is not left)
-        for machine in lost:
-            if machine is not left and machine.process is not None:
-                sim.crash(machine)
-        self._start(left)
+        for machine in (each for each in lost if each not in left):
+            self._stays_down(machine)
+        for machine in left:
+            self._start(machine)
         sim.after(rng.randint(500, 2_000), partial(self._command, _ATTEMPTS))
 
     def _command(self, attempts: int) -> None:
@@ -145,7 +148,10 @@ class Disasters:
         is_commanded = self._sim.now_ms - self._commanded_ms < _MADE_LATE_MS
         assert is_commanded, "a copy leads that was not in sync, without a command"
         assert no_copy_alive(before, self._sim.image().nodes), "an unclean election while a copy in sync is alive"
-        ends = {node_id: (one.leader_epoch, one.log_end_offset) for node_id, one in self.answered.items() if not one.has_stopped}
+        ends = {
+            node_id: (one.log_end_offset > 0, not one.has_stopped, one.leader_epoch, one.log_end_offset)
+            for node_id, one in self.answered.items()
+        }
         assert ends.get(entry.leader) == max(ends.values()), f"node {entry.leader} was elected, of {ends}"
 
     def _fill_disk(self) -> None:

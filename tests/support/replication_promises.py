@@ -96,14 +96,15 @@ class Promises:
 
     # What happens
 
-    def may_lack(self, before: PartitionEntry, entry: PartitionEntry) -> None:
-        """The store has an older entry than `before`, or one of an election by command: who is in sync may lack something."""
+    def may_lack(self, before: PartitionEntry, entry: PartitionEntry, *, is_known: bool = False) -> None:
+        """The store has an older entry than `before`, or one of an election by command: who is in sync may lack something.
+        `is_known`: those that were in sync have to know it, in any case."""
         if self._shown_epoch is not None:
             for replica in before.isr:
                 kept = Kept(replica.node_id, self.shown, self._shown_epoch)
                 if replica.directory_id in self._unproven or not self._has_shown(replica.directory_id):
                     continue
-                if replica in entry.superseded:
+                if is_known or replica in entry.superseded:
                     self._keeps(replica.directory_id, kept)
                 else:
                     self._may_keep[replica.directory_id] = (kept, entry.leader_epoch)
@@ -148,7 +149,7 @@ class Promises:
         assert disasters is not None, "a copy leads that was not in sync"
         disasters.check_winner(before, entry)
         self._sim.count("elected unclean")
-        self.may_lack(before, entry)
+        self.may_lack(before, entry, is_known=True)
 
     def _has_shown(self, directory_id: str) -> bool:
         """True if a directory has all that was shown, durably."""
@@ -227,10 +228,10 @@ class Promises:
         """A life of a node begins to lead."""
         epoch = partition.leader_epoch
         assert self._leaders.setdefault(epoch, process) is process, f"two lives lead in epoch {epoch}"
+        if process.disk.directory_id in self._unproven:
+            self._take_over(partition)
+            self._based.add(process.disk.directory_id)
         if epoch == self._entry.leader_epoch:  # else it hears late of an old election
-            if process.disk.directory_id in self._unproven:
-                self._take_over(partition)
-                self._based.add(process.disk.directory_id)
             self._check_log(partition)
 
     def check(self, process: Process) -> None:
