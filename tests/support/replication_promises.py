@@ -158,8 +158,8 @@ class Promises:
 
     def _take_over(self, partition: ReplicatedPartition) -> None:
         """What is promised is what this leader has of it."""
-        there = {header.base_offset: identity(header) for header in headers(partition, 0, below=LogEnd.LOG_END)}
         start, end = partition.ends.log_start_offset, min(self.shown, self._common_end(partition))
+        there = {header.base_offset: identity(header) for header in headers(partition, start, below=LogEnd.LOG_END)}
         lost = [offset for offset, what in self.committed.items() if offset >= start and there.get(offset) != what]
         if lost or end < self.shown:
             self._sim.count("records lost")
