@@ -189,7 +189,8 @@ class Disasters:
         if process.logs.refusals.is_lasting:
             self._sim.count("trouble lasted")
         for partition in process.logs.partitions:
-            assert not partition.is_stopped or process.may_stop, f"{partition.name} has stopped for a trouble that passed"
+            has_stopped = partition.is_stopped and not partition.health.is_being_cut
+            assert not has_stopped or process.may_stop, f"{partition.name} has stopped for a trouble that passed"
 
     # What an operator does in the end
 
