@@ -244,17 +244,12 @@ def an_in_sync_set_of_a_store_that_has_gone_back_is_believed(put: Put) -> None:
     put(assignments, "outdone", lambda entry, _leader, _nodes, epoch: entry._replace(leader_epoch=epoch))
 
 
-@mutant
-def an_epoch_that_was_given_out_twice_is_not_noticed(put: Put) -> None:
-    put(serving, "_is_disputed", lambda *_: False)
-
-
-@bug(ClusterDirectory, "_look_back")
+@bug(ClusterDirectory, "_look_back", first=5_655)
 def that_a_store_has_gone_back_is_forgotten_with_the_next_election(_original: Any, _self: ClusterDirectory, *_more: Any) -> None:
     pass
 
 
-@bug(Copier, "_check_removes")
+@bug(Copier, "_check_removes", first=130)
 def a_copy_is_cut_that_may_have_more_than_the_leader(_original: Any, _self: Copier, *_more: Any) -> None:
     pass
 
@@ -262,7 +257,7 @@ def a_copy_is_cut_that_may_have_more_than_the_leader(_original: Any, _self: Copi
 # --- unclean elections
 
 
-@mutant
+@rare(130)
 def an_unclean_election_does_not_say_who_was_in_sync(put: Put) -> None:
     def forgetful(entry: PartitionEntry, winner: Node) -> PartitionEntry:
         return election.elected_unclean(entry, winner)._replace(superseded=entry.superseded)
@@ -270,12 +265,12 @@ def an_unclean_election_does_not_say_who_was_in_sync(put: Put) -> None:
     put(topics, "elected_unclean", forgetful)
 
 
-@mutant
+@rare(310)
 def an_unclean_election_is_held_while_a_copy_in_sync_is_alive(put: Put) -> None:
     put(topics, "check_is_lost", lambda *_: None)
 
 
-@bug(ClusterTopics, "_copies")
+@bug(ClusterTopics, "_copies", first=660)
 async def an_unclean_election_takes_the_oldest_copy(copies: Any, self: Any, *args: Any) -> Any:
     return (await copies(self, *args))[::-1]
 
@@ -292,7 +287,7 @@ def what_a_full_disk_refuses_counts_as_written(put: Put) -> None:
     put(segment, "write_all", careless)
 
 
-@mutant
+@rare(95)
 def a_short_write_is_taken_for_whole(put: Put) -> None:
     def hasty(file: File, buffers: Any, position: int, _size: int) -> None:
         file.pwritev(buffers, position)
