@@ -163,6 +163,7 @@ class Promises:
         lost = [offset for offset, what in self.committed.items() if offset >= start and there.get(offset) != what]
         if lost or end < self.shown:
             self._sim.count("records lost")
+            self._unproven |= self._stale  # what others have is of another history now
             self.shown = max(min([end, *lost]), start)
             self.committed = {offset: what for offset, what in self.committed.items() if offset < self.shown}
             self._shown_epoch = partition.epochs.entry_at(self.shown - 1) if self.shown else None
