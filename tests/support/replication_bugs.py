@@ -314,7 +314,7 @@ def a_producer_is_known_by_the_batches_in_flight_alone(put: Put) -> None:
     put(producer_state, "WINDOW_BATCHES", 5)
 
 
-@bug(Membership, "look_again", first=1720)
+@bug(Membership, "look_again", first=1850)
 async def a_copy_that_has_begun_anew_is_forgotten(_original: Any, _self: Membership) -> None:
     pass
 
@@ -324,7 +324,7 @@ def logs_are_not_compared_below_the_log_start(diverges: Any, self: Any, partitio
     return followed.position.log_end_offset >= partition.ends.log_start_offset and diverges(self, partition, followed, *rest)
 
 
-@bug(LogEnds, "leader_at", first=350)
+@bug(LogEnds, "leader_at", first=1825)
 def a_log_start_is_told_once(leader_at: Any, self: LogEnds, high_watermark: int, stable: int, log_start: int = -1) -> Any:
     moved = leader_at(self, high_watermark, stable, log_start)
     self._leader_log_start = -1

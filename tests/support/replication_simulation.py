@@ -52,6 +52,7 @@ from tests.support.replication_promises import Promises
 LEASE_MS = 900
 _TIMEOUT_MS = 600  # of a call to the store
 _LOOK_MS = 200
+_EPOCHS_MAX = 300  # schedules that heal begin some twenty
 _LOST_MS = 10**9  # when that arrives which never does
 Link = tuple[int, int]
 Answer = Callable[[Any, BaseException | None], object]
@@ -813,6 +814,8 @@ class Simulation:
         end_ms = self.now_ms + self.healed_within_ms
         while problem := self._problem():
             assert self.now_ms < end_ms, f"it is not healed: {problem}; {self._state()}"
+            epoch = max(entry.leader_epoch for entry in self.entries.values())
+            assert epoch < _EPOCHS_MAX, f"leaders are elected again and again: {self._state()}"
             if self.disasters is not None:
                 self.disasters.operate()
             self._run_until(self.now_ms + _LOOK_MS)
