@@ -239,7 +239,7 @@ def a_store_that_has_gone_back_is_not_noticed(put: Put) -> None:
     put(directory, "to_outdo", lambda *_: {})
 
 
-@mutant
+@rare(15)
 def an_in_sync_set_of_a_store_that_has_gone_back_is_believed(put: Put) -> None:
     put(assignments, "outdone", lambda entry, _leader, _nodes, epoch: entry._replace(leader_epoch=epoch))
 
@@ -265,7 +265,7 @@ def an_unclean_election_does_not_say_who_was_in_sync(put: Put) -> None:
     put(topics, "elected_unclean", forgetful)
 
 
-@rare(310)
+@rare(99)
 def an_unclean_election_is_held_while_a_copy_in_sync_is_alive(put: Put) -> None:
     put(topics, "check_is_lost", lambda *_: None)
 
