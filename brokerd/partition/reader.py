@@ -155,7 +155,10 @@ class PartitionReader:
         return damaged
 
     def payload_changed(self, header: BatchHeader) -> LogDamagedError | NotLeaderError:
-        """Reports a batch whose payload has changed, and returns the error for who has read it. In a thread."""
+        """Reports a batch whose payload has changed, if it is new, and returns the error for who has read it. In a thread."""
+        known = damage_at(self.damaged, header.base_offset)
+        if known is not None:  # it may be accepted as lost
+            return self.refusal(known)
         damaged = DamagedRange(header.base_offset, header.next_offset, PAYLOAD_CHANGED, place=self._place_of(header))
         self.report(damaged)
         return self.refusal(damaged)

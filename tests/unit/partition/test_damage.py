@@ -400,6 +400,18 @@ def test_a_payload_that_a_look_up_finds_to_be_rotten_stops_the_log(caplog: pytes
         append(log, b"refused")
 
 
+def test_a_rotten_payload_that_is_accepted_as_lost_stops_nothing_when_a_look_up_meets_it(tmp_path: Path) -> None:
+    manager, log = _filled(RealFiles(str(tmp_path)))
+    manager.close()
+    _rot_file(tmp_path, log, 13)
+    accept_damaged(str(tmp_path))
+    log = first_log(open_manager(RealFiles(str(tmp_path)), **SMALL)[0])
+    delete_records(log, 13)
+    with pytest.raises(LogDamagedError, match="accepted as lost, the log continues at offset 14"):
+        log.look_ups.offset_for_timestamp(0)
+    assert append(log, b"goes on") == COUNT
+
+
 @pytest.mark.parametrize("at", [20, 120], ids=["header", "payload"])
 def test_what_a_reader_has_found_is_in_the_next_checkpoint(at: int) -> None:
     files = MemoryFiles()
