@@ -77,8 +77,14 @@ class Fetching:
     # --- records
 
     def next_run(self) -> Run | None:
-        """The next buffered records to hand over, if any. Raises CorruptMessageError and UnsupportedVersionError."""
-        return self._buffer.next_run()
+        """The next buffered records to hand over, if any. Raises CorruptMessageError and UnsupportedVersionError, and takes
+        what has arrived meanwhile: the other partitions go on."""
+        try:
+            return self._buffer.next_run()
+        except (CorruptMessageError, UnsupportedVersionError):
+            if self.has_arrivals:  # one response at each turn: no more of them are kept than are read
+                self.take(0)
+            raise
 
     def hand_over(self, handed: HandedOver) -> None:
         """Moves the positions past everything that was taken; notes the previous ones in `handed`."""

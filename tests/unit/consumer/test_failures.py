@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,7 +31,8 @@ from brokerd.errors import (
 from tests.support.clock import HastyClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, fake_broker
-from tests.support.records import key_values, new_batch
+from tests.support.records import key_values, new_batch, poisoned
+from tests.support.wait import DEADLINE_S
 
 # --- refusals
 
@@ -203,6 +205,22 @@ def test_corrupt_batch_is_told_until_it_is_passed_and_stops_only_its_partition(b
     assert consumer.position(T0) == 2
     consumer.seek(T0, 3)
     assert offsets(read(consumer, 2)) == [3, 4]
+
+
+def test_a_batch_that_cannot_be_decoded_does_not_hold_up_what_arrives_after_it(broker: FakeBroker, consumer: Consumer) -> None:
+    first, second = broker.create("t", 2)
+    first.put(poisoned(new_batch(key_values([b"0"]), tp=first.tp), tp=first.tp))
+    consumer.assign([T0, T1])
+    with pytest.raises(CorruptMessageError):
+        consumer.poll(LONG_MS)
+    fill(second, [2] * 3)
+    seen: list[int] = []
+    deadline_s = time.monotonic() + DEADLINE_S
+    while len(seen) < 6:
+        assert time.monotonic() < deadline_s, f"read {seen}"
+        with contextlib.suppress(CorruptMessageError):
+            seen += [record.offset for record in consumer.poll(LONG_MS)]
+    assert seen == list(range(6))
 
 
 def test_corrupt_batches_are_skipped_where_that_is_asked(broker: FakeBroker) -> None:
