@@ -80,10 +80,10 @@ class BrokerParts:
         self.response_queue = ResponseQueue()
         self.parked_partitions = Shares(config.max_parked_partitions)
         self.response_budget = ResponseBudget(config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms)
-        self.checked_reads = Budget(1)  # of clients, one at a time: see handlers/fetch.py
         self.turns = Turns()
         self.readers = Threads(_READ_THREADS, "brokerd-read")
-        # Separate, so that look-ups by time do not delay cold reads.
+        # Separate, so that they do not delay cold reads: reads that check, one at a time (handlers/fetch.py), look-ups by time.
+        self.checkers = Threads(1, "brokerd-check")
         self.searchers = Threads(_SEARCH_THREADS, "brokerd-search")
         self.port = 0
         self.is_stopping = False
@@ -155,10 +155,10 @@ class BrokerParts:
         self.fetch_purgatory.close()
         await self.flusher.close()
         # Readers change nothing, so a slow one must not keep the logs open.
-        for threads in (self.readers, self.searchers):
+        for threads in (self.readers, self.checkers, self.searchers):
             threads.stop()
         await within(_READERS_PATIENCE_S, asyncio.to_thread(self._wait_for_readers))
 
     def _wait_for_readers(self) -> None:
-        for threads in (self.readers, self.searchers):
+        for threads in (self.readers, self.checkers, self.searchers):
             threads.join()

@@ -244,7 +244,9 @@ async def _read_log(
 ) -> FetchDataInfo:
     first_batch_bytes = left.bytes if left.first_batch_bytes is None else left.first_batch_bytes
     if asked.check_first_batch:
-        data = await _read_checked(broker, caller, partition, asked.fetch_offset, end, first_batch_bytes)
+        # With this max_bytes, the first batch comes all the same.
+        check = partial(partition.read_checked, asked.fetch_offset, below=end, max_bytes=1, first_batch_max_bytes=first_batch_bytes)
+        data = await broker.checkers.run(caller, check)  # holds up the next one until it has ended, whoever has gone
     else:
         read = partial(
             partition.read,
@@ -258,17 +260,6 @@ async def _read_log(
         except WouldBlock:
             data = await broker.readers.run(caller, partial(read, cached_only=False))
     return _begun_below(data, asked.until_offset) if 0 < asked.until_offset < data.next_offset else data
-
-
-async def _read_checked(
-    broker: BrokerParts, caller: Caller, partition: Partition, offset: int, end: LogEnd, first_batch_max_bytes: int
-) -> FetchDataInfo:
-    await broker.checked_reads.take(caller, 1)
-    try:
-        read = partial(partition.read_checked, offset, below=end, first_batch_max_bytes=first_batch_max_bytes)
-        return await broker.readers.run(caller, partial(read, max_bytes=1))  # the first batch comes all the same
-    finally:
-        broker.checked_reads.add(caller.owner, -1)
 
 
 def _begun_below(data: FetchDataInfo, until_offset: int) -> FetchDataInfo:

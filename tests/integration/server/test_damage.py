@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +15,13 @@ from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import ErrorCode, LogDamagedError
 from brokerd.ids import TopicIdPartition
-from brokerd.sharing import BROKER, Budget
+from brokerd.partition.partition import Partition
+from brokerd.partition.reader import FetchDataInfo
 from tests.integration.server.test_health import get
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.raw_client import LONG_MS, RawClient, values_batch
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S
 
 BATCHES = 10
 DAMAGED = 4
@@ -117,22 +120,38 @@ def test_a_payload_is_checked_for_a_client_that_was_sent_a_wrong_one(
         assert len(fetcher.fetch({tp: DAMAGED + 1})[1][0]) == BATCHES - DAMAGED
 
 
-def test_clients_wait_for_each_other_with_reads_that_check(tmp_path: Path, files: MemoryFiles) -> None:
+def test_reads_that_check_go_one_at_a_time_though_their_clients_have_gone(
+    tmp_path: Path, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tp = _write(tmp_path, files)
+    may_end, begun = threading.Event(), threading.Semaphore(0)
+    reading: list[int] = []
+    most = 0
+
+    def read_checked(self: Partition, *args: Any, **named: Any) -> FetchDataInfo:
+        nonlocal most
+        reading.append(0)
+        most = max(most, len(reading))
+        begun.release()
+        may_end.wait(DEADLINE_S)
+        found = checked(self, *args, **named)
+        reading.pop()
+        return found
+
+    checked = Partition.read_checked
+    monkeypatch.setattr(Partition, "read_checked", read_checked)
     with running_daemon(tmp_path, files=files) as running, RawClient(running.address) as client:
-        checks = running.daemon.broker.checked_reads
-        running.run(checks.take(BROKER, 1))  # as one that is under way
+        for _ in range(2):
+            with RawClient(running.address) as leaving:
+                leaving.fetcher().post({tp: 0}, check_first_batch=True)
+                if not most:
+                    assert begun.acquire(timeout=DEADLINE_S)
         one, other = client.fetcher(), client.fetcher()
         one.post({tp: 0}, check_first_batch=True)
-        wait_until(lambda: checks.waiter_count == 1, what="the read waits")
         assert len(other.fetch({tp: 0})[1][0]) == BATCHES, "ordinary reads go on"
-        running.run(_released(checks))
+        may_end.set()
         assert len(one.answer()[1][0]) == 1
-        assert checks.used == 0
-
-
-async def _released(budget: Budget) -> None:
-    budget.add(BROKER.owner, -1)
+        assert most == 1
 
 
 def test_a_damaged_log_deletes_nothing_that_a_restart_would_bring_back(tmp_path: Path, files: MemoryFiles) -> None:
