@@ -7,6 +7,7 @@ A step that fails is tried again, and holds up no other topic.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
@@ -61,7 +62,7 @@ class ClusterDirectory:
         self._on_deleted = on_deleted
         self._passes = 0
         self._passed = asyncio.Condition()
-        self._led: dict[TopicIdPartition, int] = {}  # in which epochs
+        self._led: dict[TopicIdPartition, tuple[int, int]] = {}  # in which leader epochs, and in which life
         self._disputed: set[TopicIdPartition] = set()  # whose leader epochs had gone back, until the entry keeps this copy
         self._failed: dict[str, str] = {}  # steps that are tried again, and the cause that was logged
 
@@ -158,9 +159,9 @@ class ClusterDirectory:
             raise
 
     async def _lead_elected(self) -> None:
-        life = self._membership.life
+        life, epochs = self._membership.life, self._epochs()
+        self._look_back(epochs)
         if life is not None:
-            epochs = self._epochs()
             elected = to_lead(self._membership.image, life, epochs)
             if elected:
                 entries = {tp: at.entry for tp in elected if (at := self._membership.image.partition(tp)) is not None}
@@ -169,23 +170,35 @@ class ClusterDirectory:
                 except BaseException:
                     self._unable.update(elected)
                     raise
-                self._led = {tp: epoch for tp, epoch in {**self._led, **elected}.items() if tp in epochs}
+                led = {tp: (epoch, life.node_epoch) for tp, epoch in elected.items()}
+                self._led = {tp: each for tp, each in {**self._led, **led}.items() if tp in epochs}
                 self._tell("leads %s from now on: %s", elected)
-            seen = {tp: epoch for tp, epoch in {**epochs, **elected}.items() if self._led.get(tp) != epoch}
-            self._look_back(life, epochs)
-            outdone = to_outdo(self._membership.image, life, seen, self._disputed)
-            for transaction in change_partitions(self._membership.image, outdone):
-                if await self._client.transact(*transaction) is not None:
-                    self._disputed.difference_update(tp for tp, entry in outdone.items() if entry.leader == self._node_id)
-                    self._tell("etcd has gone back: began new leader epochs of %s, in which no copy is cut: %s", outdone)
+            self._look_back(epochs)
+            await self._outdo(life, {**epochs, **elected})
 
-    def _look_back(self, life: Life, epochs: Mapping[TopicIdPartition, int]) -> None:
+    async def _outdo(self, life: Life, epochs: Mapping[TopicIdPartition, int]) -> None:
+        """Begins new leader epochs where etcd has gone back."""
+        image, disputed = self._membership.image, self._disputed
+        seen = {tp: epoch for tp, epoch in epochs.items() if tp in disputed or self._led.get(tp) != (epoch, life.node_epoch)}
+        outdone = to_outdo(image, life, seen, disputed)
+        for transaction in change_partitions(image, outdone):
+            revision = await self._client.transact(*transaction)
+            if revision is None:
+                continue
+            made = [tp for tp in outdone if image.keys.partition(tp) in transaction.puts]
+            self._tell("etcd has gone back: began new leader epochs of %s, in which no copy is cut: %s", made)
+            with contextlib.suppress(TimeoutError):  # until then, the image says that it has gone back
+                async with asyncio.timeout(_RETRY_S):
+                    await self._membership.until(revision)
+            disputed.difference_update(tp for tp in made if outdone[tp].leader == self._node_id)
+
+    def _look_back(self, epochs: Mapping[TopicIdPartition, int]) -> None:
         """Notes whose leader epochs have gone back: elections may hide that before this node can say so."""
-        image, copy = self._membership.image, InSyncReplica(life.node_id, life.directory_id)
-        self._disputed |= gone_back(image, life.node_id, epochs)
+        image, copy = self._membership.image, InSyncReplica(self._node_id, self._membership.directory_id)
+        self._disputed |= gone_back(image, self._node_id, epochs)
         for tp in list(self._disputed):
             at = image.partition(tp)
-            if at is None or copy in at.entry.superseded or life.node_id not in at.entry.replicas:
+            if at is None or copy in at.entry.superseded or self._node_id not in at.entry.replicas:
                 self._disputed.discard(tp)
 
     async def _follow_elected(self) -> None:

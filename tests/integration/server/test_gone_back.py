@@ -1,0 +1,170 @@
+"""What a directory makes of an etcd that has gone back while its node runs, by real logs around an etcd in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from brokerd.cluster.election import replica_of
+from brokerd.cluster.keys import PartitionEntry, encode
+from brokerd.coordination.client import CoordinationClient
+from brokerd.errors import CoordinationError
+from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.server.cluster import controller, directory, membership
+from tests.support.cluster_directories import Directories, becomes, with_nodes
+from tests.support.cluster_nodes import KEYS, TOPIC_ID, create
+
+TP = TopicIdPartition(TOPIC_ID, 0)
+KEY = KEYS.partition(TP)
+
+
+@pytest.fixture(autouse=True)
+def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (membership, controller, directory):
+        monkeypatch.setattr(module, "_RETRY_S", 0.02)
+
+
+def entry_at(directories: Directories) -> PartitionEntry:
+    at = directories.nodes.running[1][1].image.partition(TP)
+    assert at is not None
+    return at.entry
+
+
+async def rounds(directories: Directories, node_id: int) -> None:
+    """Until a directory has acted on all that there is."""
+    here: Any = directories.topics[node_id]._directory
+    node = directories.nodes.running[node_id][1]
+    for _ in range(3):
+        seen = here._passes
+        await node.look_again()
+        await here.passed(seen)
+
+
+def test_who_leads_on_outdoes_a_store_that_has_gone_back() -> None:
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1)
+        await becomes(directories.led, {1: [0]})
+        entry = entry_at(directories)
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
+        await becomes(lambda: directories.log(1, 0).leads_in(9), True)
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=8)))
+        await rounds(directories, 1)
+        assert entry_at(directories).leader_epoch == 10
+        await becomes(lambda: directories.log(1, 0).leads_in(10), True)
+
+    with_nodes(scenario, 1)
+
+
+def test_who_was_elected_again_in_the_epoch_that_it_leads_in_outdoes() -> None:
+    """The store went back to before its election, and the controller held that once more: who is in sync by it may not be."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1, 2)
+        await becomes(lambda: directories.led().get(1), [0])
+        await directories.kill(2)
+        await becomes(lambda: 2 in nodes.running[1][1].image.nodes, False)
+        entry = entry_at(directories)
+        alone = entry._replace(leader_epoch=9, isr=entry.isr[:1], out_of_sync=entry.isr[1:])
+        await nodes.etcd.put(KEY, encode(alone))
+        await becomes(lambda: directories.log(1, 0).leads_in(9), True)
+        for before in (8, 9):
+            await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=before)))
+            await rounds(directories, 1)
+        assert entry_at(directories).leader_epoch > 9
+        assert entry_at(directories).isr == alone.isr
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_who_is_elected_after_the_store_went_back_believes_no_in_sync_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1, 2)
+        await becomes(lambda: directories.led().get(1), [0])
+        entry = entry_at(directories)
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
+        await becomes(lambda: directories.log(1, 0).leads_in(9), True)
+        await directories.kill(2)
+        await directories.kill(1)
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=6, leader=NO_LEADER, leader_node_epoch=0)))
+        real = controller.Controller._elect
+        allowed = asyncio.Event()
+
+        async def later(self: controller.Controller, image: Any) -> None:
+            await allowed.wait()
+            await real(self, image)
+
+        monkeypatch.setattr(controller.Controller, "_elect", later)
+        await directories.start(1)
+        await rounds(directories, 1)
+        assert entry_at(directories).leader == NO_LEADER
+        node = nodes.running[1][1].image.nodes[1]
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=10, leader_node_epoch=node.epoch)))
+        await becomes(lambda: directories.log(1, 0).is_leader, True)
+        await rounds(directories, 1)
+        assert entry_at(directories).isr == (replica_of(node),), "copy 2 may be stale, or have what this one lacks"
+        allowed.set()
+
+    with_nodes(scenario, 1, 2)
+
+
+def lost_once(transact: Callable[..., Awaitable[int | None]]) -> Callable[..., Awaitable[int | None]]:
+    """The first answer to an `outdone` entry is lost."""
+    lost = list[int | None]()
+
+    async def wrapped(client: Any, compares: Any, puts: Any, deletes: Any = (), **named: Any) -> int | None:
+        revision = await transact(client, compares, puts, deletes, **named)
+        if b'"superseded":[[' in puts.get(KEY, b"") and not lost:
+            lost.append(revision)
+            raise CoordinationError("no answer", is_fate_unknown=True)
+        return revision
+
+    return wrapped
+
+
+def test_a_lost_answer_leaves_no_doubt_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that still took the store for one that has gone back would refuse to follow the next leader, and outdo it."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1, 2)
+        await becomes(lambda: directories.led().get(1), [0])
+        entry = entry_at(directories)
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
+        await becomes(lambda: directories.log(1, 0).leads_in(9), True)
+        await directories.kill(2)
+        await directories.kill(1)
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=4)))
+        monkeypatch.setattr(CoordinationClient, "transact", lost_once(CoordinationClient.transact))
+        await directories.start(1)
+        await becomes(lambda: directories.log(1, 0).is_leader, True)
+        await rounds(directories, 1)
+        here: Any = directories.topics[1]._directory
+        assert not here._disputed
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_a_store_that_goes_back_while_the_node_is_not_registered_is_noticed() -> None:
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1, 2)
+        await becomes(lambda: directories.led().get(1), [0])
+        node, here = nodes.running[1][1], directories.topics[1]._directory
+        entry = entry_at(directories)
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
+        await becomes(lambda: directories.log(1, 0).leads_in(9), True)
+        life, node.life = node.life, None
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=4)))
+        await becomes(lambda: entry_at(directories).leader_epoch, 4)
+        await rounds(directories, 1)
+        node.life = life
+        other: Any = here
+        assert other._disputed == {TP}
+
+    with_nodes(scenario, 1)
