@@ -64,7 +64,7 @@ def delete_topic(image: ClusterImage, topic_id: bytes) -> Transaction:
     keys, topic = image.keys, _topic(image, topic_id)
     seen = {number: at for number, at in sorted(image.partitions_of(topic_id).items()) if number < topic.partition_count}
     entries = [at.entry for at in seen.values()]
-    copies = {copy for entry in entries for copy in (*entry.isr, *entry.out_of_sync)}
+    copies = {copy for entry in entries for copy in (*entry.isr, *entry.out_of_sync, *entry.superseded)}
     directory_ids = {copy.directory_id for copy in copies} - {ANY_DIRECTORY}
     alive = (image.nodes[node_id] for entry in entries for node_id in entry.replicas if node_id in image.nodes)
     directory_ids.update(node.registration.directory_id for node in alive)

@@ -132,13 +132,14 @@ def elected_unclean(entry: PartitionEntry, winner: Node) -> PartitionEntry:
 def outdone(entry: PartitionEntry, leader: Node, nodes: Mapping[int, Node], epoch: int) -> PartitionEntry:
     """The entry of a store that has gone back to it, led by the same node in `epoch`, which no directory has seen. `nodes`: those
     alive, by id. Who is in sync is not known: the leader alone, until others turn out to agree with it. Any of them may have what
-    was acknowledged since, and is not cut.
+    was acknowledged since, and is not cut; nor is it removed by a node that was no replica then, but may have become one.
     """
     elected = elected_unclean(entry, leader)
     named = {copy for copy in entry.out_of_sync if copy.directory_id != ANY_DIRECTORY}
     alive = {replica_of(nodes[node_id]) for node_id in entry.replicas if node_id in nodes}
     others = sorted((named | alive) - {replica_of(leader), *elected.superseded})
-    return elected._replace(leader_epoch=epoch, superseded=(*elected.superseded, *others))
+    listed = tuple(copy for copy in elected.out_of_sync if copy.node_id in entry.replicas)
+    return elected._replace(leader_epoch=epoch, out_of_sync=listed, superseded=(*elected.superseded, *others))
 
 
 def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:

@@ -52,8 +52,7 @@ def test_who_leads_on_outdoes_a_store_that_has_gone_back() -> None:
         await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
         await becomes(lambda: directories.log(1, 0).leads_in(9), True)
         await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=8)))
-        await rounds(directories, 1)
-        assert entry_at(directories).leader_epoch == 10
+        await becomes(lambda: entry_at(directories).leader_epoch, 10)
         await becomes(lambda: directories.log(1, 0).leads_in(10), True)
 
     with_nodes(scenario, 1)
@@ -75,8 +74,7 @@ def test_who_was_elected_again_in_the_epoch_that_it_leads_in_outdoes() -> None:
         for before in (8, 9):
             await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=before)))
             await rounds(directories, 1)
-        assert entry_at(directories).leader_epoch > 9
-        assert entry_at(directories).isr == alone.isr
+        await becomes(lambda: entry_at(directories).leader_epoch > 9 and entry_at(directories).isr == alone.isr, True)
 
     with_nodes(scenario, 1, 2)
 
@@ -106,8 +104,8 @@ def test_who_is_elected_after_the_store_went_back_believes_no_in_sync_set(monkey
         node = nodes.running[1][1].image.nodes[1]
         await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=10, leader_node_epoch=node.epoch)))
         await becomes(lambda: directories.log(1, 0).is_leader, True)
-        await rounds(directories, 1)
-        assert entry_at(directories).isr == (replica_of(node),), "copy 2 may be stale, or have what this one lacks"
+        # Copy 2 may be stale, or have what this one lacks.
+        await becomes(lambda: entry_at(directories).isr, (replica_of(node),))
         allowed.set()
 
     with_nodes(scenario, 1, 2)
@@ -143,9 +141,8 @@ def test_a_lost_answer_leaves_no_doubt_behind(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(CoordinationClient, "transact", lost_once(CoordinationClient.transact))
         await directories.start(1)
         await becomes(lambda: directories.log(1, 0).is_leader, True)
-        await rounds(directories, 1)
         here: Any = directories.topics[1]._directory
-        assert not here._disputed
+        await becomes(lambda: here._disputed, set())
 
     with_nodes(scenario, 1, 2)
 
@@ -155,16 +152,15 @@ def test_a_store_that_goes_back_while_the_node_is_not_registered_is_noticed() ->
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1, 2)
         await becomes(lambda: directories.led().get(1), [0])
-        node, here = nodes.running[1][1], directories.topics[1]._directory
+        node = nodes.running[1][1]
+        here: Any = directories.topics[1]._directory
         entry = entry_at(directories)
         await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
         await becomes(lambda: directories.log(1, 0).leads_in(9), True)
         life, node.life = node.life, None
         await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=4)))
         await becomes(lambda: entry_at(directories).leader_epoch, 4)
-        await rounds(directories, 1)
+        await becomes(lambda: here._disputed, {TP})
         node.life = life
-        other: Any = here
-        assert other._disputed == {TP}
 
     with_nodes(scenario, 1)

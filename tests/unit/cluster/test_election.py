@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 
-from brokerd.cluster.assignments import Life, gone_back, to_outdo
+from brokerd.cluster.assignments import Life, gone_back, to_drop, to_outdo
+from brokerd.cluster.changes import delete_topic
 from brokerd.cluster.election import elect, elected_unclean, no_copy_alive, outdone, place
 from brokerd.cluster.image import ClusterImage, Node
-from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, encode
+from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, decode_tombstone, encode
 from brokerd.ids import NO_LEADER, TopicIdPartition
 
 KEYS = Keys("test")
@@ -186,7 +187,22 @@ def test_an_in_sync_set_of_a_store_that_has_gone_back_is_not_believed() -> None:
     found = outdone(entry, nodes[1], nodes, 10)
     assert (found.leader, found.leader_node_epoch, found.leader_epoch, found.isr, found.target) == (1, 10, 10, (one,), ())
     assert set(found.superseded) == {two, three, away}, "any of them may have what was acknowledged since"
-    assert set(found.out_of_sync) == {two, away, InSyncReplica(5, "")}
+    assert set(found.out_of_sync) == {two, away}
+
+
+def test_no_copy_is_removed_by_what_a_store_that_has_gone_back_says() -> None:
+    """Node 3 has become a replica again since, and was the last one in sync."""
+    image, tp = cluster("", "", ""), TopicIdPartition(b"t".ljust(16), 0)
+    one, two, three = (InSyncReplica(node_id, f"d{node_id}") for node_id in (1, 2, 3))
+    entry = PartitionEntry((1, 2), (one, two), 1, 10, 4, out_of_sync=(three,))
+    add_topic(image, "t", [entry])
+    assert len(to_drop(image, 3, "d3", {tp: 4})) == 1
+    assert to_drop(image, 3, "d3", {tp: 9}) == []
+    found = to_outdo(image, Life(1, 10, "d1"), {tp: 9})
+    add_topic(image, "t", [found[tp]])
+    assert to_drop(image, 3, "d3", {tp: 9}) == []
+    tombstone = decode_tombstone(delete_topic(image, tp.topic_id).puts[KEYS.tombstone(tp.topic_id)])
+    assert tombstone.directory_ids == ("d1", "d2", "d3"), "it goes with its topic"
 
 
 @pytest.mark.parametrize(
