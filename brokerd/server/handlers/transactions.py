@@ -194,7 +194,9 @@ async def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransac
 async def _offsets(broker: BrokerParts, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
     authorizer.require_group(asked.group_id)
     entries = {TopicIdPartition(one.topic_id, one.partition): one for one in asked.group_offsets}
-    known = {tp for tp, entry in entries.items() if await knows_end(broker, entry)}
+    knows = True
+    for entry in asked.group_offsets:
+        knows = knows and await knows_end(broker, entry)
 
     def checked() -> list[CommittedOffset]:
         now_ms, ahead_ms = broker.time.stamp_ms()
@@ -202,7 +204,7 @@ async def _offsets(broker: BrokerParts, authorizer: TopicAuthorizer, asked: tran
         for tp, entry in entries.items():
             try:
                 authorizer.require_id(Right.READ, tp.topic_id)
-                offsets.append(checked_offset(broker, entry, now_ms, ahead_ms, knows_end=tp in known))
+                offsets.append(checked_offset(broker, entry, now_ms, ahead_ms, knows_end=knows))
             except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
                 raise TxnAbortedError(
                     f"group {asked.group_id!r}: its offsets cannot be committed: {error.message}; the transaction is void"
