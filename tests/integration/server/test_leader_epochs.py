@@ -318,20 +318,31 @@ def test_only_who_leads_by_the_stores_word_says_that_records_are_gone(
 def test_only_who_leads_by_the_stores_word_refuses_an_offset_of_a_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_current: bool
 ) -> None:
-    """A coordinator that led the partition a moment ago lacks what its successor has shown. The reader is right."""
+    """A coordinator that led the partition a moment ago lacks what its successor has shown. The reader is right. A store that does
+    not answer is asked once for a commit, not for each of its partitions."""
     with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
-        (tp,) = client.create_topic()
+        (tp, *_) = client.create_topic(partitions=3)
         client.producer().produce(tp, values_batch(tp, 3))
+        asked_of = list[int]()
 
-        async def is_confirmed_leader(_tp: TopicIdPartition, _epoch: int) -> bool:
+        async def is_confirmed_leader(tp: TopicIdPartition, _epoch: int) -> bool:
+            asked_of.append(tp.partition)
             return is_current
 
         monkeypatch.setattr(running.daemon.broker.cluster, "is_confirmed_leader", is_confirmed_leader)
 
         def commit(offset: int, leader_epoch_id: int) -> ErrorCode:
-            entry = offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, offset=offset, leader_epoch_id=leader_epoch_id)
-            request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[entry])
-            return ErrorCode(client.call("CommitGroupOffsets", request).results[0].error.code)
+            entries = [
+                offsets_pb2.PartitionGroupOffset(
+                    topic_id=tp.topic_id, partition=number, offset=offset, leader_epoch_id=leader_epoch_id
+                )
+                for number in range(3)
+            ]
+            asked_of.clear()
+            request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=entries)
+            (first, *_) = client.call("CommitGroupOffsets", request).results
+            assert asked_of == ([0, 1, 2] if is_current else [0])
+            return ErrorCode(first.error.code)
 
         refused = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATION) if is_current else (ErrorCode.NONE, ErrorCode.NONE)
         assert (commit(4, 0), commit(4, 7)) == refused
