@@ -64,6 +64,9 @@ class InnerPeers:
     async def is_current_leader(self, tp: TopicIdPartition, epoch: int) -> bool:
         return tp != COORDINATOR_LOG or epoch == self.epoch_in_store
 
+    async def is_confirmed_leader(self, tp: TopicIdPartition, _epoch: int) -> bool:
+        return self.leader_of(tp) == self.node_id
+
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:
         return at_least, PRODUCER_NUMBERS
 

@@ -83,7 +83,7 @@ async def markers_are_written_for_a_decision_that_is_not_replicated(finish: Any,
 MUTANTS.instead("a_late_batch_is_taken_after_the_freeze", Members, "_take_back", lambda _self, _producer_ids: None, first=20)
 
 
-@bug(Members, "settle", first=20)
+@bug(Members, "settle", first=75)
 async def a_new_leader_shows_what_it_has(_settle: Any, self: Members) -> bool:
     self.partitions.release([("", one) for one in self.partitions.of_clients()])
     return True

@@ -242,6 +242,7 @@ def test_seek_hands_over_nothing_that_was_fetched_before(broker: FakeBroker, con
     assert offsets(consumer.poll(LONG_MS, 3)) == [0, 1, 2]
     consumer.seek_to_end()
     assert consumer.poll(20) == []
+    assert consumer.position(T0) == 500  # known before more comes
     fill(partition, [2])
     assert offsets(consumer.poll(LONG_MS)) == [500, 501]
 
