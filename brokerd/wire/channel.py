@@ -68,8 +68,7 @@ NODE_ARGUMENTS: tuple[tuple[str, int | str], ...] = tuple(
 )
 
 SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (
-    *(argument for argument in _COMMON if argument[0] != "grpc.max_send_message_length"),
-    ("grpc.max_send_message_length", _NO_LIMIT),  # who receives has one
+    *{**dict(_COMMON), "grpc.max_send_message_length": _NO_LIMIT}.items(),  # who receives has one
     # With it, a second daemon could bind the same port without an error.
     ("grpc.so_reuseport", 0),
     # gRPC's default cancels bursts of more than about a thousand calls waiting to be accepted.

@@ -200,7 +200,8 @@ async def _read_partition(
         visible_end = partition.ends.of(end)
         if asked.fetch_offset >= visible_end:
             partition.check_not_cut_off()
-        if asked.fetch_offset >= visible_end or (left.bytes == 0 and left.first_batch_bytes is None):
+            return PartitionRead(asked, partition, _nothing(asked, visible_end))
+        if left.bytes == 0 and left.first_batch_bytes is None:
             return PartitionRead(asked, partition, _nothing(asked, visible_end))
         try:
             data = await _read_log(broker, caller, partition, asked, left, end)

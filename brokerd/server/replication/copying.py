@@ -296,12 +296,12 @@ class Copier:
         )
 
     def _check_removes(self, partition: ReplicatedPartition, text: str) -> None:
-        """Raises ValueError, with `text`, if the copy was in sync when an older one was elected: what it has may be nowhere else,
-        and of the last second of what was acknowledged, its high watermark may know nothing."""
+        """Raises ValueError, with `text`, if the copy may have been in sync when an older one was elected: what it has may be
+        nowhere else, and of the last second of what was acknowledged, its high watermark may know nothing."""
         at = self._membership.image.partition(partition.tp)
         if at is not None and (self._membership.node_id, self._membership.directory_id) in at.entry.superseded:
             raise ValueError(
-                f"{partition.name}: {text}: it was in sync when an older copy was elected, and may have what no other has "
+                f"{partition.name}: {text}: an older copy was elected, or etcd had gone back, and it may have what no other has "
                 "('brokerd cluster reassign' takes it away, and gives it back)"
             )
 

@@ -324,7 +324,8 @@ class ReplicaStream:
         if common is None:
             return False
         led = self._leading.led(partition)
-        if led is not None and not led.protects(self._node()) and _is_disputed(partition, followed.position):
+        is_other = is_of_other_history(partition.epochs, partition.leader_epoch, followed.position)
+        if led is not None and is_other and not led.protects(self._node()):
             self._leading.disputed(partition)
             raise NotReadyError(f"{partition.name}: a copy is of another history, and is not cut: a new leader epoch begins")
         update = self._add(response, partition.tp, followed)
@@ -366,10 +367,6 @@ class ReplicaStream:
 def _divergence(partition: ReplicatedPartition, position: Position) -> Common | None:
     ends = partition.ends
     return divergence(partition.epochs, ends.log_start_offset, ends.log_end_offset, position)
-
-
-def _is_disputed(partition: ReplicatedPartition, position: Position) -> bool:
-    return is_of_other_history(partition.epochs, partition.leader_epoch, position)
 
 
 def _ends(partition: ReplicatedPartition) -> tuple[int, int, int]:

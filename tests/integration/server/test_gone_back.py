@@ -33,6 +33,17 @@ def entry_at(directories: Directories) -> PartitionEntry:
     return at.entry
 
 
+async def led_in_epoch_9(directories: Directories) -> PartitionEntry:
+    """Node 1 leads the partition, of which node 2 has a copy, in epoch 9. Returns its entry of before."""
+    nodes = directories.nodes
+    await create(nodes, nodes.running[1][1], 1, 2)
+    await becomes(lambda: directories.led().get(1), [0])
+    entry = entry_at(directories)
+    await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
+    await becomes(lambda: directories.log(1, 0).leads_in(9), True)
+    return entry
+
+
 async def rounds(directories: Directories, node_id: int) -> None:
     """Until a directory has acted on all that there is."""
     here: Any = directories.topics[node_id]._directory
@@ -82,11 +93,7 @@ def test_who_was_elected_again_in_the_epoch_that_it_leads_in_outdoes() -> None:
 def test_who_is_elected_after_the_store_went_back_believes_no_in_sync_set(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(directories: Directories) -> None:
         nodes = directories.nodes
-        await create(nodes, nodes.running[1][1], 1, 2)
-        await becomes(lambda: directories.led().get(1), [0])
-        entry = entry_at(directories)
-        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
-        await becomes(lambda: directories.log(1, 0).leads_in(9), True)
+        entry = await led_in_epoch_9(directories)
         await directories.kill(2)
         await directories.kill(1)
         await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=6, leader=NO_LEADER, leader_node_epoch=0)))
@@ -130,11 +137,7 @@ def test_a_lost_answer_leaves_no_doubt_behind(monkeypatch: pytest.MonkeyPatch) -
 
     async def scenario(directories: Directories) -> None:
         nodes = directories.nodes
-        await create(nodes, nodes.running[1][1], 1, 2)
-        await becomes(lambda: directories.led().get(1), [0])
-        entry = entry_at(directories)
-        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
-        await becomes(lambda: directories.log(1, 0).leads_in(9), True)
+        entry = await led_in_epoch_9(directories)
         await directories.kill(2)
         await directories.kill(1)
         await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=4)))

@@ -30,9 +30,10 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, stamp
-from brokerd.wire.v1 import error_pb2, offsets_pb2, topics_pb2
+from brokerd.wire.v1 import error_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.raw_client import RawClient, idempotent_batch, values_batch
+from tests.support.raw_transactions import Txn
 from tests.support.wait import DEADLINE_S
 
 QUICK = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 20, "reconnect.backoff.ms": 1}
@@ -351,3 +352,21 @@ def test_only_who_leads_by_the_stores_word_refuses_an_offset_of_a_group(
         )
         (found,) = client.call("FetchGroupOffsets", asked).results
         assert (found.offset, found.HasField("error")) == (-1 if is_current else 4, False)
+
+
+@pytest.mark.parametrize("is_current", [True, False])
+def test_a_transaction_s_offsets_are_refused_by_who_leads_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_current: bool
+) -> None:
+    with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
+        (tp,) = client.create_topic()
+
+        async def is_confirmed_leader(_tp: TopicIdPartition, _epoch: int) -> bool:
+            return is_current
+
+        monkeypatch.setattr(running.daemon.broker.cluster, "is_confirmed_leader", is_confirmed_leader)
+        txn = Txn(client)
+        txn.member().send(tp, b"row")
+        beyond = transaction_pb2.TransactionGroupOffset(topic_id=tp.topic_id, offset=9, expected_offset=-1)
+        error = txn.end(group_id="g", group_offsets=[beyond]).error
+        assert ErrorCode(error.code) is (ErrorCode.OFFSET_OUT_OF_RANGE if is_current else ErrorCode.NONE)
