@@ -75,19 +75,19 @@ class Committing:
 
     def auto(self) -> None:
         """Starts a commit and a renewal if they are due, without waiting. Raises the errors of `write` (see `processing`)."""
-        if self._config.group_id and self._clock.monotonic_ms() >= self._renew_ms:
-            self._renew_ms = self._clock.monotonic_ms() + RENEW_MS
-            self._client.loop_thread.submit(self._renew())
         if (self._is_automatic or self._write is not None) and self._clock.monotonic_ms() >= self._next_ms:
             self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
             if self._write is not None:
                 self._write()
             if self._is_automatic:
                 self._start()
+        if self._config.group_id and self._clock.monotonic_ms() >= self._renew_ms:
+            self._renew_ms = self._clock.monotonic_ms() + RENEW_MS
+            self._client.loop_thread.submit(self._renew(list(self._done)))
 
-    async def _renew(self) -> None:
-        """Renews the group. What it has lost (it was deleted, or has expired) is committed again."""
-        client, group_id, done = self._client.broker_client, self._config.group_id, list(self._done)
+    async def _renew(self, done: list[TopicIdPartition]) -> None:
+        """Renews the group. What it has lost of `done` (it was deleted, or has expired) is committed again."""
+        client, group_id = self._client.broker_client, self._config.group_id
         try:
             await renew_group(client, group_id)
             if not (done and self._is_automatic):

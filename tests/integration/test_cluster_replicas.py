@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,12 @@ import pytest
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
+from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
 from brokerd.errors import DeliveryTimeoutError
 from brokerd.ids import TopicIdPartition
+from brokerd.storage.checksummed_file import read_document
+from brokerd.storage.files import RealFiles
+from brokerd.storage.names import CHECKPOINT
 from brokerd.testing import Cluster
 from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
 from tests.integration.conftest import Terminal
@@ -52,6 +57,13 @@ def in_sync(cluster: Cluster, *nodes: int) -> None:
         lambda: all(set(one.isr) == set(nodes) and one.leader in nodes for one in partitions(cluster, nodes[0])),
         what=f"{nodes} are in sync",
     )
+
+
+def durable_end(data: Path, tp: TopicIdPartition) -> int:
+    """What a directory's checkpoint says of a log."""
+    with closing(RealFiles(str(data))) as files:
+        entry = decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))[1].get(tp)
+    return entry.durable_end if entry is not None else 0
 
 
 def logs(cluster: Cluster, node: int) -> dict[str, bytes]:
@@ -172,9 +184,12 @@ def test_a_copy_that_somebody_has_removed_is_damaged_and_not_an_empty_one(cluste
         writer.acknowledged()
         removed = partitions(cluster, 1)[0].leader
         others = [node for node in NODES if node != removed]
+        topic_id = client.metadata(["orders"]).topic("orders").topic_id
+        data = cluster.nodes[removed].directory / "data"
+        tps = [TopicIdPartition(topic_id, partition) for partition in range(PARTITIONS)]
+        wait_until(lambda: all(durable_end(data, tp) == 50 for tp in tps))  # else a new copy is as good as the old one was
         cluster.kill(removed)
-        topic_id = client.metadata(["orders"]).topic("orders").topic_id.hex()
-        for copy in (cluster.nodes[removed].directory / "data").glob(f"{topic_id}-*"):
+        for copy in data.glob(f"{topic_id.hex()}-*"):
             shutil.rmtree(copy)
         cluster.restart(removed)
         in_sync(cluster, *others)

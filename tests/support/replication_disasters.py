@@ -223,4 +223,4 @@ class Disasters:
         process = self._sim.machines[node_id].process
         copiers = process.copying._copiers.values() if process is not None else ()
         texts = [copier._problems.get(tp, "") for copier in copiers]
-        return any("below the high watermark" in text or "was in sync when" in text for text in texts)
+        return any("below the high watermark" in text or "may have what no other has" in text for text in texts)

@@ -421,7 +421,9 @@ class Process:
         partitions = self.logs.partitions
         partitions.on_role = self._on_role
         self.produce_purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
-        return SimpleNamespace(partitions=partitions, readers=self.readers(), admin=Admin(), forget_topic=lambda _topic: None)
+        return SimpleNamespace(
+            partitions=partitions, readers=self.readers(), admin=Admin(), forget_topic=lambda _topic: None, is_stopping=False
+        )
 
     def readers(self) -> Any:
         """Threads that the schedule runs."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from brokerd.server import failures
+
 # Runs one seed; how often what happened.
 Run = Callable[[int], Mapping[str, int]]
 _PROCESSES_MAX = 8
@@ -17,11 +19,14 @@ _TOLD_EACH = 10  # chunks
 
 
 def run_seeds(run: Run, first: int, count: int) -> Counter[str]:
-    """Runs `count` seeds from `first`. The failing seed is in the error's text."""
+    """Runs `count` seeds from `first`. The failing seed is in the error's text. Raises AssertionError also for an internal error of
+    a broker, which its clients survive."""
     facts: Counter[str] = Counter()
     for seed in range(first, first + count):
+        before = next(failures._numbers)
         try:
             facts.update(run(seed))
+            assert next(failures._numbers) == before + 1, "an internal error of a broker: the log has it"
         except Exception as error:
             raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
     return facts
