@@ -22,9 +22,11 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_LEADER, NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.log_ends import LogEnd
 from brokerd.record.header import BatchHeader
 from tests.support.build import raw_batch
-from tests.support.replication_nodes import TP, Process, Produced
+from tests.support.replication_nodes import TP, Process, Produced, headers
 from tests.support.replication_promises import identity
 
 if TYPE_CHECKING:
@@ -141,6 +143,22 @@ class HonestProducer(Client):
         self.refresh()
         self._sent = 0
         self._connection += 1
+
+    def problem(self) -> str:
+        """What is not acknowledged."""
+        return "the honest producer has not got all acknowledgements" if self.window else ""
+
+    def check(self, log: ReplicatedPartition) -> None:
+        """Checks a log in which all is committed: its records are there once and in order."""
+        there = headers(log, log.ends.log_start_offset, below=LogEnd.LOG_END)
+        sent = [(header.base_sequence, header) for header in there if header.producer_id == self.producer.producer_id]
+        expected = sent[0][0] if sent else 0
+        for sequence, header in sent:
+            assert sequence == expected, f"sequence {sequence} follows, not {expected}"
+            expected += header.record_count
+            at = self.acknowledged.get(sequence)
+            assert at in (None, header.base_offset), f"sequence {sequence} is at {header.base_offset}, not at {at}"
+        assert not sent or expected == self.next_sequence, f"the log ends with sequence {expected}"
 
 
 class PlainProducer(Client):

@@ -47,7 +47,9 @@ from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, check_own, for_ever
 from brokerd.server.cluster.topics import ClusterTopics
+from brokerd.server.failures import not_appended
 from brokerd.server.internode import METHODS
+from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading
 from brokerd.server.replication.serving import ReplicaStream
@@ -360,6 +362,7 @@ class Produced(NamedTuple):
     batch: RecordBatch
     epoch: int  # of the leader, as its metadata name it
     is_acks_all: bool = True
+    is_heard: Callable[[], bool] = lambda: True  # else a later stream of this producer has begun before it arrives
 
 
 class Process:
@@ -420,6 +423,7 @@ class Process:
         """What of BrokerParts is used."""
         partitions = self.logs.partitions
         partitions.on_role = self._on_role
+        self.fence = InstanceFence(max_instances=1_000)
         self.produce_purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
         return SimpleNamespace(
             partitions=partitions, readers=self.readers(), admin=Admin(), forget_topic=lambda _topic: None, is_stopping=False
@@ -590,6 +594,8 @@ class Process:
 
     def produce(self, asked: Produced, answer: Callable[[int, WireError | None], object]) -> None:
         """As the handler of Produce does. `answer`: base offset, error."""
+        if not asked.is_heard():
+            return
         try:
             partition = self.logs.partitions.leader(TP, asked.epoch)
             if asked.is_acks_all:
@@ -597,7 +603,7 @@ class Process:
             now_ms, ahead_ms = self.logs.time.stamp_ms()
             info = partition.append(asked.batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms)
         except WireError as error:
-            answer(-1, error)
+            answer(-1, not_appended(error))
             return
         if not asked.is_acks_all:
             return
