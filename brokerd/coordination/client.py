@@ -2,7 +2,8 @@
 
 One endpoint is used at a time, the next one after a failure. Reads are linearizable and repeated until the time limit. A
 transaction is sent once: if its connection breaks, its fate is unknown, and only a read can tell. etcd's term and cluster id are
-remembered: an answer from an older term or from another cluster is refused.
+remembered: an answer from an older term or from another cluster is refused. So is the revision: a store that has gone back makes no
+change for a client that has seen more.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ _LOST = (
 )
 _LINEARIZABLE = "/etcdserverpb.KV/"  # calls that a member which lags behind does not answer by itself
 _COMPACTED = "required revision has been compacted"
+_FUTURE = "required revision is a future revision"
+_NO_KEY = "\0"
 _TOO_LARGE = "larger than max"
 _NO_SPACE = "database space exceeded"
 _HANDSHAKES = {
@@ -121,13 +124,14 @@ class CoordinationClient:
         self.clock = clock
         self.timeout_ms = timeout_ms
         self.answered_ms = clock.monotonic_ms()  # when the store answered last
+        self.on_gone_back: Callable[[CoordinationError], object] = lambda _error: None  # the store turns out to have gone back
         self.calls = self.failed_calls = self.call_ns = 0  # reads and changes, those without an answer, the time of the others
         self._endpoints = list(endpoints)
         self._at = 0
         self.credentials = credentials  # of the next connection
         self._channel: grpc.aio.Channel | None = None
         self._cluster_id = self._term = 0
-        self._revision = 0  # the highest that a read or a change has had
+        self._revision = 0  # the highest that is known
 
     async def close(self) -> None:
         """Ends all calls and watches."""
@@ -160,10 +164,14 @@ class CoordinationClient:
         self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0
     ) -> int | None:
         """Puts and deletes keys if each compared key was last changed at its revision (0: there is none). Returns the revision of
-        the change; None if a comparison failed. At most 128 comparisons, and 1 to 128 operations: without one etcd would compare
+        the change; None if a comparison failed. At most 127 comparisons, and 1 to 127 operations: without one etcd would compare
         what a member knows, perhaps not the newest. `lease_id`: the keys go with it.
         Raises CoordinationError, with `is_fate_unknown` if the change may have been made.
         """
+        # etcd refuses to read at a revision that it has not reached, and the change with it: a store that has gone back may have
+        # given out the compared revisions twice.
+        known = self._revision
+        seen = RequestOp(request_range=RangeRequest(key=_NO_KEY.encode(), revision=known))
         equal = [
             Compare(result=Compare.EQUAL, target=Compare.MOD, key=key.encode(), mod_revision=revision)
             for key, revision in compares.items()
@@ -173,8 +181,13 @@ class CoordinationClient:
             *(RequestOp(request_delete_range=DeleteRangeRequest(key=key.encode())) for key in deletes),
         ]
         try:
-            response = await self.once("/etcdserverpb.KV/Txn", TxnRequest(compare=equal, success=operations), TxnResponse)
+            response = await self.once("/etcdserverpb.KV/Txn", TxnRequest(compare=equal, success=[seen, *operations]), TxnResponse)
         except CoordinationError as error:
+            if _FUTURE in error.message:
+                raise self._gone_back(f"has not reached revision {known}") from None
+            if _COMPACTED in error.message:  # this client has asked for nothing for long
+                await self.get(_NO_KEY)
+                return await self.transact(compares, puts, deletes, lease_id=lease_id)
             # etcd says so of the change that crosses its quota, too, and makes it.
             error.is_fate_unknown |= _NO_SPACE in error.message
             raise
@@ -212,9 +225,24 @@ class CoordinationClient:
         """Checks that the store has not gone back. `known`: the highest revision when the call began."""
         revision: int = response.header.revision
         if revision < known:
-            text = f"etcd at {self.address} is at revision {revision}, after {known}: it was emptied, or restored from a backup"
-            raise CoordinationError(f"{text}; see docs/cluster.md", is_fate_unknown=True)
+            error = self._gone_back(f"is at revision {revision}, after {known}")
+            error.is_fate_unknown = True  # another endpoint may know better
+            raise error
+        self.has_reached(revision)
+
+    def has_reached(self, revision: int) -> None:
+        """Notes that the store has had this revision."""
         self._revision = max(self._revision, revision)
+
+    def _gone_back(self, how: str) -> CoordinationError:
+        text = f"etcd at {self.address} {how}: it was emptied, restored from a backup, or has lost its last changes"
+        error = CoordinationError(f"{text}; see docs/cluster.md")
+        self.on_gone_back(error)
+        return error
+
+    def believe_older(self) -> None:
+        """Takes the store as it is now, though it has gone back."""
+        self._revision = 0
 
     async def repeated(self, path: str, request: Message, response_type: type[R]) -> R:
         """A call that may be repeated: one that changes nothing, or the same each time."""

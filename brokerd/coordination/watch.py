@@ -1,8 +1,9 @@
 """All changes below a prefix, without a gap or a repetition, over lost connections, compactions and changes of the endpoint.
 
-A watch begins with all keys at one revision, and goes on with the changes after it. After a lost connection it resumes behind the
-last change. If that revision is compacted it begins anew; and it does so every ten minutes in any case, since a watch has been seen
-to miss a change at a compaction (etcd-io/etcd#18089). So the consumer takes a Snapshot for the whole truth at any time.
+A watch begins with all keys at one revision, and goes on with the changes after it. It begins anew after a lost connection, since
+etcd may have gone back meanwhile, and have passed the revision again at which it would be resumed; and every ten minutes, since a
+watch has been seen to miss a change at a compaction (etcd-io/etcd#18089). So the consumer takes a Snapshot for the whole truth at
+any time.
 """
 
 from __future__ import annotations
@@ -33,59 +34,51 @@ class Changes(NamedTuple):
 
 async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snapshot | Changes, None]:
     """Everything below `prefix` now, and each change from then on; see the module docstring. Goes on through outages, for ever."""
+    told = ""
     while True:
         try:
             snapshot = await client.read(prefix)
+            told = ""
+            yield snapshot
+            async for changes in _changes(client, prefix, snapshot.revision):
+                yield changes
         except CoordinationError as error:
-            logger.warning("%s: retrying", error)
-            await asyncio.sleep(_REFUSED_MS / 1000)
-            continue
-        yield snapshot
-        end_ms = client.clock.monotonic_ms() + RECONCILE_MS
-        async for changes in _changes(client, prefix, snapshot.revision, end_ms):
-            yield changes
+            if error.message != told:  # an outage may last
+                told = error.message
+                logger.log(logging.INFO if error.is_fate_unknown else logging.WARNING, "%s: all keys are read anew", error)
+            await asyncio.sleep((RETRY_MS if error.is_fate_unknown else _REFUSED_MS) / 1000)
 
 
-async def _changes(client: CoordinationClient, prefix: str, revision: int, end_ms: int) -> AsyncGenerator[Changes, None]:
-    """The changes after `revision`, until `end_ms`, or until they are compacted or refused."""
-    is_lost = False
-    while end_ms - client.clock.monotonic_ms() > 0:
-        channel = client.channel()
-        create = WatchCreateRequest(key=prefix.encode(), range_end=prefix_end(prefix), start_revision=revision + 1)
-        call: Any = channel.stream_stream(
-            "/etcdserverpb.Watch/Watch",
-            request_serializer=WatchRequest.SerializeToString,
-            response_deserializer=WatchResponse.FromString,
-        )(metadata=HAS_LEADER)
-        try:
-            async with client.using(channel):
-                response = await client.first(call, WatchRequest(create_request=create), client.timeout_ms)
-                is_lost = False
-                while response is not grpc.aio.EOF:
-                    client.seen(response)
-                    if response.compact_revision:
-                        return
-                    if response.canceled:
-                        raise CoordinationError(f"etcd at {client.address} refused a watch ({response.cancel_reason[:300]})")
-                    if response.events:
-                        # The header has the store's revision, of which more changes may be on the way.
-                        revision = max(event.kv.mod_revision for event in response.events)
-                        yield Changes(revision, [_event(event) for event in response.events])
-                    response = await _read(call, end_ms - client.clock.monotonic_ms())
-                raise CoordinationError(f"etcd at {client.address} ended a watch", is_fate_unknown=True)
-        except TimeoutError:
-            return
-        except CoordinationError as error:
-            if not error.is_fate_unknown:  # what would be asked for again is refused again: changes too large for a message, say
-                logger.warning("%s: all keys are read anew", error)
-                await asyncio.sleep(_REFUSED_MS / 1000)
-                return
-            if not is_lost:  # an outage is told once
-                logger.info("%s: the watch goes on at revision %d", error, revision + 1)
-            is_lost = True
-            await asyncio.sleep(RETRY_MS / 1000)
-        finally:
-            call.cancel()
+async def _changes(client: CoordinationClient, prefix: str, revision: int) -> AsyncGenerator[Changes, None]:
+    """The changes after `revision`, for RECONCILE_MS, or until they are compacted. Raises CoordinationError."""
+    end_ms = client.clock.monotonic_ms() + RECONCILE_MS
+    channel = client.channel()
+    create = WatchCreateRequest(key=prefix.encode(), range_end=prefix_end(prefix), start_revision=revision + 1)
+    call: Any = channel.stream_stream(
+        "/etcdserverpb.Watch/Watch",
+        request_serializer=WatchRequest.SerializeToString,
+        response_deserializer=WatchResponse.FromString,
+    )(metadata=HAS_LEADER)
+    try:
+        async with client.using(channel):
+            response = await client.first(call, WatchRequest(create_request=create), client.timeout_ms)
+            while response is not grpc.aio.EOF:
+                client.seen(response)
+                if response.compact_revision:
+                    return
+                if response.canceled:
+                    raise CoordinationError(f"etcd at {client.address} refused a watch ({response.cancel_reason[:300]})")
+                if response.events:
+                    # The header has the store's revision, of which more changes may be on the way.
+                    revision = max(event.kv.mod_revision for event in response.events)
+                    client.has_reached(revision)
+                    yield Changes(revision, [_event(event) for event in response.events])
+                response = await _read(call, end_ms - client.clock.monotonic_ms())
+            raise CoordinationError(f"etcd at {client.address} ended a watch", is_fate_unknown=True)
+    except TimeoutError:
+        return
+    finally:
+        call.cancel()
 
 
 async def _read(call: Any, left_ms: int) -> Any:

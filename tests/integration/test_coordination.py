@@ -8,20 +8,19 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from unittest import SkipTest
 
 import grpc
 import pytest
 
 from brokerd.clock import SystemClock
+from brokerd.cluster.changes import OPERATIONS_MAX
 from brokerd.coordination import watch as watch_module
 from brokerd.coordination.client import CoordinationClient, KeyValue, Snapshot
 from brokerd.coordination.lease import grant
 from brokerd.coordination.v3.etcd_pb2 import LeaseRevokeRequest, LeaseRevokeResponse, PutRequest, RequestOp
 from brokerd.coordination.watch import Changes, watch
 from brokerd.errors import CoordinationError
-from brokerd.testing.memory_etcd import OPERATIONS_MAX
 from tests.support.certificates import Authority
 from tests.support.clock import ManualClock
 from tests.support.faulty_etcd import FaultyEtcd
@@ -154,37 +153,48 @@ def test_an_outage_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog.set_level("INFO")
 
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        client.timeout_ms = 300
         lease, seen = await grant(client, 5), watch(client, "/w/")
         await snapshot_of(seen)
-        changes = asyncio.create_task(changes_of(seen))
+        found = asyncio.create_task(anext(seen))
         failed: Counter[str] = Counter()
-        first, often = client.first, asyncio.Event()
+        read, renew, often = client.read, lease._renew, asyncio.Event()
 
-        async def counted(call: Any, request: Any, timeout_ms: int) -> Any:
-            failed[type(request).__name__] += 1
+        def count(what: str) -> None:
+            failed[what] += 1
             if len(failed) == 2 and min(failed.values()) > 3:
                 often.set()
-            return await first(call, request, timeout_ms)
 
+        async def counted_read(prefix: str) -> Snapshot:
+            count("read")
+            return await read(prefix)
+
+        async def counted_renewal() -> bool:
+            count("renewal")
+            return await renew()
+
+        monkeypatch.setattr(client, "read", counted_read)
+        monkeypatch.setattr(lease, "_renew", counted_renewal)
         for _ in range(2):
             await etcd.stop()
             failed.clear()
             often.clear()
-            monkeypatch.setattr(client, "first", counted)
             await often.wait()
             await etcd.start()
-            await client.transact({}, {"/w/a": b"1"})
-            await changes
-            assert await lease._renew()
-            changes = asyncio.create_task(changes_of(seen))
-        assert [caplog.text.count(text) for text in ("the watch goes on", "the lease is renewed at")] == [2, 2]
-        changes.cancel()
+            assert isinstance(await found, Snapshot)
+            client.timeout_ms = _LONG_MS
+            assert await renew()
+            client.timeout_ms = 300
+            found = asyncio.create_task(anext(seen))
+        assert caplog.text.count("the lease is renewed at") == 2
+        assert caplog.text.count("all keys are read anew") <= 4  # the watch, and the first read that fails
+        found.cancel()
         await lease.revoke()
 
     run("memory", tmp_path, scenario)
 
 
-def test_a_watch_that_is_cut_in_the_middle_of_its_past_resumes_there(tmp_path: Path) -> None:
+def test_a_watch_that_is_cut_in_the_middle_of_its_past_begins_anew(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
         assert isinstance(etcd, FaultyEtcd)
         etcd.watches_end_after = 3
@@ -192,8 +202,9 @@ def test_a_watch_that_is_cut_in_the_middle_of_its_past_resumes_there(tmp_path: P
         await snapshot_of(seen)
         for number in range(10):
             await client.transact({}, {f"/w/{number}": b"v"})
-        told = [event for _ in range(10) for event in (await changes_of(seen)).events]
-        assert [event.key for event in told if isinstance(event, KeyValue)] == [f"/w/{number}" for number in range(10)]
+        told = [event for _ in range(3) for event in (await changes_of(seen)).events]
+        assert [event.key for event in told if isinstance(event, KeyValue)] == [f"/w/{number}" for number in range(3)]
+        assert names(await snapshot_of(seen)) == [f"/w/{number}" for number in range(10)]
         await seen.aclose()
 
     run("memory", tmp_path, scenario)
@@ -212,29 +223,19 @@ async def changes_of(seen: AsyncIterator[Snapshot | Changes]) -> Changes:
 
 
 @both
-def test_a_watch_goes_on_after_an_outage_without_gap_or_repetition(kind: str, tmp_path: Path) -> None:
+def test_a_watch_begins_anew_after_an_outage(kind: str, tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        told: asyncio.Queue[str] = asyncio.Queue()
         seen = watch(client, "/w/")
-        await snapshot_of(seen)  # before the first change, which it would contain
-
-        async def follow() -> None:
-            while True:
-                for event in (await changes_of(seen)).events:  # it does not begin anew
-                    assert isinstance(event, KeyValue)
-                    told.put_nowait(event.key)
-
-        task = asyncio.create_task(follow())
-        number = 0
-        for _ in range(3):
-            for _ in range(10):
-                assert await client.transact({}, {f"/w/{number:03}": b"v"}) is not None
-                number += 1
+        await snapshot_of(seen)
+        keys: list[str] = []
+        for number in range(3):
+            await client.transact({}, {f"/w/{number}": b"v"})
+            keys.append(f"/w/{number}")
+            assert [event.key for event in (await changes_of(seen)).events if isinstance(event, KeyValue)] == keys[-1:]
             await etcd.stop()
             await etcd.start()
-        assert [await told.get() for _ in range(number)] == [f"/w/{each:03}" for each in range(number)]
-        assert told.empty()
-        task.cancel()
+            assert names(await snapshot_of(seen)) == keys
+        await seen.aclose()
 
     run(kind, tmp_path, scenario)
 
@@ -449,15 +450,14 @@ def test_a_connection_that_one_call_finds_lost_is_lost_for_all(tmp_path: Path) -
         assert isinstance(etcd, FaultyEtcd)
         seen = watch(client, "/w/")
         await snapshot_of(seen)
-        changes = asyncio.create_task(changes_of(seen))
+        anew = asyncio.create_task(snapshot_of(seen))
         await client.transact({}, {"/other": b"1"})
         etcd.loses_answers = True
         reads = asyncio.gather(*(client.read("/w/") for _ in range(5)), return_exceptions=True)
         await refused(client.transact({}, {"/other": b"2"}))
         etcd.loses_answers = False
         assert [isinstance(found, Snapshot) for found in await reads] == [True] * 5
-        await client.transact({}, {"/w/a": b"1"})
-        assert [event.key for event in (await changes).events if isinstance(event, KeyValue)] == ["/w/a"]
+        assert (await anew).items == []
         await seen.aclose()
 
     run("memory", tmp_path, scenario)
@@ -468,7 +468,7 @@ def test_a_stream_whose_connection_is_closed_as_it_begins_does_not_hang(tmp_path
         async with client_of(etcd, timeout_ms=2_000) as client:
             seen, lease = watch(client, "/w/"), await grant(client, 2)
             await snapshot_of(seen)
-            changes, renewal = asyncio.create_task(changes_of(seen)), asyncio.create_task(lease._renew())
+            anew, renewal = asyncio.create_task(snapshot_of(seen)), asyncio.create_task(lease._renew())
             read = asyncio.create_task(client.read("/w/"))
             await one_turn()
             with pytest.raises(CoordinationError, match="lost"):
@@ -476,8 +476,7 @@ def test_a_stream_whose_connection_is_closed_as_it_begins_does_not_hang(tmp_path
                     raise CoordinationError("lost", is_fate_unknown=True)
             assert await renewal
             assert (await read).items == []
-            await client.transact({}, {"/w/a": b"1"})
-            assert [event.key for event in (await changes).events if isinstance(event, KeyValue)] == ["/w/a"]
+            assert (await anew).items == []
             await seen.aclose()
             await lease.revoke()
 
@@ -597,22 +596,65 @@ def test_a_watch_that_is_refused_says_so_and_begins_anew(
     run("memory", tmp_path, scenario)
 
 
-def test_a_store_that_has_gone_back_is_refused(tmp_path: Path) -> None:
-    """It was restored under a node that runs, and has had an election since: its term says nothing."""
+def test_a_store_that_has_gone_back_is_refused_and_makes_no_change(tmp_path: Path) -> None:
+    """Its members have lost their last changes, and have had an election since: its term says nothing."""
 
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
         assert isinstance(etcd, FaultyEtcd)
+        told: list[CoordinationError] = []
+        client.on_gone_back = told.append
+        last = None
         for number in range(5):
-            await client.transact({}, {"/w/a": b"%d" % number})
-        known, etcd.revision = etcd.revision, 3
-        etcd.term += 1
-        for call in (client.get("/w/a"), client.transact({}, {"/w/a": b"1"})):
-            with pytest.raises(CoordinationError, match=f"is at revision [34], after {known}: it was emptied, or restored"):
-                await call
-        etcd.revision = known
-        assert await client.get("/w/a") is not None
+            last = await client.transact({}, {"/w/a": b"%d" % number})
+        assert last == 6
+        await etcd.stop()
+        etcd.go_back(4)
+        await etcd.start()
+        client.timeout_ms = 600
+        lost = "it was emptied, restored from a backup, or has lost its last changes; see docs/cluster.md"
+        for call, how in (
+            (client.transact({"/w/a": 4}, {"/w/a": b"1"}), "has not reached revision 6"),
+            (client.transact({"/w/a": 6}, {"/w/a": b"1"}), "is at revision 4, after 6"),
+            (client.get("/w/a"), "is at revision 4, after 6"),
+        ):
+            error = await refused(call)
+            assert f"{how}: {lost}" in error.message
+            assert told
+            told.clear()
+        async with client_of(etcd) as another:  # which has seen nothing of what is lost
+            assert (await another.read("/w/")).items == [KeyValue("/w/a", b"2", 2, 4)]
+        client.believe_older()
+        assert await client.transact({"/w/a": 4}, {"/w/a": b"1"}) == 5
 
     run("memory", tmp_path, scenario)
+
+
+@both
+def test_a_change_is_refused_by_a_store_that_has_not_seen_what_the_client_has(kind: str, tmp_path: Path) -> None:
+    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+        revision = await client.transact({}, {"/a": b"1"})
+        assert revision is not None
+        client._revision = revision + 1
+        error = await refused(client.transact({"/a": revision}, {"/a": b"2"}))
+        assert (f"has not reached revision {revision + 1}" in error.message, error.is_fate_unknown) == (True, False)
+        client._revision = revision
+        assert [item.value for item in (await client.read("/a")).items] == [b"1"]
+
+    run(kind, tmp_path, scenario)
+
+
+@both
+def test_a_client_that_has_asked_for_nothing_since_a_compaction_changes_what_it_wants(kind: str, tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        revision = await client.transact({}, {"/a": b"1"})
+        async with client_of(etcd) as another:
+            for _ in range(3):
+                await another.transact({}, {"/b": b"1"})
+        assert revision is not None
+        await etcd.compact(revision + 3)
+        assert await client.transact({"/a": revision}, {"/a": b"2"}) == revision + 4
+
+    run(kind, tmp_path, scenario)
 
 
 def test_the_change_that_crosses_etcds_quota_may_have_been_made(tmp_path: Path) -> None:

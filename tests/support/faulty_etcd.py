@@ -32,6 +32,13 @@ class FaultyEtcd(MemoryEtcd):
         super().clear()
         self.compacted = 0
 
+    def go_back(self, revision: int) -> None:
+        """Forgets the changes after a revision, as when its members have lost them. Call it between `stop` and `start`."""
+        self.keys = self._at(revision)
+        self.history = [(at, event) for at, event in self.history if at <= revision]
+        self.revision = revision
+        self.term += 1
+
     async def compact(self, revision: int) -> None:
         """Forgets the history up to a revision."""
         self.compacted = revision
@@ -57,6 +64,8 @@ class FaultyEtcd(MemoryEtcd):
     async def _txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
         if self.refuses:
             raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, self.refuses)
+        if any(0 < operation.request_range.revision < self.compacted for operation in request.success):
+            raise RefusedError(grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted")
         response = await super()._txn(request)
         if self.crosses_quota:
             raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded")

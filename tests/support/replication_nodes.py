@@ -240,7 +240,7 @@ class _Membership(Membership):
             revision, changes, is_snapshot = await self.heard.get()
             async with self._changed:
                 if is_snapshot:
-                    for key in self._revisions.keys() - {event.key for event in changes}:
+                    for key in self._known.keys() - {event.key for event in changes}:
                         self._delete(key)
                 for event in changes:
                     if event.value is None:

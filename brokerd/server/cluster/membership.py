@@ -2,7 +2,7 @@
 
 A lost lease ends the registration, so the node registers anew and gets a higher node epoch; whether its partitions have another
 leader by then, the image says. So does a registration that somebody has deleted or replaced. An outage of the store ends nothing
-here: the image stays as it was.
+here: the image stays as it was. A store that has gone back ends this life, and the next one believes it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class Membership:
         self._cluster_id = cluster_id
         self._registration = registration
         self._lease: Lease | None = None
-        self._revisions: dict[str, int] = {}  # of the image's keys
+        self._known: dict[str, KeyValue] = {}  # what the image was made of
+        self._has_gone_back = False  # the store has, since it was read
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -119,6 +120,7 @@ class Membership:
             text = f"this node cannot be registered: {problem}; check advertised.host, host and broker.rack"
             raise CoordinationError(text) from None
         await self._register()
+        self._client.on_gone_back = self._end_life
         self._tasks = [asyncio.create_task(for_ever(each)) for each in (self._stay_registered, self._follow)]
         while self.node_id not in self.image.nodes:
             await self.after(self.generation)
@@ -161,9 +163,9 @@ class Membership:
 
     async def _publish(self) -> None:
         key = self.image.keys.node(self.node_id)
-        if self._lease is not None and key in self._revisions:
+        if self._lease is not None and key in self._known:
             entry = {key: encode(self._registration)}
-            await self._client.transact({key: self._revisions[key]}, entry, lease_id=self._lease.id)
+            await self._client.transact({key: self._known[key].mod_revision}, entry, lease_id=self._lease.id)
 
     @property
     def lease_id(self) -> int:
@@ -241,6 +243,8 @@ class Membership:
             told = ""
             while self.life is None:
                 try:
+                    if self._has_gone_back:
+                        await self._begin_anew()
                     await self._register()
                 except CoordinationError as error:
                     if error.message != told:  # an outage may last
@@ -248,17 +252,35 @@ class Membership:
                         logger.warning("%s: retrying", told)
                     await asyncio.sleep(_RETRY_S)
 
+    def _end_life(self, error: CoordinationError) -> None:
+        """The store has gone back: whatever this node is by what it had heard, others may be by now."""
+        if not self._has_gone_back:
+            logger.error("%s: node %d begins anew, as after a restart", error, self.node_id)
+        self._has_gone_back = True
+        if self._lease is not None:
+            self._lease.lost.set()
+
+    async def _begin_anew(self) -> None:
+        """Believes what the store has now, as after a restart. Raises CoordinationError, also if it is another cluster's."""
+        self._client.believe_older()
+        await self._of_this_cluster()
+        await self._take(await self._client.read(self.image.keys.prefix))
+        self._has_gone_back = False
+
     async def _follow(self) -> None:
         async for found in watch(self._client, self.image.keys.prefix):
-            async with self._changed:
-                if isinstance(found, Snapshot):
-                    self._replace(found)
-                else:
-                    self._apply(found)
-                self.revision = found.revision
-                self._check_registered()
-                self.generation += 1
-                self._changed.notify_all()
+            await self._take(found)
+
+    async def _take(self, found: Snapshot | Changes) -> None:
+        async with self._changed:
+            if isinstance(found, Snapshot):
+                self._replace(found)
+            else:
+                self._apply(found)
+            self.revision = found.revision
+            self._check_registered()
+            self.generation += 1
+            self._changed.notify_all()
 
     def _check_registered(self) -> None:
         """Takes the lease for lost if the store has no longer what was registered under it."""
@@ -273,7 +295,7 @@ class Membership:
                 self._lease.lost.set()
 
     def _replace(self, snapshot: Snapshot) -> None:
-        for key in self._revisions.keys() - {item.key for item in snapshot.items}:
+        for key in self._known.keys() - {item.key for item in snapshot.items}:
             self._delete(key)
         for item in snapshot.items:
             self._put(item)
@@ -286,15 +308,15 @@ class Membership:
                 self._put(event)
 
     def _put(self, item: KeyValue) -> None:
-        if self._revisions.get(item.key) != item.mod_revision:
-            self._revisions[item.key] = item.mod_revision
+        if self._known.get(item.key) != item:
+            self._known[item.key] = item
             self.partition_changes += self.image.keys.split(item.key)[:1] == ("partitions",)
             self.image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
             if item.key in self.image.problems:
                 logger.error("etcd's key %s cannot be read: %s", item.key, self.image.problems[item.key])
 
     def _delete(self, key: str) -> None:
-        self._revisions.pop(key, None)
+        self._known.pop(key, None)
         self.image.delete(key)
 
 

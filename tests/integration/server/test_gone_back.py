@@ -167,3 +167,68 @@ def test_a_store_that_goes_back_while_the_node_is_not_registered_is_noticed() ->
         node.life = life
 
     with_nodes(scenario, 1)
+
+
+def test_nodes_that_run_on_begin_anew_with_a_store_that_has_lost_its_last_changes(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a restart: among what is lost is an election, and the numbers of the lost changes are given out again."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1, 2)
+        await becomes(lambda: directories.led().get(1), [0])
+        entry, before = entry_at(directories), nodes.etcd.revision
+        await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
+        await becomes(lambda: directories.log(1, 0).leads_in(9), True)
+        await becomes(lambda: nodes.running[2][1].revision, nodes.etcd.revision)
+        await nodes.etcd.stop()
+        nodes.etcd.go_back(before)
+        await nodes.etcd.start()
+
+        def leads_anew() -> bool:
+            entry = entry_at(directories)
+            is_led = entry.leader != NO_LEADER and directories.log(entry.leader, 0).leads_in(entry.leader_epoch)
+            return is_led and entry.leader_epoch > 9
+
+        await becomes(leads_anew, True)
+        for _, node, _ in nodes.running.values():
+            await becomes(lambda node=node: node.is_registered and node.image.nodes.keys() == {1, 2}, True)  # type: ignore[misc]
+        # One of them at least: the other may read all anew when the store has reached as many changes again.
+        assert "or has lost its last changes; see docs/cluster.md: node " in caplog.text
+        assert "begins anew, as after a restart" in caplog.text
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_a_node_does_not_go_on_with_a_store_that_was_emptied(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1)
+        await becomes(directories.led, {1: [0]})
+        known = dict(nodes.running[1][1]._known)
+        await nodes.etcd.stop()
+        nodes.etcd.clear()
+        await nodes.etcd.start()
+        await becomes(lambda: "etcd does not hold this cluster any more" in caplog.text, True)
+        assert (nodes.running[1][1]._known, directories.led()) == (known, {1: [0]})  # nobody has another leader to name
+        assert not nodes.etcd.keys
+
+    with_nodes(scenario, 1)
+
+
+def test_what_is_different_under_the_same_revision_is_read() -> None:
+    """A store that has gone back has reached the same revision once more, with another change."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1)
+        await becomes(directories.led, {1: [0]})
+        entry, before = entry_at(directories), nodes.etcd.revision
+        await nodes.etcd.put(KEY, encode(entry._replace(out_of_sync=(entry.isr[0]._replace(node_id=7),))))
+        await becomes(lambda: len(entry_at(directories).out_of_sync), 1)
+        await nodes.etcd.stop()
+        nodes.etcd.go_back(before)
+        await nodes.etcd.put(KEY, encode(entry._replace(out_of_sync=(entry.isr[0]._replace(node_id=8),))))
+        await nodes.etcd.start()
+        await becomes(lambda: [replica.node_id for replica in entry_at(directories).out_of_sync], [8])
+
+    with_nodes(scenario, 1)
