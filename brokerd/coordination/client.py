@@ -134,7 +134,7 @@ class CoordinationClient:
         self._revision = 0  # the highest that is known
 
     async def close(self) -> None:
-        """Ends all calls and watches."""
+        """Ends all calls and watches; the next call connects again."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
@@ -240,9 +240,10 @@ class CoordinationClient:
         self.on_gone_back(error)
         return error
 
-    def believe_older(self) -> None:
-        """Takes the store as it is now, though it has gone back."""
+    async def believe_older(self) -> None:
+        """Takes the store as it is now, though it has gone back. Watches begin anew."""
         self._revision = 0
+        await self.close()
 
     async def repeated(self, path: str, request: Message, response_type: type[R]) -> R:
         """A call that may be repeated: one that changes nothing, or the same each time."""

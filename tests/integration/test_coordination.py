@@ -623,7 +623,7 @@ def test_a_store_that_has_gone_back_is_refused_and_makes_no_change(tmp_path: Pat
             told.clear()
         async with client_of(etcd) as another:  # which has seen nothing of what is lost
             assert (await another.read("/w/")).items == [KeyValue("/w/a", b"2", 2, 4)]
-        client.believe_older()
+        await client.believe_older()
         assert await client.transact({"/w/a": 4}, {"/w/a": b"1"}) == 5
 
     run("memory", tmp_path, scenario)

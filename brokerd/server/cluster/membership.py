@@ -107,7 +107,8 @@ class Membership:
         self._registration = registration
         self._lease: Lease | None = None
         self._known: dict[str, KeyValue] = {}  # what the image was made of
-        self._has_gone_back = False  # the store has, since it was read
+        self._has_gone_back = False  # the store has, and this node has not begun anew since
+        self._snapshots = 0  # counts those that the image was made of
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -217,7 +218,7 @@ class Membership:
         """The comparison that the store still is this cluster's. Raises CoordinationError if it is not: a store that was emptied
         takes nobody's registration, or a new node would draw another cluster id beside it."""
         found = await self._client.get(self.image.keys.cluster_id)
-        if found is None or found.value.decode(errors="replace") != self._cluster_id:
+        if found is None or not self._is_own_id(found.value):
             raise CoordinationError(
                 "etcd does not hold this cluster any more: check coordination.servers, or restore etcd's backup; nothing was "
                 "changed"
@@ -262,25 +263,39 @@ class Membership:
 
     async def _begin_anew(self) -> None:
         """Believes what the store has now, as after a restart. Raises CoordinationError, also if it is another cluster's."""
-        self._client.believe_older()
+        seen = self._snapshots
+        await self._client.believe_older()
         await self._of_this_cluster()
-        await self._take(await self._client.read(self.image.keys.prefix))
+        async with self._changed:  # the image is what the watch makes of it
+            await self._changed.wait_for(lambda: self._snapshots > seen)
         self._has_gone_back = False
 
     async def _follow(self) -> None:
-        async for found in watch(self._client, self.image.keys.prefix):
-            await self._take(found)
+        while True:
+            async with contextlib.aclosing(watch(self._client, self.image.keys.prefix)) as changes:
+                async for found in changes:
+                    if not await self._take(found):
+                        break
+            await asyncio.sleep(_RETRY_S)
 
-    async def _take(self, found: Snapshot | Changes) -> None:
+    async def _take(self, found: Snapshot | Changes) -> bool:
+        """Lets the image follow. False if this is not the cluster's store, but one that was emptied: the image stays as it is."""
         async with self._changed:
             if isinstance(found, Snapshot):
+                if not any(item.key == self.image.keys.cluster_id and self._is_own_id(item.value) for item in found.items):
+                    return False
                 self._replace(found)
+                self._snapshots += 1
             else:
                 self._apply(found)
             self.revision = found.revision
             self._check_registered()
             self.generation += 1
             self._changed.notify_all()
+            return True
+
+    def _is_own_id(self, value: bytes) -> bool:
+        return value.decode(errors="replace") == self._cluster_id
 
     def _check_registered(self) -> None:
         """Takes the lease for lost if the store has no longer what was registered under it."""
