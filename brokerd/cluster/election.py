@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from brokerd.cluster.image import ClusterImage, Node
-from brokerd.cluster.keys import ANY_DIRECTORY, InSyncReplica, PartitionEntry
+from brokerd.cluster.keys import ANY_DIRECTORY, OUT_OF_SYNC_MAX, InSyncReplica, PartitionEntry
 from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, nodes_text
 
 NO_LEADERS: Mapping[int, int] = {}
@@ -111,12 +111,12 @@ def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | 
 def elected_unclean(entry: PartitionEntry, winner: Node) -> PartitionEntry:
     """The entry led by a node that is not in sync, which is alone in sync from then on. For partitions of which no copy in sync is
     alive: what the winner lacks of what was acknowledged is lost. Those that were in sync may come back with records that no other
-    has: they are not cut, and a move that would remove them ends.
+    has: they are not cut, and a move that would remove them ends. An entry has room for the newest OUT_OF_SYNC_MAX of them.
     """
     copy = replica_of(winner)
 
     def and_former(known: Iterable[InSyncReplica]) -> tuple[InSyncReplica, ...]:
-        return tuple(one for one in dict.fromkeys((*known, *entry.isr)) if one != copy)
+        return tuple(one for one in dict.fromkeys((*known, *entry.isr)) if one != copy)[-OUT_OF_SYNC_MAX:]
 
     return entry._replace(
         isr=(copy,),
@@ -139,7 +139,8 @@ def outdone(entry: PartitionEntry, leader: Node, nodes: Mapping[int, Node], epoc
     alive = {replica_of(nodes[node_id]) for node_id in entry.replicas if node_id in nodes}
     others = sorted((named | alive) - {replica_of(leader), *elected.superseded})
     listed = tuple(copy for copy in elected.out_of_sync if copy.node_id in entry.replicas)
-    return elected._replace(leader_epoch=epoch, out_of_sync=listed, superseded=(*elected.superseded, *others))
+    superseded = (*elected.superseded, *others)[-OUT_OF_SYNC_MAX:]
+    return elected._replace(leader_epoch=epoch, out_of_sync=listed, superseded=superseded)
 
 
 def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:

@@ -10,7 +10,16 @@ from brokerd.cluster.assignments import Life, gone_back, to_drop, to_outdo
 from brokerd.cluster.changes import delete_topic
 from brokerd.cluster.election import elect, elected_unclean, no_copy_alive, outdone, place
 from brokerd.cluster.image import ClusterImage, Node
-from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, decode_tombstone, encode
+from brokerd.cluster.keys import (
+    InSyncReplica,
+    Keys,
+    PartitionEntry,
+    Registration,
+    TopicEntry,
+    decode_partition,
+    decode_tombstone,
+    encode,
+)
 from brokerd.ids import NO_LEADER, TopicIdPartition
 
 KEYS = Keys("test")
@@ -157,6 +166,20 @@ def test_a_copy_that_is_elected_unclean_is_alone_in_sync_and_the_former_ones_are
     assert (again.isr, again.superseded) == ((older,), (lost, own))
     back = elected_unclean(again._replace(leader=NO_LEADER), nodes[1])
     assert (back.isr, back.out_of_sync, back.superseded) == ((own,), (lost, older), (lost, older))
+
+
+@pytest.mark.parametrize("has_gone_back", [True, False])
+def test_an_entry_stays_readable_however_often_disks_are_replaced(has_gone_back: bool) -> None:
+    nodes = dict(cluster("", "").nodes)
+    entry = PartitionEntry((1, 2), (InSyncReplica(1, "d1"), InSyncReplica(2, "d2")), 1, 10, 7)
+    for number in range(300):
+        winner = nodes[1 + number % 2]
+        disk = winner.registration._replace(directory_id=f"{number:064}")
+        nodes[winner.id] = winner = winner._replace(registration=disk)
+        epoch = entry.leader_epoch + 1
+        entry = outdone(entry, winner, nodes, epoch) if has_gone_back else elected_unclean(entry, winner)
+        assert decode_partition(encode(entry)) == entry
+    assert InSyncReplica(1, f"{298:064}") in entry.superseded
 
 
 def test_a_node_whose_disk_refuses_appends_is_elected_last() -> None:
