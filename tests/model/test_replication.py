@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.model.test_producer_mutants import MUTANTS as PRODUCER_MUTANTS
 from tests.support.replication_bugs import MUTANTS
 from tests.support.replication_simulation import Simulation, run_seed
 from tests.support.scale import TEST_SCALE
@@ -26,6 +27,7 @@ OFTEN = (
     *("answer lost", "made late", "never made", "records deleted", "replicas changed", "stopped", "store down", "emptied"),
     *("store went back", "disk full", "reads fail", "writes fail"),
     *("producer: NotLeaderError", "producer: FencedLeaderEpochError", "producer: no answer", "not enough replicas"),
+    *("producer: given up", "producer: another epoch"),
 )
 
 
@@ -64,3 +66,19 @@ def traced(seed: int) -> list[str]:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS.assert_found(name, monkeypatch.setattr, run_seed, SEARCHED)
+
+
+OF_PRODUCERS = (
+    *("sequence_reassigned_on_retry", "reenqueued_at_the_tail", "expired_batch_freed_while_in_flight"),
+    "epoch_not_bumped_after_expiry",
+)
+
+
+@pytest.mark.parametrize("name", OF_PRODUCERS)
+def test_planted_mistake_of_the_producer_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside real replicas, too."""
+
+    def run_core(number: int) -> None:
+        run_seed(Simulation.cores_in * number + 1)
+
+    PRODUCER_MUTANTS.assert_found(name, monkeypatch.setattr, run_core, SEARCHED)
