@@ -79,6 +79,6 @@ def test_planted_mistake_of_the_producer_is_found(name: str, monkeypatch: pytest
     """Beside real replicas, too."""
 
     def run_core(number: int) -> None:
-        run_seed(Simulation.cores_in * number + 1)
+        run_seed(Simulation.cores_in * number + 2)
 
     PRODUCER_MUTANTS.assert_found(name, monkeypatch.setattr, run_core, SEARCHED)

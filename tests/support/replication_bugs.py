@@ -314,7 +314,7 @@ def a_producer_is_known_by_the_batches_in_flight_alone(put: Put) -> None:
     put(producer_state, "WINDOW_BATCHES", 5)
 
 
-@bug(Membership, "look_again", first=1850)
+@bug(Membership, "look_again", first=4_140)
 async def a_copy_that_has_begun_anew_is_forgotten(_original: Any, _self: Membership) -> None:
     pass
 

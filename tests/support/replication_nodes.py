@@ -28,7 +28,8 @@ from brokerd.cluster.changes import Transaction
 from brokerd.cluster.image import Node as NodeEntry
 from brokerd.cluster.keys import Keys, Registration, encode
 from brokerd.config.broker import BrokerConfig
-from brokerd.coordination.client import KeyValue
+from brokerd.coordination.client import KeyValue, Snapshot
+from brokerd.coordination.watch import Changes
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity
@@ -237,20 +238,12 @@ class _Membership(Membership):
 
     async def _follow(self) -> None:
         while True:
-            revision, changes, is_snapshot = await self.heard.get()
-            async with self._changed:
-                if is_snapshot:
-                    for key in self._known.keys() - {event.key for event in changes}:
-                        self._delete(key)
-                for event in changes:
-                    if event.value is None:
-                        self._delete(event.key)
-                    else:
-                        self._put(KeyValue(event.key, event.value, event.create_revision, event.mod_revision))
-                self.revision = revision
-                self._check_registered()
-                self.generation += 1
-                self._changed.notify_all()
+            revision, events, is_snapshot = await self.heard.get()
+            changes = [
+                KeyValue(key, value, created, modified) if value is not None else key for key, value, created, modified in events
+            ]
+            items = [item for item in changes if not isinstance(item, str)]
+            await self._take(Snapshot(revision, items) if is_snapshot else Changes(revision, changes))
 
 
 class _Client:

@@ -117,7 +117,7 @@ class Simulation:
 
     def new_clients(self) -> None:
         """Those who use the partitions."""
-        self.honest = CoreProducer(self) if self.cores_in and self.seed % self.cores_in == 1 else HonestProducer(self)
+        self.honest = CoreProducer(self) if self.cores_in and self.seed % self.cores_in == 2 else HonestProducer(self)
         self.plain = PlainProducer(self)
         self.readers = [Reader(self), Reader(self)]
 
