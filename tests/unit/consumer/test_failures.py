@@ -353,6 +353,22 @@ def test_a_partition_is_read_while_another_is_looked_for(broker: FakeBroker, con
     assert offsets(read(consumer, 4)) == [2, 3, 4, 5]
 
 
+def test_a_leader_that_cannot_know_whether_it_leads_is_told_and_may_go_on() -> None:
+    with fake_broker() as broker:
+        (partition,) = broker.create("t")
+        fill(partition, [3])
+        with Consumer(settings(broker), clock=HastyClock()) as consumer:
+            consumer.assign([T0])
+            assert offsets(read(consumer, 3)) == [0, 1, 2]
+            broker.errors["Fetch"] = [NotReadyError("reaches neither etcd nor another replica")] * 100_000
+            with pytest.raises(NotReadyError, match="reaches neither etcd nor another replica"):
+                while not consumer.poll(LONG_MS):
+                    pass
+            broker.errors["Fetch"] = []
+            fill(partition, [2])
+            assert offsets(read(consumer, 2)) == [3, 4]
+
+
 def test_broker_that_stays_away_is_told_and_may_come_back() -> None:
     with fake_broker() as broker:
         (partition,) = broker.create("t")
