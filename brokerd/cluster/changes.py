@@ -17,7 +17,7 @@ from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import ANY_DIRECTORY, InSyncReplica, PartitionEntry, Tombstone, TopicEntry, encode
 from brokerd.ids import TopicIdPartition
 
-OPERATIONS_MAX = 127  # in one transaction: etcd's default of --max-txn-ops, less what the client adds
+OPERATIONS_MAX = 128  # in one transaction: etcd's default of --max-txn-ops
 ABSENT = 0  # as a revision
 JUST_PUT = -1  # as a revision: that of an earlier transaction of the same change
 

@@ -2,8 +2,7 @@
 
 One endpoint is used at a time, the next one after a failure. Reads are linearizable and repeated until the time limit. A
 transaction is sent once: if its connection breaks, its fate is unknown, and only a read can tell. etcd's term and cluster id are
-remembered: an answer from an older term or from another cluster is refused. So is the revision: a store that has gone back makes no
-change for a client that has seen more.
+remembered: an answer from an older term or from another cluster is refused.
 """
 
 from __future__ import annotations
@@ -68,8 +67,6 @@ _LOST = (
 )
 _LINEARIZABLE = "/etcdserverpb.KV/"  # calls that a member which lags behind does not answer by itself
 _COMPACTED = "required revision has been compacted"
-_FUTURE = "required revision is a future revision"
-_NO_KEY = "\0"
 _TOO_LARGE = "larger than max"
 _NO_SPACE = "database space exceeded"
 _HANDSHAKES = {
@@ -124,17 +121,16 @@ class CoordinationClient:
         self.clock = clock
         self.timeout_ms = timeout_ms
         self.answered_ms = clock.monotonic_ms()  # when the store answered last
-        self.on_gone_back: Callable[[CoordinationError], object] = lambda _error: None  # the store turns out to have gone back
         self.calls = self.failed_calls = self.call_ns = 0  # reads and changes, those without an answer, the time of the others
         self._endpoints = list(endpoints)
         self._at = 0
         self.credentials = credentials  # of the next connection
         self._channel: grpc.aio.Channel | None = None
         self._cluster_id = self._term = 0
-        self._revision = 0  # the highest that is known
+        self._revision = 0  # the highest that the store is known to have had
 
     async def close(self) -> None:
-        """Ends all calls and watches; the next call connects again."""
+        """Ends all calls and watches."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
@@ -151,11 +147,11 @@ class CoordinationClient:
         response = await self.repeated("/etcdserverpb.KV/Range", RangeRequest(key=key.encode()), RangeResponse)
         return key_value(response.kvs[0]) if response.kvs else None
 
-    async def read(self, prefix: str) -> Snapshot:
-        """All keys below a prefix."""
+    async def read(self, prefix: str, *, is_older_taken: bool = False) -> Snapshot:
+        """All keys below a prefix. `is_older_taken`: also of a store that has gone back; see `believe`."""
         while True:
             try:
-                return await self._read(prefix)
+                return await self._read(prefix, is_checked=not is_older_taken)
             except CoordinationError as error:
                 if _COMPACTED not in error.message:  # between two pages
                     raise
@@ -164,14 +160,10 @@ class CoordinationClient:
         self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0
     ) -> int | None:
         """Puts and deletes keys if each compared key was last changed at its revision (0: there is none). Returns the revision of
-        the change; None if a comparison failed. At most 127 comparisons, and 1 to 127 operations: without one etcd would compare
+        the change; None if a comparison failed. At most 128 comparisons, and 1 to 128 operations: without one etcd would compare
         what a member knows, perhaps not the newest. `lease_id`: the keys go with it.
         Raises CoordinationError, with `is_fate_unknown` if the change may have been made.
         """
-        # etcd refuses to read at a revision that it has not reached, and the change with it: a store that has gone back may have
-        # given out the compared revisions twice.
-        known = self._revision
-        seen = RequestOp(request_range=RangeRequest(key=_NO_KEY.encode(), revision=known))
         equal = [
             Compare(result=Compare.EQUAL, target=Compare.MOD, key=key.encode(), mod_revision=revision)
             for key, revision in compares.items()
@@ -181,13 +173,10 @@ class CoordinationClient:
             *(RequestOp(request_delete_range=DeleteRangeRequest(key=key.encode())) for key in deletes),
         ]
         try:
-            response = await self.once("/etcdserverpb.KV/Txn", TxnRequest(compare=equal, success=[seen, *operations]), TxnResponse)
+            await self._connected(next(iter((*puts, *deletes))))
+            request = TxnRequest(compare=equal, success=operations)
+            response = await self._call("/etcdserverpb.KV/Txn", request, TxnResponse, self.timeout_ms)
         except CoordinationError as error:
-            if _FUTURE in error.message:
-                raise self._gone_back(f"has not reached revision {known}") from None
-            if _COMPACTED in error.message:  # this client has asked for nothing for long
-                await self.get(_NO_KEY)
-                return await self.transact(compares, puts, deletes, lease_id=lease_id)
             # etcd says so of the change that crosses its quota, too, and makes it.
             error.is_fate_unknown |= _NO_SPACE in error.message
             raise
@@ -225,34 +214,28 @@ class CoordinationClient:
         """Checks that the store has not gone back. `known`: the highest revision when the call began."""
         revision: int = response.header.revision
         if revision < known:
-            error = self._gone_back(f"is at revision {revision}, after {known}")
-            error.is_fate_unknown = True  # another endpoint may know better
-            raise error
+            text = f"etcd at {self.address} is at revision {revision}, after {known}"
+            why = "it was emptied, restored from a backup, or has lost its last changes; see docs/cluster.md"
+            raise CoordinationError(f"{text}: {why}", is_fate_unknown=True)
         self.has_reached(revision)
 
     def has_reached(self, revision: int) -> None:
         """Notes that the store has had this revision."""
         self._revision = max(self._revision, revision)
 
-    def _gone_back(self, how: str) -> CoordinationError:
-        text = f"etcd at {self.address} {how}: it was emptied, restored from a backup, or has lost its last changes"
-        error = CoordinationError(f"{text}; see docs/cluster.md")
-        self.on_gone_back(error)
-        return error
+    def believe(self, revision: int) -> None:
+        """Takes the store as it is at this revision, also if it has gone back to it."""
+        self._revision = revision
 
-    async def believe_older(self) -> None:
-        """Takes the store as it is now, though it has gone back. Watches begin anew."""
-        self._revision = 0
-        await self.close()
-
-    async def repeated(self, path: str, request: Message, response_type: type[R]) -> R:
-        """A call that may be repeated: one that changes nothing, or the same each time."""
+    async def repeated(self, path: str, request: Message, response_type: type[R], *, is_checked: bool = True) -> R:
+        """A call that may be repeated: one that changes nothing, or the same each time. `is_checked`: a store that has gone back is
+        refused."""
         end_ms, attempt_ms = self.clock.monotonic_ms() + self.timeout_ms, max(self.timeout_ms // 3, RETRY_MS)
         told: CoordinationError | None = None
         while True:
             left_ms = end_ms - self.clock.monotonic_ms()
             try:
-                return await self._call(path, request, response_type, min(left_ms, attempt_ms))
+                return await self._call(path, request, response_type, min(left_ms, attempt_ms), is_checked=is_checked)
             except CoordinationError as error:
                 if not error.is_fate_unknown:
                     raise
@@ -263,11 +246,11 @@ class CoordinationClient:
                     raise told from None
                 await asyncio.sleep(RETRY_MS / 1000)
 
-    async def once(self, path: str, request: Message, response_type: type[R]) -> R:
-        """A call that is sent once, on a connection that stands."""
+    async def _connected(self, key: str) -> None:
+        """Returns on a connection that stands. On a new one it reads a key first: the store may have gone back meanwhile, and give
+        out numbers again."""
         if self.channel().get_state() is not grpc.ChannelConnectivity.READY:
-            await self.repeated(_STATUS, StatusRequest(), StatusResponse)
-        return await self._call(path, request, response_type, self.timeout_ms)
+            await self.get(key)
 
     async def first(self, call: Any, request: Message, timeout_ms: int) -> Any:
         """Sends the request of a stream, and returns the first response, or EOF."""
@@ -280,7 +263,7 @@ class CoordinationClient:
             text = f"etcd at {self.address} does not answer (no response for {max(timeout_ms, 1) / 1000:.1f} s)"
             raise CoordinationError(text, is_fate_unknown=True) from None
 
-    async def _call(self, path: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
+    async def _call(self, path: str, request: Message, response_type: type[R], timeout_ms: int, *, is_checked: bool = True) -> R:
         channel = self.channel()
         call: Callable[..., Any] = channel.unary_unary(
             path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
@@ -291,8 +274,8 @@ class CoordinationClient:
             async with self.using(channel):
                 response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=HAS_LEADER)
                 self.seen(response)
-                if path.startswith(_LINEARIZABLE):
-                    self._check_revision(response, revision)
+                if path.startswith(_LINEARIZABLE) and is_checked:
+                    self._check_revision(response, min(revision, self._revision))
         except CoordinationError:
             self.failed_calls += 1
             raise
@@ -332,13 +315,13 @@ class CoordinationClient:
         text = f"etcd at {', '.join(self._endpoints)} does not answer ({reason})"
         return CoordinationError(text, is_fate_unknown=True, is_away=not hangs_up)
 
-    async def _read(self, prefix: str) -> Snapshot:
+    async def _read(self, prefix: str, *, is_checked: bool) -> Snapshot:
         items: list[KeyValue] = []
         revision, key, end, page = 0, prefix.encode(), prefix_end(prefix), _PAGE
         while True:
             request = RangeRequest(key=key, range_end=end, limit=page, revision=revision)
             try:
-                response = await self.repeated("/etcdserverpb.KV/Range", request, RangeResponse)
+                response = await self.repeated("/etcdserverpb.KV/Range", request, RangeResponse, is_checked=is_checked)
             except CoordinationError as error:
                 if _TOO_LARGE not in error.message or page == 1:
                     raise

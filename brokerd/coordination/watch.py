@@ -3,7 +3,7 @@
 A watch begins with all keys at one revision, and goes on with the changes after it. It begins anew after a lost connection, since
 etcd may have gone back meanwhile, and have passed the revision again at which it would be resumed; and every ten minutes, since a
 watch has been seen to miss a change at a compaction (etcd-io/etcd#18089). So the consumer takes a Snapshot for the whole truth at
-any time.
+any time, also one of an older revision than the last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brokerd.errors import CoordinationError
 
 logger = logging.getLogger(__name__)
 RECONCILE_MS = 600_000
-_REFUSED_MS = 1_000  # before what was refused is asked for again
+_REFUSED_MS = 1_000  # before what has not worked for so long is asked for again
 
 
 class Changes(NamedTuple):
@@ -36,22 +36,23 @@ async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snaps
     """Everything below `prefix` now, and each change from then on; see the module docstring. Goes on through outages, for ever."""
     told = ""
     while True:
+        begun_ms = None
         try:
-            snapshot = await client.read(prefix)
-            told = ""
+            snapshot = await client.read(prefix, is_older_taken=True)
+            begun_ms = client.clock.monotonic_ms()
             yield snapshot
-            async for changes in _changes(client, prefix, snapshot.revision):
+            async for changes in _changes(client, prefix, snapshot.revision, begun_ms + RECONCILE_MS):
                 yield changes
         except CoordinationError as error:
-            if error.message != told:  # an outage may last
+            has_worked = begun_ms is not None and client.clock.monotonic_ms() - begun_ms >= _REFUSED_MS
+            if has_worked or error.message != told:  # an outage may last
                 told = error.message
                 logger.log(logging.INFO if error.is_fate_unknown else logging.WARNING, "%s: all keys are read anew", error)
-            await asyncio.sleep((RETRY_MS if error.is_fate_unknown else _REFUSED_MS) / 1000)
+            await asyncio.sleep((RETRY_MS if has_worked else _REFUSED_MS) / 1000)
 
 
-async def _changes(client: CoordinationClient, prefix: str, revision: int) -> AsyncGenerator[Changes, None]:
-    """The changes after `revision`, for RECONCILE_MS, or until they are compacted. Raises CoordinationError."""
-    end_ms = client.clock.monotonic_ms() + RECONCILE_MS
+async def _changes(client: CoordinationClient, prefix: str, revision: int, end_ms: int) -> AsyncGenerator[Changes, None]:
+    """The changes after `revision`, until `end_ms`, or until they are compacted. Raises CoordinationError."""
     channel = client.channel()
     create = WatchCreateRequest(key=prefix.encode(), range_end=prefix_end(prefix), start_revision=revision + 1)
     call: Any = channel.stream_stream(

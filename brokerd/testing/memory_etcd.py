@@ -130,8 +130,6 @@ class MemoryEtcd:
                 raise RefusedError(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
         succeeded = all(self._holds(compare) for compare in request.compare)
         if succeeded:
-            if any(operation.request_range.revision > self.revision for operation in request.success):
-                raise RefusedError(grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision is a future revision")
             await self._change(request.success)
         return pb.TxnResponse(header=self.header(), succeeded=succeeded)
 
@@ -158,7 +156,7 @@ class MemoryEtcd:
                 )
                 self.keys[put.key] = kv
                 events.append(pb.Event(type=pb.Event.PUT, kv=kv))
-            elif operation.HasField("request_delete_range"):
+            else:
                 gone = operation.request_delete_range
                 for key in [key for key in self.keys if _is_in(key, gone.key, gone.range_end)]:
                     del self.keys[key]

@@ -165,9 +165,9 @@ def test_an_outage_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             if len(failed) == 2 and min(failed.values()) > 3:
                 often.set()
 
-        async def counted_read(prefix: str) -> Snapshot:
+        async def counted_read(prefix: str, *, is_older_taken: bool) -> Snapshot:
             count("read")
-            return await read(prefix)
+            return await read(prefix, is_older_taken=is_older_taken)
 
         async def counted_renewal() -> bool:
             count("renewal")
@@ -546,7 +546,7 @@ def test_a_last_attempt_with_little_time_does_not_hide_the_cause(monkeypatch: py
         clock, causes = ManualClock(), ["it has no leader", "no response in time"]
         client = CoordinationClient(["127.0.0.1:1"], clock, timeout_ms=600)
 
-        async def call(*_asked: object) -> None:
+        async def call(*_asked: object, is_checked: bool) -> None:
             clock.advance(450)
             raise CoordinationError(causes.pop(0), is_fate_unknown=True)
 
@@ -601,60 +601,65 @@ def test_a_store_that_has_gone_back_is_refused_and_makes_no_change(tmp_path: Pat
 
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
         assert isinstance(etcd, FaultyEtcd)
-        told: list[CoordinationError] = []
-        client.on_gone_back = told.append
-        last = None
         for number in range(5):
-            last = await client.transact({}, {"/w/a": b"%d" % number})
-        assert last == 6
+            await client.transact({}, {"/w/a": b"%d" % number})
+        assert etcd.revision == 6
         await etcd.stop()
         etcd.go_back(4)
         await etcd.start()
         client.timeout_ms = 600
-        lost = "it was emptied, restored from a backup, or has lost its last changes; see docs/cluster.md"
-        for call, how in (
-            (client.transact({"/w/a": 4}, {"/w/a": b"1"}), "has not reached revision 6"),
-            (client.transact({"/w/a": 6}, {"/w/a": b"1"}), "is at revision 4, after 6"),
-            (client.get("/w/a"), "is at revision 4, after 6"),
-        ):
+        for call in (client.transact({"/w/a": 4}, {"/w/a": b"1"}), client.get("/w/a"), client.read("/w/")):
             error = await refused(call)
-            assert f"{how}: {lost}" in error.message
-            assert told
-            told.clear()
-        async with client_of(etcd) as another:  # which has seen nothing of what is lost
-            assert (await another.read("/w/")).items == [KeyValue("/w/a", b"2", 2, 4)]
-        await client.believe_older()
+            assert "is at revision 4, after 6: it was emptied, restored from a backup, or has lost its last" in error.message
+        client.timeout_ms = _LONG_MS
+        found = await client.read("/w/", is_older_taken=True)
+        assert found == Snapshot(4, [KeyValue("/w/a", b"2", 2, 4)])
+        client.believe(found.revision)
         assert await client.transact({"/w/a": 4}, {"/w/a": b"1"}) == 5
 
     run("memory", tmp_path, scenario)
 
 
-@both
-def test_a_change_is_refused_by_a_store_that_has_not_seen_what_the_client_has(kind: str, tmp_path: Path) -> None:
-    async def scenario(_: Etcd, client: CoordinationClient) -> None:
-        revision = await client.transact({}, {"/a": b"1"})
-        assert revision is not None
-        client._revision = revision + 1
-        error = await refused(client.transact({"/a": revision}, {"/a": b"2"}))
-        assert (f"has not reached revision {revision + 1}" in error.message, error.is_fate_unknown) == (True, False)
-        client._revision = revision
-        assert [item.value for item in (await client.read("/a")).items] == [b"1"]
-
-    run(kind, tmp_path, scenario)
-
-
-@both
-def test_a_client_that_has_asked_for_nothing_since_a_compaction_changes_what_it_wants(kind: str, tmp_path: Path) -> None:
+def test_what_a_watch_has_told_is_known(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        revision = await client.transact({}, {"/a": b"1"})
-        async with client_of(etcd) as another:
-            for _ in range(3):
-                await another.transact({}, {"/b": b"1"})
-        assert revision is not None
-        await etcd.compact(revision + 3)
-        assert await client.transact({"/a": revision}, {"/a": b"2"}) == revision + 4
+        assert isinstance(etcd, FaultyEtcd)
+        seen = watch(client, "/w/")
+        await snapshot_of(seen)
+        await etcd.put("/w/a", b"1")
+        revision = (await changes_of(seen)).revision
+        await etcd.stop()
+        etcd.go_back(revision - 1)
+        await etcd.start()
+        client.timeout_ms = 600
+        assert f"after {revision}: it was emptied" in (await refused(client.get("/w/a"))).message
+        client.timeout_ms = _LONG_MS
+        assert (await snapshot_of(seen)).revision == revision - 1
+        await seen.aclose()
 
-    run(kind, tmp_path, scenario)
+    run("memory", tmp_path, scenario)
+
+
+def test_a_watch_that_ends_at_once_is_not_asked_for_at_once_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    pauses: list[float] = []
+
+    async def pause(delay_s: float) -> None:
+        pauses.append(delay_s)
+
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, FaultyEtcd)
+        etcd.ends_watches = True
+        seen = watch(client, "/w/")
+        monkeypatch.setattr("brokerd.coordination.watch.asyncio.sleep", pause)
+        for _ in range(5):
+            await snapshot_of(seen)
+        assert pauses == [1.0] * 4
+        assert caplog.text.count("ended a watch: all keys are read anew") == 1
+        await seen.aclose()
+
+    run("memory", tmp_path, scenario)
 
 
 def test_the_change_that_crosses_etcds_quota_may_have_been_made(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ class FaultyEtcd(MemoryEtcd):
         self.crosses_quota = False  # changes are made, and refused
         self.loses_answers = False  # calls are carried out, and their connection is lost
         self.watches_end_after = 0  # so many revisions; 0 = never
+        self.ends_watches = False  # at once
         self.renews = True  # renewals of leases are answered
         self.renewed = asyncio.Event()  # one was
         self.interceptors = (_WithoutLeader(self),)
@@ -64,8 +65,6 @@ class FaultyEtcd(MemoryEtcd):
     async def _txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
         if self.refuses:
             raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, self.refuses)
-        if any(0 < operation.request_range.revision < self.compacted for operation in request.success):
-            raise RefusedError(grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted")
         response = await super()._txn(request)
         if self.crosses_quota:
             raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded")
@@ -75,6 +74,8 @@ class FaultyEtcd(MemoryEtcd):
         request = await anext(requests)
         if self.refuses:
             yield pb.WatchResponse(header=self.header(), created=True, canceled=True, cancel_reason=self.refuses)
+            return
+        if self.ends_watches:
             return
         start = request.create_request.start_revision
         if start and start - 1 < self.compacted:

@@ -255,6 +255,9 @@ class _Client:
         self.timeout_ms = _CALL_TIMEOUT_MS
         self.answered_ms = process.sim.now_ms
 
+    def believe(self, revision: int) -> None:
+        """See CoordinationClient. No store goes back while its nodes live."""
+
     async def transact(
         self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0
     ) -> int | None:

@@ -2,7 +2,7 @@
 
 A lost lease ends the registration, so the node registers anew and gets a higher node epoch; whether its partitions have another
 leader by then, the image says. So does a registration that somebody has deleted or replaced. An outage of the store ends nothing
-here: the image stays as it was. A store that has gone back ends this life, and the next one believes it.
+here: the image stays as it was. A store that has gone back is believed, and ends this life.
 """
 
 from __future__ import annotations
@@ -107,8 +107,6 @@ class Membership:
         self._registration = registration
         self._lease: Lease | None = None
         self._known: dict[str, KeyValue] = {}  # what the image was made of
-        self._has_gone_back = False  # the store has, and this node has not begun anew since
-        self._snapshots = 0  # counts those that the image was made of
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -121,7 +119,6 @@ class Membership:
             text = f"this node cannot be registered: {problem}; check advertised.host, host and broker.rack"
             raise CoordinationError(text) from None
         await self._register()
-        self._client.on_gone_back = self._end_life
         self._tasks = [asyncio.create_task(for_ever(each)) for each in (self._stay_registered, self._follow)]
         while self.node_id not in self.image.nodes:
             await self.after(self.generation)
@@ -244,31 +241,12 @@ class Membership:
             told = ""
             while self.life is None:
                 try:
-                    if self._has_gone_back:
-                        await self._begin_anew()
                     await self._register()
                 except CoordinationError as error:
                     if error.message != told:  # an outage may last
                         told = error.message
                         logger.warning("%s: retrying", told)
                     await asyncio.sleep(_RETRY_S)
-
-    def _end_life(self, error: CoordinationError) -> None:
-        """The store has gone back: whatever this node is by what it had heard, others may be by now."""
-        if not self._has_gone_back:
-            logger.error("%s: node %d begins anew, as after a restart", error, self.node_id)
-        self._has_gone_back = True
-        if self._lease is not None:
-            self._lease.lost.set()
-
-    async def _begin_anew(self) -> None:
-        """Believes what the store has now, as after a restart. Raises CoordinationError, also if it is another cluster's."""
-        seen = self._snapshots
-        await self._client.believe_older()
-        await self._of_this_cluster()
-        async with self._changed:  # the image is what the watch makes of it
-            await self._changed.wait_for(lambda: self._snapshots > seen)
-        self._has_gone_back = False
 
     async def _follow(self) -> None:
         while True:
@@ -281,18 +259,30 @@ class Membership:
     async def _take(self, found: Snapshot | Changes) -> bool:
         """Lets the image follow. False if this is not the cluster's store, but one that was emptied: the image stays as it is."""
         async with self._changed:
-            if isinstance(found, Snapshot):
-                if not any(item.key == self.image.keys.cluster_id and self._is_own_id(item.value) for item in found.items):
-                    return False
-                self._replace(found)
-                self._snapshots += 1
-            else:
+            if isinstance(found, Changes):
                 self._apply(found)
+            elif any(item.key == self.image.keys.cluster_id and self._is_own_id(item.value) for item in found.items):
+                self._replace(found)
+                self._client.believe(found.revision)
+                if found.revision < self.revision:
+                    self._begin_anew(found.revision)
+            else:
+                return False
             self.revision = found.revision
             self._check_registered()
             self.generation += 1
             self._changed.notify_all()
             return True
+
+    def _begin_anew(self, revision: int) -> None:
+        """Ends this life: the store has gone back, and may give out its numbers again."""
+        logger.error(
+            "etcd is at revision %d, after %d: it was restored from a backup, or has lost its last changes; see docs/cluster.md; "
+            "node %d begins anew, as after a restart",
+            *(revision, self.revision, self.node_id),
+        )
+        if self._lease is not None:
+            self._lease.lost.set()
 
     def _is_own_id(self, value: bytes) -> bool:
         return value.decode(errors="replace") == self._cluster_id
