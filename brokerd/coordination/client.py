@@ -103,6 +103,7 @@ class Snapshot(NamedTuple):
 
     revision: int
     items: list[KeyValue]
+    has_gone_back: bool = False  # the store is known to have had a higher one
 
 
 class CoordinationClient:
@@ -126,8 +127,10 @@ class CoordinationClient:
         self._at = 0
         self.credentials = credentials  # of the next connection
         self._channel: grpc.aio.Channel | None = None
+        self._checked: grpc.aio.Channel | None = None  # on which the store turned out to have reached what is known
         self._cluster_id = self._term = 0
         self._revision = 0  # the highest that the store is known to have had
+        self._histories = 0  # counts how often it went back
 
     async def close(self) -> None:
         """Ends all calls and watches."""
@@ -151,7 +154,9 @@ class CoordinationClient:
         """All keys below a prefix. `is_older_taken`: also of a store that has gone back; see `believe`."""
         while True:
             try:
-                return await self._read(prefix, is_checked=not is_older_taken)
+                found = await self._read(prefix, is_checked=not is_older_taken)
+                if found is not None:
+                    return found
             except CoordinationError as error:
                 if _COMPACTED not in error.message:  # between two pages
                     raise
@@ -173,7 +178,10 @@ class CoordinationClient:
             *(RequestOp(request_delete_range=DeleteRangeRequest(key=key.encode())) for key in deletes),
         ]
         try:
+            histories = self._histories
             await self._connected(next(iter((*puts, *deletes))))
+            if histories != self._histories:
+                raise CoordinationError("etcd has gone back since this change was decided: nothing was changed")
             request = TxnRequest(compare=equal, success=operations)
             response = await self._call("/etcdserverpb.KV/Txn", request, TxnResponse, self.timeout_ms)
         except CoordinationError as error:
@@ -196,6 +204,8 @@ class CoordinationClient:
                 self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
             else:
                 self._channel = grpc.aio.secure_channel(self.address, self.credentials, options=_OPTIONS)
+        if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
+            self._checked = None
         return self._channel
 
     def seen(self, response: Any) -> None:
@@ -224,7 +234,8 @@ class CoordinationClient:
         self._revision = max(self._revision, revision)
 
     def believe(self, revision: int) -> None:
-        """Takes the store as it is at this revision, also if it has gone back to it."""
+        """Takes a store that has gone back to this revision as it is. Changes that wait for a connection are not made."""
+        self._histories += 1
         self._revision = revision
 
     async def repeated(self, path: str, request: Message, response_type: type[R], *, is_checked: bool = True) -> R:
@@ -249,7 +260,7 @@ class CoordinationClient:
     async def _connected(self, key: str) -> None:
         """Returns on a connection that stands. On a new one it reads a key first: the store may have gone back meanwhile, and give
         out numbers again."""
-        if self.channel().get_state() is not grpc.ChannelConnectivity.READY:
+        if self.channel() is not self._checked:
             await self.get(key)
 
     async def first(self, call: Any, request: Message, timeout_ms: int) -> Any:
@@ -276,6 +287,7 @@ class CoordinationClient:
                 self.seen(response)
                 if path.startswith(_LINEARIZABLE) and is_checked:
                     self._check_revision(response, min(revision, self._revision))
+                    self._checked = channel
         except CoordinationError:
             self.failed_calls += 1
             raise
@@ -315,8 +327,10 @@ class CoordinationClient:
         text = f"etcd at {', '.join(self._endpoints)} does not answer ({reason})"
         return CoordinationError(text, is_fate_unknown=True, is_away=not hangs_up)
 
-    async def _read(self, prefix: str, *, is_checked: bool) -> Snapshot:
+    async def _read(self, prefix: str, *, is_checked: bool) -> Snapshot | None:
+        """None if the connection has changed between pages: they may be of two histories."""
         items: list[KeyValue] = []
+        channel, known = None, self._revision
         revision, key, end, page = 0, prefix.encode(), prefix_end(prefix), _PAGE
         while True:
             request = RangeRequest(key=key, range_end=end, limit=page, revision=revision)
@@ -327,10 +341,13 @@ class CoordinationClient:
                     raise
                 page //= 2
                 continue
+            channel = channel or self._channel
+            if channel is None or channel is not self._channel:
+                return None
             revision = revision or response.header.revision
             items += map(key_value, response.kvs)
             if not response.more or not response.kvs:
-                return Snapshot(revision, items)
+                return Snapshot(revision, items, revision < known)
             key = response.kvs[-1].key + b"\0"
 
 

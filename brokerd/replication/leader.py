@@ -85,8 +85,9 @@ class LedPartition:
         return not self.partition.leads_in(self._at.entry.leader_epoch)
 
     def entry_changed(self, at: PartitionAt) -> None:
-        """Takes a newer entry of the same leader epoch: an earlier proposal is decided."""
-        if at.mod_revision > self._at.mod_revision:
+        """Takes another entry of the same leader epoch, a newer one or that of a store that has gone back: an earlier proposal is
+        decided."""
+        if at != self._at:
             self._at, self._joining, self._open_proposals = at, None, 0
             self._is_lost.intersection_update(self._others())
             self._count()

@@ -435,7 +435,7 @@ def test_another_endpoint_takes_over(tmp_path: Path) -> None:
 def test_an_answer_that_is_lost_leaves_the_fate_unknown(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
         assert isinstance(etcd, FaultyEtcd)
-        await client.check()
+        assert await client.get("/a") is None
         etcd.loses_answers = True
         error = await refused(client.transact({}, {"/a": b"1"}))
         assert error.is_fate_unknown
@@ -613,9 +613,53 @@ def test_a_store_that_has_gone_back_is_refused_and_makes_no_change(tmp_path: Pat
             assert "is at revision 4, after 6: it was emptied, restored from a backup, or has lost its last" in error.message
         client.timeout_ms = _LONG_MS
         found = await client.read("/w/", is_older_taken=True)
-        assert found == Snapshot(4, [KeyValue("/w/a", b"2", 2, 4)])
+        assert found == Snapshot(4, [KeyValue("/w/a", b"2", 2, 4)], has_gone_back=True)
         client.believe(found.revision)
         assert await client.transact({"/w/a": 4}, {"/w/a": b"1"}) == 5
+
+    run("memory", tmp_path, scenario)
+
+
+@pytest.mark.parametrize("first", ["lease", "watch", "check"])
+def test_a_store_that_has_gone_back_makes_no_change_whoever_connects_first(tmp_path: Path, first: str) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, FaultyEtcd)
+        lease = await grant(client, 30)
+        for number in range(5):
+            await client.transact({}, {"/w/a": b"%d" % number})
+        await etcd.stop()
+        etcd.go_back(4)
+        await etcd.start()
+        if first == "lease":
+            while lease._is_late or client._channel is None:
+                await lease._renew()
+        elif first == "watch":
+            assert (await client.read("/w/", is_older_taken=True)).revision == 4
+        else:
+            await client.check()
+        client.timeout_ms = 600
+        error = await refused(client.transact({"/w/a": 4}, {"/w/a": b"1"}))
+        assert (error.is_fate_unknown, etcd.revision) == (False, 4)
+        client.timeout_ms = _LONG_MS
+        await lease.revoke()
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_change_that_waits_for_a_connection_is_not_made_in_another_history(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, FaultyEtcd)
+        for number in range(5):
+            await client.transact({}, {"/w/a": b"%d" % number})
+        await etcd.stop()
+        etcd.go_back(4)
+        change = asyncio.create_task(client.transact({"/w/a": 4}, {"/w/a": b"old history"}))
+        await one_turn()
+        client.believe(4)
+        await etcd.start()
+        error = await refused(change)
+        assert "has gone back since this change was decided: nothing was changed" in error.message
+        assert (error.is_fate_unknown, etcd.revision) == (False, 4)
 
     run("memory", tmp_path, scenario)
 

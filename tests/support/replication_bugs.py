@@ -329,3 +329,15 @@ def a_log_start_is_told_once(leader_at: Any, self: LogEnds, high_watermark: int,
     moved = leader_at(self, high_watermark, stable, log_start)
     self._leader_log_start = -1
     return moved
+
+
+# --- a store that goes back under nodes that run on
+
+
+@bug(LedPartition, "entry_changed", first=347)
+def a_leader_goes_on_with_the_in_sync_set_of_lost_changes(entry_changed: Any, self: LedPartition, at: PartitionAt) -> None:
+    if at.mod_revision > self._at.mod_revision:
+        entry_changed(self, at)
+
+
+MUTANTS.instead("roles_outlive_the_changes_that_gave_them", ClusterDirectory, "_end_roles", lambda _self: None, first=1_783)

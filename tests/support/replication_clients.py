@@ -202,7 +202,8 @@ class Reader(Client):
     def step(self) -> None:
         """Asks for what follows."""
         sim, process = self.sim, self.process()
-        if process is None or process.is_paused or sim.rng.random() < 0.1 or self.epoch == 0:
+        is_silent = process is None or process.is_paused or sim.promises[self.tp].is_past(process)
+        if process is None or is_silent or sim.rng.random() < 0.1 or self.epoch == 0:
             self.refresh()
             return
         if sim.rng.random() < 0.02:

@@ -243,7 +243,10 @@ class _Membership(Membership):
                 KeyValue(key, value, created, modified) if value is not None else key for key, value, created, modified in events
             ]
             items = [item for item in changes if not isinstance(item, str)]
-            await self._take(Snapshot(revision, items) if is_snapshot else Changes(revision, changes))
+            has_gone_back = revision < self.revision
+            await self._take(Snapshot(revision, items, has_gone_back) if is_snapshot else Changes(revision, changes))
+            if is_snapshot:
+                self._process.sim.unaware.discard(self._process)
 
 
 class _Client:
@@ -256,7 +259,10 @@ class _Client:
         self.answered_ms = process.sim.now_ms
 
     def believe(self, revision: int) -> None:
-        """See CoordinationClient. No store goes back while its nodes live."""
+        """See CoordinationClient. What it refuses, the store does."""
+
+    def has_reached(self, revision: int) -> None:
+        """See CoordinationClient."""
 
     async def transact(
         self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0

@@ -5,6 +5,7 @@
 - Whatever leader has shown a high watermark: each directory that the store names as in sync has everything below it, durably.
 - What was acknowledged with acks=all is durable in as many directories as min.insync.replicas says.
 - One life leads in a leader epoch, and the store names one leader for it.
+- What a leader acknowledges that has not heard yet that the store has gone back is no promise: nobody is told of it here.
 - log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset on every replica, and no follower has a
   higher high watermark than a leader has shown.
 
@@ -71,10 +72,23 @@ class Promises:
         self._stale: set[str] = set()  # directories that were named in sync by an older store, or by command
         self._unproven: set[str] = set()  # of these, those that lack something
         self._based: set[str] = set()  # of these, those that have led
+        self._has_gone_back = False
+        self._lost_in = 0  # the last leader epoch that began with a loss
 
     @property
     def _entry(self) -> PartitionEntry:
         return self._sim.entries[self.tp]
+
+    def is_past(self, process: Process) -> bool:
+        """True if a life does by the store's lost changes what it does."""
+        partition = process.replica(self.tp)
+        if process in self._sim.unaware:
+            return True
+        if partition is None or not partition.is_leader or not self._has_gone_back:
+            return False
+        return (
+            partition.leader_epoch < self._lost_in or self._named.get(partition.leader_epoch, (NO_LEADER, 0))[0] != process.node_id
+        )
 
     # What is promised
 
@@ -116,6 +130,9 @@ class Promises:
         self._based.clear()
         self._named.clear()
         self._leaders.clear()
+        if not is_known:
+            self._has_gone_back = True
+            self._named[entry.leader_epoch] = (entry.leader, entry.leader_node_epoch)
 
     def _keeps(self, directory_id: str, kept: Kept) -> None:
         known = self._kept.get(directory_id)
@@ -163,6 +180,7 @@ class Promises:
         lost = [offset for offset, what in self.committed.items() if offset >= start and there.get(offset) != what]
         if lost or end < self.shown:
             self._sim.count("records lost")
+            self._lost_in = partition.leader_epoch
             self._unproven |= self._stale  # what others have is of another history now
             self.shown = max(min([end, *lost]), start)
             self.committed = {offset: what for offset, what in self.committed.items() if offset < self.shown}
@@ -228,6 +246,8 @@ class Promises:
     def led(self, process: Process, partition: ReplicatedPartition) -> None:
         """A life of a node begins to lead."""
         epoch = partition.leader_epoch
+        if self.is_past(process):
+            return
         assert self._leaders.setdefault(epoch, process) is process, f"two lives lead in epoch {epoch}"
         if process.disk.directory_id in self._unproven:
             self._take_over(partition)
@@ -238,7 +258,7 @@ class Promises:
     def check(self, process: Process) -> None:
         """Something has happened in a process."""
         partition = process.replica(self.tp)
-        if partition is not None and process.disk.directory_id in self._may_keep:
+        if partition is not None and process.disk.directory_id in self._may_keep and process not in self._sim.unaware:
             self._starts(process, partition)
         if partition is None:
             state: tuple[int, ...] = (-1,)
@@ -253,6 +273,9 @@ class Promises:
         if partition is not None:
             ordered = start <= stable <= high <= ends.durable_end <= ends.log_end_offset
             assert ordered, f"node {process.node_id}: the ends are out of order: {state}"
+            if self.is_past(process):
+                self._ever_shown = max(self._ever_shown, high)
+                return
             if partition.is_leader and high > self.shown:
                 before, self.shown, self._shown_epoch = self.shown, high, partition.epochs.entry_at(high - 1)
                 self._shown_epochs = partition.epochs.below(high)

@@ -97,6 +97,8 @@ class Simulation:
         self._lease_of: dict[tuple[str, int], int] = {}  # by key, and the revision that put it
         self._revisions: list[tuple[int, int]] = []  # when the store has reached which
         self._watches: dict[Process, int] = {}  # events that it was told, or will be
+        self._watching: dict[Process, object] = {}  # the newest connection of each
+        self.unaware: set[Process] = set()  # lives that have not heard yet that the store went back
         self._streams: list[Stream] = []
         self._cut: set[Link] = set()  # from node to node
         self._cut_off: set[int] = set()  # nodes that do not reach the store
@@ -290,14 +292,17 @@ class Simulation:
             self.after(self.latency(), lambda: answer(None, CoordinationError("not connected")))
             self.count("not asked")
         else:
-            self.after(self.latency(), partial(self._ask, process, transaction, lease_id, answer))
+            self.after(self.latency(), partial(self._ask, process, transaction, lease_id, answer, self.store))
 
-    def _ask(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer) -> None:
-        if not self._reaches_store(process):
+    def _ask(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer, store: Store) -> None:
+        if not self._reaches_store(process) or store is not self.store:
             self.after(_TIMEOUT_MS, lambda: answer(None, CoordinationError("no answer", is_fate_unknown=True)))
             return
         if lease_id and lease_id not in self._leases:
             self.after(self.latency(), lambda: answer(None, CoordinationError("the lease has ended")))
+            return
+        if self.store.revision < process.membership.revision:
+            self.after(self.latency(), lambda: answer(None, CoordinationError("the store has gone back")))
             return
         revision = self.transact(transaction, lease_id)
         self.after(self.latency(), lambda: answer(revision, None))
@@ -337,8 +342,8 @@ class Simulation:
         return self.store.revision
 
     def store_goes_back(self, to_ms: int, bump: int) -> bool:
-        """The store forgets what is newer than that time, while no node is alive. False if that is nothing."""
-        assert not self.lives(), "a node that runs on would not follow a store that has gone back"
+        """The store forgets what is newer than that time. Nodes that are alive hear of it sooner or later. False if that is
+        nothing."""
         revision = max((at for when_ms, at in self._revisions if when_ms <= to_ms), default=0)
         if revision < self._made_revision or revision == self.store.revision:
             return False
@@ -346,11 +351,17 @@ class Simulation:
         self._revisions = [(when_ms, at) for when_ms, at in self._revisions if at <= revision]
         self._revisions.append((self.now_ms, self.store.revision))
         self._watches.clear()
+        self._watching.clear()
         put_by = {event.key: self._lease_of.get((event.key, event.mod_revision), 0) for event in self.store.present.values()}
         self._leased = {key: lease_id for key, lease_id in put_by.items() if lease_id}
-        self._leases = dict.fromkeys(self._leased.values())
-        for lease_id in self._leases:  # a restored lease has all its time again
-            self.after(LEASE_MS, partial(self.end_lease, lease_id))
+        owners = {process.membership.lease_id: process for process in self.lives()}
+        self._leases = {lease_id: owners.get(lease_id) for lease_id in self._leased.values()}
+        for lease_id, owner in self._leases.items():
+            if owner is None:  # a restored lease has all its time again
+                self.after(LEASE_MS, partial(self.end_lease, lease_id))
+        self.unaware.update(self.lives())
+        for process in self.lives():
+            self.after(self.latency(), partial(self.watch, process))
         for tp in self.tps:
             before, self.entries[tp] = self.entries[tp], decode_partition(self.store.present[KEYS.partition(tp)].value or b"")
             self.promises[tp].may_lack(before, self.entries[tp])
@@ -417,7 +428,13 @@ class Simulation:
         if not process.is_dead:
             self._watches[process] = len(self.store.events)
             present, revision = list(self.store.present.values()), self.store.revision
-            self.after(self.latency(), lambda: self._hear(process, revision, present, is_snapshot=True))
+            connection = self._watching[process] = object()
+
+            def hear() -> None:
+                if self._watching.get(process) is connection:
+                    self._hear(process, revision, present, is_snapshot=True)
+
+            self.after(self.latency(), hear)
 
     def _tell(self, process: Process, until: int) -> None:
         if process.is_dead or process not in self._watches:
@@ -427,8 +444,8 @@ class Simulation:
             self.after(_LOOK_MS, partial(self._tell, process, until))
             return
         changes = self.store.events[self._watches[process] : until]
-        if changes and process.membership.revision:
-            self._watches[process] = until
+        if changes and process.membership.revision and process not in self.unaware:
+            self._watches[process] += len(changes)  # `until` may be of before the store went back
             self._hear(process, changes[-1].mod_revision, changes)
         elif changes:
             self.after(1, partial(self._tell, process, until))
@@ -476,6 +493,8 @@ class Simulation:
         due_ms = found.request_ms = self._due_after(found.request_ms)
 
         def reply(base_offset: int, error: BaseException | None) -> None:
+            if self.promises[TP].is_past(process):
+                return
             if error is None:
                 self.promises[TP].check_copies(base_offset + asked.batch.header.record_count)
             found.reply_ms = self._due_after(found.reply_ms)

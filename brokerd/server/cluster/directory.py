@@ -65,6 +65,8 @@ class ClusterDirectory:
         self._led: dict[TopicIdPartition, tuple[int, int]] = {}  # in which leader epochs, and in which life
         self._disputed: set[TopicIdPartition] = set()  # whose leader epochs had gone back, until the entry keeps this copy
         self._failed: dict[str, str] = {}  # steps that are tried again, and the cause that was logged
+        self._histories = 0  # counts how often the store has gone back
+        membership.on_gone_back = self._end_roles
 
     async def run(self) -> None:
         """Acts on each change of the image, until cancelled."""
@@ -91,6 +93,12 @@ class ClusterDirectory:
         async with self._passed:
             await self._passed.wait_for(holds)
 
+    def _end_roles(self) -> None:
+        """Ends all roles, as a restart does: in a store that has gone back, the epochs of them may be others'."""
+        self._histories += 1
+        self._led.clear()
+        self._partitions.resign([partition.tp for partition in self._partitions])
+
     async def _agree(self) -> None:
         """Does what is due; `_failed` has what of it failed."""
         before, self._failed = self._failed, {}
@@ -108,8 +116,11 @@ class ClusterDirectory:
         await self._take_roles(before)
 
     async def _take_roles(self, before: Mapping[str, str]) -> None:
+        histories = self._histories
         await self._try("leading partitions", self._lead_elected(), before)
         await self._try("following partitions", self._follow_elected(), before)
+        if histories != self._histories:  # roles of before may have been taken after they ended
+            self._end_roles()
 
     async def _try(self, what: str, step: Awaitable[None], before: Mapping[str, str]) -> None:
         try:

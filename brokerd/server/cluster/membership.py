@@ -101,6 +101,7 @@ class Membership:
         self.last_life: Life | None = None  # as which it goes on copying while the store is silent: nobody has heard of another
         self.revision = 0  # of the store, that the image has reached
         self.generation = 0  # counts the changes of image and life
+        self.on_gone_back: Callable[[], object] = lambda: None  # called with the image of a store that has gone back
         self.partition_changes = 0  # counts those of partitions' entries, elections among them
         self._client = client
         self._cluster_id = cluster_id
@@ -263,9 +264,9 @@ class Membership:
                 self._apply(found)
             elif any(item.key == self.image.keys.cluster_id and self._is_own_id(item.value) for item in found.items):
                 self._replace(found)
-                self._client.believe(found.revision)
-                if found.revision < self.revision:
+                if found.has_gone_back:
                     self._begin_anew(found.revision)
+                self._client.has_reached(found.revision)
             else:
                 return False
             self.revision = found.revision
@@ -277,10 +278,12 @@ class Membership:
     def _begin_anew(self, revision: int) -> None:
         """Ends this life: the store has gone back, and may give out its numbers again."""
         logger.error(
-            "etcd is at revision %d, after %d: it was restored from a backup, or has lost its last changes; see docs/cluster.md; "
+            "etcd has gone back to revision %d: it was restored from a backup, or has lost its last changes; see docs/cluster.md; "
             "node %d begins anew, as after a restart",
-            *(revision, self.revision, self.node_id),
+            *(revision, self.node_id),
         )
+        self._client.believe(revision)
+        self.on_gone_back()
         if self._lease is not None:
             self._lease.lost.set()
 

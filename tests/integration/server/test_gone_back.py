@@ -177,6 +177,7 @@ def test_nodes_that_run_on_begin_anew_with_a_store_that_has_lost_its_last_change
         await create(nodes, nodes.running[1][1], 1, 2)
         await becomes(lambda: directories.led().get(1), [0])
         entry, before = entry_at(directories), nodes.etcd.revision
+        lives = {node_id: node.life for node_id, (_, node, _) in nodes.running.items()}
         await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=9)))
         await becomes(lambda: directories.log(1, 0).leads_in(9), True)
         await becomes(lambda: nodes.running[2][1].revision, nodes.etcd.revision)
@@ -194,6 +195,9 @@ def test_nodes_that_run_on_begin_anew_with_a_store_that_has_lost_its_last_change
             await becomes(lambda node=node: node.is_registered and node.image.nodes.keys() == {1, 2}, True)  # type: ignore[misc]
         # One of them at least: the other may read all anew when the store has reached as many changes again.
         assert "begins anew, as after a restart" in caplog.text
+        for node_id, (_, node, _) in nodes.running.items():
+            if f"node {node_id} begins anew" in caplog.text:
+                await becomes(lambda node=node, life=lives[node_id]: node.life not in (None, life), True)  # type: ignore[misc]
 
     with_nodes(scenario, 1, 2)
 
@@ -240,5 +244,24 @@ def test_what_is_different_under_the_same_revision_is_read() -> None:
         await nodes.etcd.put(KEY, encode(entry._replace(out_of_sync=(entry.isr[0]._replace(node_id=8),))))
         await nodes.etcd.start()
         await becomes(lambda: [replica.node_id for replica in entry_at(directories).out_of_sync], [8])
+
+    with_nodes(scenario, 1)
+
+
+def test_an_outage_in_which_nothing_is_lost_ends_no_life() -> None:
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1)
+        await becomes(directories.led, {1: [0]})
+        client, node, _ = nodes.running[1]
+        life, lease_id = node.life, node.lease_id
+        await becomes(lambda: node.revision, nodes.etcd.revision)
+        for _ in range(2):
+            await nodes.etcd.stop()
+            await nodes.etcd.start()
+            assert await client.get(KEY) is not None
+            await nodes.etcd.put(KEY, encode(entry_at(directories)))
+            await becomes(lambda: node.revision, nodes.etcd.revision)
+        assert (node.life, node.lease_id, directories.led()) == (life, lease_id, {1: [0]})
 
     with_nodes(scenario, 1)

@@ -395,13 +395,25 @@ def test_who_joins_has_the_log_start_durably() -> None:
     assert sorted(led.led.log_starts()) == [0, 1], "who joins counts, too"
 
 
-def test_an_entry_that_is_heard_of_again_or_late_decides_nothing() -> None:
+def test_an_entry_that_is_heard_of_again_decides_nothing() -> None:
     """The image is looked at again and again: node 3 may have joined by the proposal, and be elected, until another entry comes."""
     led = Led(left(ENTRY, {3}))
     led.report(3, 0)
     assert led.proposal() is not None
-    for revision in (1, 0):
-        led.led.entry_changed(PartitionAt(left(ENTRY, {3}), revision))
+    led.led.entry_changed(PartitionAt(left(ENTRY, {3}), 1))
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == 0
+    led.report(3, end)
+    assert led.high_watermark == end
+
+
+def test_the_entry_of_a_store_that_has_gone_back_counts() -> None:
+    """It has forgotten that a replica has left, and would elect it: the high watermark waits for it."""
+    led = Led(ENTRY)
+    led.revision = 7
+    led.led.entry_changed(PartitionAt(left(ENTRY, {3}), 7))
+    led.led.entry_changed(PartitionAt(ENTRY, 5))
     end = led.append()
     led.report(2, end)
     assert led.high_watermark == 0
