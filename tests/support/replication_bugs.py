@@ -111,7 +111,7 @@ def logs_are_compared_by_their_last_epochs_alone(put: Put) -> None:
     put(serving, "divergence", divergence)
 
 
-@rare(465)
+@rare(5)
 def a_cut_ignores_the_epochs_of_the_follower(put: Put) -> None:
     put(copying, "cut_offset", lambda _epochs, log_end_offset, common: min(common.end_offset, log_end_offset))
 
@@ -150,7 +150,7 @@ def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args
     return proposal(self, *args)  # type: ignore[no-any-return]
 
 
-@bug(LedPartition, "_counts", first=165)
+@bug(LedPartition, "_counts", first=186)
 def an_emptied_disk_counts_for_the_one_that_is_in_sync(_original: Any, self: Any, follower: Follower) -> bool:
     return follower.replica.node_id not in self._is_lost
 
@@ -244,7 +244,7 @@ def an_in_sync_set_of_a_store_that_has_gone_back_is_believed(put: Put) -> None:
     put(assignments, "outdone", lambda entry, _leader, _nodes, epoch: entry._replace(leader_epoch=epoch))
 
 
-@bug(ClusterDirectory, "_look_back", first=5_655)
+@bug(ClusterDirectory, "_look_back", first=6_730)
 def that_a_store_has_gone_back_is_forgotten_with_the_next_election(_original: Any, _self: ClusterDirectory, *_more: Any) -> None:
     pass
 
