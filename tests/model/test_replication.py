@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from brokerd.producer.core.accumulator import ProducerBatch
 from tests.model.test_producer_mutants import MUTANTS as PRODUCER_MUTANTS
 from tests.support.replication_bugs import MUTANTS
 from tests.support.replication_simulation import Simulation, run_seed
@@ -82,3 +83,10 @@ def test_planted_mistake_of_the_producer_is_found(name: str, monkeypatch: pytest
         run_seed(Simulation.cores_in * number + 2)
 
     PRODUCER_MUTANTS.assert_found(name, monkeypatch.setattr, run_core, SEARCHED)
+
+
+def test_a_wrong_offset_of_a_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = ProducerBatch.complete
+    monkeypatch.setattr(ProducerBatch, "complete", lambda batch, offset, stamp: complete(batch, offset + 1, stamp))
+    with pytest.raises(AssertionError, match=r"record \d+ is at \d+, not at \d+|is acknowledged, at \d+, and not in the log"):
+        run_seeds(run_seed, 2, 1)

@@ -71,6 +71,7 @@ class CoreProducer(Client):
         self._unwritten: set[int] = set()
         self._ids: set[int] = set()
         self._streams: dict[int, _Stream] = {}  # by incarnation
+        self._records: dict[ProducerBatch, list[int]] = {}  # the core forgets them
         self._payloads: dict[ProducerBatch, bytes] = {}
         self._probe: ProducerBatch | None = None
         self._probes = 0
@@ -110,9 +111,11 @@ class CoreProducer(Client):
 
     def _append(self, count: int) -> ProducerBatch:
         core, now_ms = self.core, self.sim.now_ms
-        piece = Piece([next(self._numbers) for _ in range(count)], count, count * _RECORD_BYTES, 0)
+        numbers = [next(self._numbers) for _ in range(count)]
+        piece = Piece(numbers, count, count * _RECORD_BYTES, 0)
         core.pool.used_bytes += piece.size_bytes
         batch, _ = core.accumulator.append(_PARTITION, piece, now_ms)
+        self._records.setdefault(batch, []).extend(numbers)
         self._run()
         return batch
 
@@ -247,7 +250,7 @@ class CoreProducer(Client):
     def _payload(self, batch: ProducerBatch) -> bytes:
         """The numbers of its records, and more."""
         if batch not in self._payloads:
-            numbers = b"".join(map(_NUMBER.pack, _numbers_of(batch)))
+            numbers = b"".join(map(_NUMBER.pack, self._records[batch]))
             self._payloads[batch] = numbers + self.sim.payload()
         return self._payloads[batch]
 
@@ -260,7 +263,7 @@ class CoreProducer(Client):
         ended, self.core.ended = self.core.ended, []
         for batch in ended:
             self._payloads.pop(batch, None)
-            numbers = _numbers_of(batch)
+            numbers = self._records.pop(batch)
             if batch.error is None:
                 at = batch.base_offset
                 self._offsets.update((number, at + place if at != NO_OFFSET else at) for place, number in enumerate(numbers))
@@ -287,7 +290,3 @@ class CoreProducer(Client):
             if offset >= start or (offset == NO_OFFSET and not start):
                 assert number in found, f"record {number} is acknowledged, at {offset}, and not in the log"
                 assert offset in (NO_OFFSET, found[number]), f"record {number} is at {found[number]}, not at {offset}"
-
-
-def _numbers_of(batch: ProducerBatch) -> list[int]:
-    return [number for piece in batch.pieces for number in piece.data]
