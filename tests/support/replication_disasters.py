@@ -14,7 +14,7 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brokerd.cluster.election import no_copy_alive
 from brokerd.cluster.keys import PartitionEntry
@@ -31,6 +31,10 @@ _ATTEMPTS = 8
 _STUCK_MS = 4_000  # so long after everything works again, nothing changes by itself any more
 
 
+# What nodes have of a partition, as they have told an operator: the greatest is the newest.
+Answers = dict[int, tuple[bool, bool, int, int]]
+
+
 class Disasters:
     """See the module."""
 
@@ -42,8 +46,7 @@ class Disasters:
             sim.between_faults_ms, self.lasts_ms = (300, 2_500), 9_000
         of_disks = [self._fill_disk, self._fail_reads, self._fail_writes]
         self._kinds: list[Callable[[], None]] = self._rng.choice(([self._lose_seconds], of_disks, [self._lose_in_sync]))
-        self.answered: dict[int, Any] = {}  # what nodes have of the partition, as they have told an operator
-        self._commanded_ms = -_MADE_LATE_MS  # when an operator has given a command last
+        self._commands: list[tuple[int, Answers]] = []  # those that an operator has given, and when
         self._copies: dict[TopicIdPartition, int] = {}  # how many replicas a partition had, before some were taken away
         self._stuck_since_ms = 0
         self._down: set[int] = set()  # nodes that stay down
@@ -131,9 +134,10 @@ class Disasters:
         process = sim.any_process()
 
         async def elect(process: Process) -> None:
-            self._commanded_ms, self.answered = sim.now_ms, {}
+            answers: Answers = {}
+            self._commands.append((sim.now_ms, answers))
             try:
-                await process.elect_unclean()
+                await process.elect_unclean(answers)
             except BrokerdError as error:
                 sim.count(f"not elected unclean: {type(error).__name__}")
 
@@ -149,14 +153,11 @@ class Disasters:
 
     def check_winner(self, before: PartitionEntry, entry: PartitionEntry) -> None:
         """A copy leads that was not in sync."""
-        is_commanded = self._sim.now_ms - self._commanded_ms < _MADE_LATE_MS
-        assert is_commanded, "a copy leads that was not in sync, without a command"
+        commands = [answers for given_ms, answers in self._commands if self._sim.now_ms - given_ms < _MADE_LATE_MS]
+        assert commands, "a copy leads that was not in sync, without a command"
         assert no_copy_alive(before, self._sim.image().nodes), "an unclean election while a copy in sync is alive"
-        ends = {
-            node_id: (one.log_end_offset > 0, not one.has_stopped, one.leader_epoch, one.log_end_offset)
-            for node_id, one in self.answered.items()
-        }
-        assert ends.get(entry.leader) == max(ends.values()), f"node {entry.leader} was elected, of {ends}"
+        is_newest = any(entry.leader in one and one[entry.leader] == max(one.values()) for one in commands)
+        assert is_newest, f"node {entry.leader} was elected, of {commands}"
 
     def _fill_disk(self) -> None:
         self._count(lambda disk: setattr(disk.files, "space_left", self._rng.choice((0, 0, 100, 2_000))), "disk full")

@@ -60,6 +60,7 @@ from tests.support.coordination_store import Event
 from tests.support.files import Hook, Killed, MemoryFiles
 
 if TYPE_CHECKING:
+    from tests.support.replication_disasters import Answers
     from tests.support.replication_simulation import Simulation
 
 CLUSTER = ClusterIdentity("test", "cluster-of-the-schedule")
@@ -621,14 +622,15 @@ class Process:
         partition.check_in_range(offset)
         return list(headers(partition, offset, below=LogEnd.HIGH_WATERMARK, max_bytes=2_000))
 
-    async def elect_unclean(self) -> None:
-        """As the handler of ElectUncleanLeader does. Raises WireErrors."""
+    async def elect_unclean(self, answers: Answers) -> None:
+        """As the handler of ElectUncleanLeader does; what nodes answer gets into `answers`. Raises WireErrors."""
         logs = self.logs
         client = cast("Any", self.client)
-        topics = ClusterTopics(client, self.membership, self.directory, logs.topics, logs.changes, cast("Any", self._ask_copy))
+        ask_copy = cast("Any", partial(self._ask_copy, answers))
+        topics = ClusterTopics(client, self.membership, self.directory, logs.topics, logs.changes, ask_copy)
         await topics.elect_unclean(TOPIC, TP.partition)
 
-    async def _ask_copy(self, node_id: int, request: Any, _response_type: Any) -> Any:
+    async def _ask_copy(self, answers: Answers, node_id: int, request: Any, _response_type: Any) -> Any:
         """A call of CopyEnd."""
         sim, future = self.sim, self.loop.create_future()
         target, method = sim.machines[node_id].process, METHODS["CopyEnd"]
@@ -644,8 +646,7 @@ class Process:
 
         sim.carry(self, target, 0, lambda: target.enter(lambda: target.begin(answer())))
         found = await future
-        if sim.disasters is not None:
-            sim.disasters.answered[node_id] = found
+        answers[node_id] = (found.log_end_offset > 0, not found.has_stopped, found.leader_epoch, found.log_end_offset)
         return found
 
     async def stop(self) -> None:

@@ -13,7 +13,13 @@ from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.errors import CoordinatorLoadInProgressError, DataDirectoryError, NotCoordinatorError, WireError
+from brokerd.errors import (
+    CoordinatorLoadInProgressError,
+    DataDirectoryError,
+    NotCoordinatorError,
+    UnknownTopicIdError,
+    WireError,
+)
 from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator.groups import Groups
 from brokerd.server.coordinator.members import Members
@@ -113,7 +119,12 @@ class CoordinatorHost:
                 except WireError as error:
                     logger.info("the coordinator's log is not replicated yet: %s", error)
                     return
-                await hosted.transactions.load()
+                try:
+                    await hosted.transactions.load()
+                except (DataDirectoryError, UnknownTopicIdError):
+                    if self._epoch() == epoch:
+                        raise
+                    continue  # this node has lost the lead, or its copy, while the log was read
                 if hosted.transactions.epoch != epoch or self._epoch() != epoch:
                     continue  # it has changed meanwhile
                 if self._is_stopping:

@@ -6,6 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from brokerd.errors import DataDirectoryError, UnknownTopicIdError
 from brokerd.server.coordinator.host import CoordinatorHost, Hosted
 from tests.support.wait import DEADLINE_S
 
@@ -63,3 +66,24 @@ async def test_a_sweep_of_a_former_coordinator_holds_up_no_other() -> None:
     await asyncio.gather(*host._tasks.values())
     await host.sweep()
     assert [one.sweeps for one in loaded] == [1, 2]
+
+
+@pytest.mark.parametrize("error", [UnknownTopicIdError("it is deleted"), DataDirectoryError("it is led elsewhere")])
+async def test_a_copy_that_goes_while_it_is_loaded_is_no_failure(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    log: Any = SimpleNamespace(leader_epoch=1, is_leader=True)
+    partitions: Any = SimpleNamespace(coordinator_log=log, elects_itself=False)
+    loading: Any = Transactions(1)
+
+    async def load() -> None:
+        partitions.coordinator_log = None
+        raise error
+
+    async def settle() -> bool:
+        return True
+
+    loading.load = load
+    members: Any = SimpleNamespace(settle=settle)
+    host = CoordinatorHost(partitions, members, lambda: Hosted(loading, SimpleNamespace()))  # type: ignore[arg-type]
+    await host.follow()
+    assert host.hosted is None
+    assert not caplog.records
