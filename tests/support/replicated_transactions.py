@@ -22,7 +22,7 @@ from unittest import mock
 from brokerd.cluster.changes import Transaction
 from brokerd.cluster.election import place
 from brokerd.cluster.image import Node
-from brokerd.cluster.keys import InSyncReplica, TopicEntry, encode
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry, TopicEntry, decode_partition, encode
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG
 from brokerd.errors import NotReadyError, UnknownServerError
 from brokerd.ids import TopicIdPartition
@@ -33,6 +33,7 @@ from brokerd.server.cluster.directory import entry_of
 from brokerd.server.coordinator import log, producer_ids, transactions
 from brokerd.server.handlers import produce
 from tests.support import replication_simulation
+from tests.support.coordination_store import Store
 from tests.support.replicated_clients import Clients
 from tests.support.replicated_nodes import FACTOR, TransactionalProcess
 from tests.support.replicated_promises import Decisions, LogPromises, RowPromises
@@ -134,20 +135,22 @@ class Simulation(replication_simulation.Simulation):
             image.delete(KEYS.node(without.node_id))
         placed = place(image, entry.partition_count, min(factor, len(image.nodes)))
         for number, one in enumerate(placed):
-            self.transact(Transaction({}, {KEYS.partition(TopicIdPartition(topic_id, number)): encode(one)}))
+            if self.transact(Transaction({}, {KEYS.partition(TopicIdPartition(topic_id, number)): encode(one)})) is None:
+                return  # later
         self.transact(Transaction({}, {KEYS.topic(topic_id): encode(entry), KEYS.name(entry.name): topic_id.hex().encode()}))
 
     def _make_later(self) -> None:
         """The topic that is made while all goes on, once there are nodes and a store. The coordinator may hear late of it."""
-        if self.is_store_down or not self.image().nodes:
-            self.after(50, self._make_later)
-        elif not self.entries[TopicIdPartition(_LATER, 0)].isr:
+        if self.entries[TopicIdPartition(_LATER, 0)].isr:
+            return
+        if not self.is_store_down and self.image().nodes:
             coordinator = self.leader(COORDINATOR_LOG)
             is_late = coordinator is not None and len(self.image().nodes) > 1 and self.rng.random() < 0.5
             if is_late and not self.is_healing:
                 self._deafen(coordinator)
             self._make(_LATER, TopicEntry("u", 1, {}), self.rng.choice((2, 3)), coordinator if is_late else None)
             self.count("made a topic")
+        self.after(50, self._make_later)
 
     def run(self) -> dict[str, int]:
         """To its end; returns how often what happened."""
@@ -314,6 +317,17 @@ class Simulation(replication_simulation.Simulation):
         others = {other.disk.directory_id for other in self.machines.values() if other is not machine}
         return all(others & {replica.directory_id for replica in entry.isr} for entry in self.entries.values() if entry.isr)
 
+    def transact(self, transaction: Transaction, lease_id: int = 0, store: Store | None = None) -> int | None:
+        """Not made is what leaves nothing in sync but disks that are out, since a life has ended that was to have a part in it: two
+        partitions might need two disks of one machine."""
+        present = {machine.disk.directory_id for machine in self.machines.values()}
+        for tp in self.tps:
+            before, value = self.entries[tp], transaction.puts.get(KEYS.partition(tp))
+            was_out = before.isr and not _are_in(before, present)
+            if value is not None and not was_out and not _are_in(decode_partition(value), present):
+                return None
+        return super().transact(transaction, lease_id, store)
+
     # --- the end
 
     def calm_down(self) -> None:
@@ -346,6 +360,11 @@ class Simulation(replication_simulation.Simulation):
 
     def check_clients(self) -> None:
         self.decided.check_quiet()
+
+
+def _are_in(entry: PartitionEntry, present: set[str]) -> bool:
+    """True if a directory that is in sync is among those that are present."""
+    return any(replica.directory_id in present for replica in entry.isr)
 
 
 @contextlib.contextmanager

@@ -275,6 +275,7 @@ class Promises:
             assert ordered, f"node {process.node_id}: the ends are out of order: {state}"
             if self.is_past(process):
                 self._ever_shown = max(self._ever_shown, high)
+                del process.seen_states[self.tp]  # it counts as soon as it is no longer past
                 return
             if partition.is_leader and high > self.shown:
                 before, self.shown, self._shown_epoch = self.shown, high, partition.epochs.entry_at(high - 1)
