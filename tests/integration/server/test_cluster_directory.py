@@ -95,6 +95,26 @@ def test_a_store_that_was_restored_is_outdone(behind: int) -> None:
     with_nodes(scenario, 1)
 
 
+def test_a_role_that_is_taken_while_the_store_goes_back_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directories: Directories) -> None:
+        node, lead, epochs_led = directories.nodes.running[1][1], ReplicaChanges.lead, list[set[int]]()
+
+        def goes_back(self: ReplicaChanges, epochs: Mapping[TopicIdPartition, int], *in_sync: Any) -> Steps[None]:
+            if not epochs_led:
+                node.on_gone_back()
+            epochs_led.append(set(epochs.values()))
+            return lead(self, epochs, *in_sync)
+
+        monkeypatch.setattr(ReplicaChanges, "lead", goes_back)
+        await create(directories.nodes, node, 1)
+        await directories.topics[1].create("after", 1, {})
+        await becomes(lambda: {one.topic for one in directories.logs[1].partitions if one.is_leader}, {"orders", "after"})
+        assert directories.log(1, 0).leader_epoch == 2
+        assert epochs_led[0] == {1}
+
+    with_nodes(scenario, 1)
+
+
 def test_a_topic_grows_and_changes_everywhere() -> None:
     async def scenario(directories: Directories) -> None:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
