@@ -120,6 +120,8 @@ class HonestProducer(Client):
     def _answered(self, connection: int, one: _Batch, header: BatchHeader, base_offset: int, error: WireError | None) -> None:
         if error is None:
             self.sim.promises[self.tp].promise(base_offset, identity(header))
+            if header.producer_id != self.producer.producer_id:
+                return  # it has begun anew since
             known = self.acknowledged.setdefault(one.sequence, base_offset)
             assert known == base_offset, f"sequence {one.sequence} is acknowledged at {known} and at {base_offset}"
             self.sim.count("acknowledged")

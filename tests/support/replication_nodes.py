@@ -244,8 +244,9 @@ class _Membership(Membership):
                 KeyValue(key, value, created, modified) if value is not None else key for key, value, created, modified in events
             ]
             items = [item for item in changes if not isinstance(item, str)]
-            has_gone_back = revision < self.revision
+            has_gone_back = revision < self._process.client.revision
             await self._take(Snapshot(revision, items, has_gone_back) if is_snapshot else Changes(revision, changes))
+            self._process.client.has_reached(revision)
             if is_snapshot:
                 self._process.sim.unaware.discard(self._process)
 
@@ -258,12 +259,15 @@ class _Client:
         self.clock = process.sim.clock
         self.timeout_ms = _CALL_TIMEOUT_MS
         self.answered_ms = process.sim.now_ms
+        self.revision = 0  # what it refuses, the store does
 
     def believe(self, revision: int) -> None:
-        """See CoordinationClient. What it refuses, the store does."""
+        """See CoordinationClient."""
+        self.revision = revision
 
     def has_reached(self, revision: int) -> None:
         """See CoordinationClient."""
+        self.revision = max(self.revision, revision)
 
     async def transact(
         self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0
@@ -275,6 +279,7 @@ class _Client:
         process.sim.ask_store(process, transaction, lease_id, lambda *answer: process.enter(lambda: settle(future, *answer)))
         revision = await future
         self.answered_ms = process.sim.now_ms
+        self.has_reached(revision or 0)
         return revision
 
     async def get(self, key: str) -> KeyValue | None:

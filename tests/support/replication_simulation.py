@@ -98,6 +98,7 @@ class Simulation:
         self._revisions: list[tuple[int, int]] = []  # when the store has reached which
         self._watches: dict[Process, int] = {}  # events that it was told, or will be
         self._watching: dict[Process, object] = {}  # the newest connection of each
+        self._began: dict[Process, object] = {}  # the connection that has told each what there is
         self.unaware: set[Process] = set()  # lives that have not heard yet that the store went back
         self._streams: list[Stream] = []
         self._cut: set[Link] = set()  # from node to node
@@ -301,7 +302,7 @@ class Simulation:
         if lease_id and lease_id not in self._leases:
             self.after(self.latency(), lambda: answer(None, CoordinationError("the lease has ended")))
             return
-        if self.store.revision < process.membership.revision:
+        if self.store.revision < process.client.revision:
             self.after(self.latency(), lambda: answer(None, CoordinationError("the store has gone back")))
             return
         revision = self.transact(transaction, lease_id)
@@ -432,6 +433,7 @@ class Simulation:
 
             def hear() -> None:
                 if self._watching.get(process) is connection:
+                    self._began[process] = connection
                     self._hear(process, revision, present, is_snapshot=True)
 
             self.after(self.latency(), hear)
@@ -444,7 +446,8 @@ class Simulation:
             self.after(_LOOK_MS, partial(self._tell, process, until))
             return
         changes = self.store.events[self._watches[process] : until]
-        if changes and process.membership.revision and process not in self.unaware:
+        has_begun = process.membership.revision and process not in self.unaware
+        if changes and has_begun and self._began.get(process) is self._watching.get(process):
             self._watches[process] += len(changes)  # `until` may be of before the store went back
             self._hear(process, changes[-1].mod_revision, changes)
         elif changes:
