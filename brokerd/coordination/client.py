@@ -130,7 +130,7 @@ class CoordinationClient:
         self._checked: grpc.aio.Channel | None = None  # on which the store turned out to have reached what is known
         self._cluster_id = self._term = 0
         self._revision = 0  # the highest that the store is known to have had
-        self._histories = 0  # counts how often it went back
+        self.histories = 0  # counts how often it went back
 
     async def close(self) -> None:
         """Ends all calls and watches."""
@@ -162,11 +162,17 @@ class CoordinationClient:
                     raise
 
     async def transact(
-        self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0
+        self,
+        compares: Mapping[str, int],
+        puts: Mapping[str, bytes],
+        deletes: Sequence[str] = (),
+        *,
+        lease_id: int = 0,
+        histories: int | None = None,
     ) -> int | None:
         """Puts and deletes keys if each compared key was last changed at its revision (0: there is none). Returns the revision of
         the change; None if a comparison failed. At most 128 comparisons, and 1 to 128 operations: without one etcd would compare
-        what a member knows, perhaps not the newest. `lease_id`: the keys go with it.
+        what a member knows, perhaps not the newest. `lease_id`: the keys go with it. `histories`: as this was decided, else now.
         Raises CoordinationError, with `is_fate_unknown` if the change may have been made.
         """
         equal = [
@@ -178,9 +184,9 @@ class CoordinationClient:
             *(RequestOp(request_delete_range=DeleteRangeRequest(key=key.encode())) for key in deletes),
         ]
         try:
-            histories = self._histories
+            histories = self.histories if histories is None else histories
             await self._connected(next(iter((*puts, *deletes))))
-            if histories != self._histories:
+            if histories != self.histories:
                 raise CoordinationError("etcd has gone back since this change was decided: nothing was changed")
             request = TxnRequest(compare=equal, success=operations)
             response = await self._call("/etcdserverpb.KV/Txn", request, TxnResponse, self.timeout_ms)
@@ -235,7 +241,7 @@ class CoordinationClient:
 
     def believe(self, revision: int) -> None:
         """Takes a store that has gone back to this revision as it is. Changes that wait for a connection are not made."""
-        self._histories += 1
+        self.histories += 1
         self._revision = revision
 
     async def repeated(self, path: str, request: Message, response_type: type[R], *, is_checked: bool = True) -> R:
@@ -260,7 +266,7 @@ class CoordinationClient:
     async def _connected(self, key: str) -> None:
         """Returns on a connection that stands. On a new one it reads a key first: the store may have gone back meanwhile, and give
         out numbers again."""
-        if self.channel() is not self._checked:
+        while self.channel() is not self._checked:
             await self.get(key)
 
     async def first(self, call: Any, request: Message, timeout_ms: int) -> Any:
@@ -279,15 +285,17 @@ class CoordinationClient:
         call: Callable[..., Any] = channel.unary_unary(
             path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
         )
-        started_ns, revision = stopwatch_ns(), self._revision
+        started_ns, known, histories = stopwatch_ns(), self._revision, self.histories
         self.calls += 1
         try:
             async with self.using(channel):
                 response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=HAS_LEADER)
                 self.seen(response)
-                if path.startswith(_LINEARIZABLE) and is_checked:
-                    self._check_revision(response, min(revision, self._revision))
-                    self._checked = channel
+            if path.startswith(_LINEARIZABLE) and is_checked:  # a refusal leaves the connection to the watch, which learns why
+                if histories != self.histories:
+                    raise CoordinationError(f"etcd at {self.address} has gone back while it was asked", is_fate_unknown=True)
+                self._check_revision(response, known)
+                self._checked = channel
         except CoordinationError:
             self.failed_calls += 1
             raise

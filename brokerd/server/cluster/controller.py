@@ -74,9 +74,10 @@ class Controller:
     async def _elect(self, image: ClusterImage) -> None:
         partitions = image.partitions()
         while some := list(itertools.islice(partitions, _LOOKED_AT)):
+            histories = self._client.histories
             due = [(tp, at, changed) for tp, at in some if (changed := self._changed(tp, at.entry, image)) is not None]
             for at in range(0, len(due), _AT_ONCE):
-                await self._hold(image, due[at : at + _AT_ONCE])
+                await self._hold(image, due[at : at + _AT_ONCE], histories)
             await asyncio.sleep(0)
 
     def _changed(self, tp: TopicIdPartition, entry: PartitionEntry, image: ClusterImage) -> PartitionEntry | None:
@@ -86,9 +87,12 @@ class Controller:
             changed = grown(entry, self._default_factor, image.nodes, Counter())
         return changed
 
-    async def _hold(self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]) -> None:
+    async def _hold(
+        self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]], histories: int
+    ) -> None:
         compares = {image.keys.partition(tp): partition.mod_revision for tp, partition, _ in due}
-        if await self._client.transact(compares, {image.keys.partition(tp): encode(entry) for tp, _, entry in due}) is not None:
+        puts = {image.keys.partition(tp): encode(entry) for tp, _, entry in due}
+        if await self._client.transact(compares, puts, histories=histories) is not None:
             self.elections += sum(entry.leader_epoch > partition.entry.leader_epoch for _, partition, entry in due)
             self._tell(image, due)
 

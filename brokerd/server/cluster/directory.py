@@ -116,11 +116,8 @@ class ClusterDirectory:
         await self._take_roles(before)
 
     async def _take_roles(self, before: Mapping[str, str]) -> None:
-        histories = self._histories
         await self._try("leading partitions", self._lead_elected(), before)
         await self._try("following partitions", self._follow_elected(), before)
-        if histories != self._histories:  # roles of before may have been taken after they ended
-            self._end_roles()
 
     async def _try(self, what: str, step: Awaitable[None], before: Mapping[str, str]) -> None:
         try:
@@ -170,7 +167,7 @@ class ClusterDirectory:
             raise
 
     async def _lead_elected(self) -> None:
-        life, epochs = self._membership.life, self._epochs()
+        life, epochs, histories = self._membership.life, self._epochs(), self._histories
         self._look_back(epochs)
         if life is not None:
             elected = to_lead(self._membership.image, life, epochs)
@@ -181,6 +178,9 @@ class ClusterDirectory:
                 except BaseException:
                     self._unable.update(elected)
                     raise
+                if histories != self._histories:
+                    self._end_roles()  # these were taken after those of before have ended
+                    return
                 led = {tp: (epoch, life.node_epoch) for tp, epoch in elected.items()}
                 self._led = {tp: each for tp, each in {**self._led, **led}.items() if tp in epochs}
                 self._tell("leads %s from now on: %s", elected)
@@ -189,11 +189,11 @@ class ClusterDirectory:
 
     async def _outdo(self, life: Life, epochs: Mapping[TopicIdPartition, int]) -> None:
         """Begins new leader epochs where etcd has gone back."""
-        image, disputed = self._membership.image, self._disputed
+        image, disputed, histories = self._membership.image, self._disputed, self._client.histories
         seen = {tp: epoch for tp, epoch in epochs.items() if tp in disputed or self._led.get(tp) != (epoch, life.node_epoch)}
         outdone = to_outdo(image, life, seen, disputed)
         for transaction in change_partitions(image, outdone):
-            revision = await self._client.transact(*transaction)
+            revision = await self._client.transact(*transaction, histories=histories)
             if revision is None:
                 continue
             made = [tp for tp in outdone if image.keys.partition(tp) in transaction.puts]
@@ -213,11 +213,16 @@ class ClusterDirectory:
                 self._disputed.discard(tp)
 
     async def _follow_elected(self) -> None:
-        unled = {partition.tp for partition in self._partitions if partition.role is Role.NONE}
+        # A leader whose epoch etcd gives to another one has missed that etcd had gone back: it follows, and is compared.
+        unled = {partition.tp for partition in self._partitions if partition.role is not Role.FOLLOWER}
+        histories = self._histories
         found = to_follow(self._membership.image, self._node_id, self._epochs(), unled)
         followed = {tp: epoch for tp, epoch in found.items() if tp not in self._disputed}
         if followed:
             await self._admin.run(self._replicas.follow(followed))
+            if histories != self._histories:
+                self._end_roles()
+                return
             self._tell("follows the leaders of %s from now on: %s", followed)
 
     def _tell(self, text: str, tps: Collection[TopicIdPartition]) -> None:

@@ -101,6 +101,7 @@ class Membership:
         self.last_life: Life | None = None  # as which it goes on copying while the store is silent: nobody has heard of another
         self.revision = 0  # of the store, that the image has reached
         self.generation = 0  # counts the changes of image and life
+        self._has_gone_back = False  # and this node has not begun anew
         self.on_gone_back: Callable[[], object] = lambda: None  # called with the image of a store that has gone back
         self.partition_changes = 0  # counts those of partitions' entries, elections among them
         self._client = client
@@ -258,17 +259,21 @@ class Membership:
             await asyncio.sleep(_RETRY_S)
 
     async def _take(self, found: Snapshot | Changes) -> bool:
-        """Lets the image follow. False if this is not the cluster's store, but one that was emptied: the image stays as it is."""
+        """Lets the image follow. False if this is not the cluster's store, but one that was emptied: the image stays as it is, and
+        the next registration says so."""
         async with self._changed:
+            if not self._is_this_clusters(found):
+                if self._lease is not None:
+                    self._lease.lost.set()
+                return False
             if isinstance(found, Changes):
                 self._apply(found)
-            elif any(item.key == self.image.keys.cluster_id and self._is_own_id(item.value) for item in found.items):
+            else:
+                self._has_gone_back |= found.has_gone_back or any(map(self._is_contradicted, found.items))
                 self._replace(found)
-                if found.has_gone_back:
+                if self._has_gone_back:
                     self._begin_anew(found.revision)
                 self._client.has_reached(found.revision)
-            else:
-                return False
             self.revision = found.revision
             self._check_registered()
             self.generation += 1
@@ -282,10 +287,25 @@ class Membership:
             "node %d begins anew, as after a restart",
             *(revision, self.node_id),
         )
-        self._client.believe(revision)
-        self.on_gone_back()
         if self._lease is not None:
             self._lease.lost.set()
+        self.on_gone_back()
+        self._client.believe(revision)
+        self._has_gone_back = False  # last: what fails before is done again
+
+    def _is_contradicted(self, item: KeyValue) -> bool:
+        """True if what is known of a key is newer, or another change of the same number: a store that has gone back may have passed
+        the number of changes that it had."""
+        known = self._known.get(item.key)
+        return known is not None and item.mod_revision <= known.mod_revision and item != known
+
+    def _is_this_clusters(self, found: Snapshot | Changes) -> bool:
+        if isinstance(found, Snapshot):
+            return any(one.key == self.image.keys.cluster_id and self._is_own_id(one.value) for one in found.items)
+        if self.image.keys.cluster_id in found.events:
+            return False  # deleted
+        puts = [one for one in found.events if isinstance(one, KeyValue) and one.key == self.image.keys.cluster_id]
+        return all(self._is_own_id(one.value) for one in puts)
 
     def _is_own_id(self, value: bytes) -> bool:
         return value.decode(errors="replace") == self._cluster_id

@@ -342,14 +342,15 @@ class ClusterNode:
         return entry.leader, entry.leader_epoch, no_copy_alive(entry, self.image.nodes) if entry.leader == NO_LEADER else ""
 
     async def is_current_leader(self, tp: TopicIdPartition, epoch: int) -> bool:
-        """True if the store says, now, that a partition is in this leader epoch. False if it says another one, or does not answer
-        at once."""
+        """True if the store says, now, that this node leads a partition in this epoch. False if it says otherwise, or does not
+        answer at once."""
         if not self.is_registered:
             return False
         try:
             async with asyncio.timeout(_CURRENT_S):
                 found = await self._client.get(self.image.keys.partition(tp))
-            return found is not None and decode_partition(found.value).leader_epoch == epoch
+            entry = decode_partition(found.value) if found is not None else None
+            return entry is not None and (entry.leader, entry.leader_epoch) == (self.node_id, epoch)
         except (CoordinationError, EntryError, TimeoutError):
             return False
 

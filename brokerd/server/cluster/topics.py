@@ -466,9 +466,10 @@ async def run(client: CoordinationClient, transactions: Sequence[Transaction]) -
     """
     revision: int | None = None
     put: dict[str, int] = {}
+    histories = client.histories
     for transaction in transactions:
         try:
-            revision = await client.transact(*transaction.after(put))
+            revision = await client.transact(*transaction.after(put), histories=histories)
         except CoordinationError as error:
             error.is_fate_unknown &= transaction is transactions[-1]
             raise

@@ -225,18 +225,19 @@ class Leading:
         return {tp: proposal for tp, proposal in found if proposal is not None}
 
     async def _write(self, due: Mapping[TopicIdPartition, Proposal]) -> None:
-        tps = list(due)
+        tps, histories = list(due), self._client.histories
         for at in range(0, len(tps), _PROPOSALS_MAX):
-            await self._propose({tp: due[tp] for tp in tps[at : at + _PROPOSALS_MAX]})
+            await self._propose({tp: due[tp] for tp in tps[at : at + _PROPOSALS_MAX]}, histories)
 
-    async def _propose(self, due: Mapping[TopicIdPartition, Proposal]) -> None:
+    async def _propose(self, due: Mapping[TopicIdPartition, Proposal], histories: int) -> None:
         """Writes these changes together; each alone, if they cannot be made together."""
         image, keys = self._membership.image, self._membership.image.keys
         before = {tp: at.entry.isr for tp in due if (at := image.partition(tp)) is not None}
         compares = {keys.partition(tp): proposal.mod_revision for tp, proposal in due.items()}
         compares |= {keys.node(one.joining.id): one.joining.mod_revision for one in due.values() if one.joining is not None}
         try:
-            done = await self._client.transact(compares, {keys.partition(tp): encode(one.entry) for tp, one in due.items()})
+            puts = {keys.partition(tp): encode(one.entry) for tp, one in due.items()}
+            done = await self._client.transact(compares, puts, histories=histories)
         except CoordinationError as error:
             logger.warning("%s: replicas in sync stay as they are", error)
             for tp in due if not error.is_fate_unknown else ():
@@ -258,7 +259,7 @@ class Leading:
             self.follow_image()
         elif len(due) > 1:
             for tp, proposal in due.items():
-                await self._propose({tp: proposal})
+                await self._propose({tp: proposal}, histories)
 
     def _has_stopped(self, tp: TopicIdPartition) -> bool:
         partition = self._partitions.replica(tp)
