@@ -665,20 +665,53 @@ def test_a_change_that_waits_for_a_connection_is_not_made_in_another_history(tmp
     run("memory", tmp_path, scenario)
 
 
-def test_an_answer_to_a_read_that_began_before_an_older_store_was_believed_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_of_before_an_older_store_was_believed_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its revision would have the older store refused, and the change may be lost."""
+
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
         await client.transact({}, {"/w/a": b"1"})
-        client.has_reached(100)
         seen = client.seen
 
         def believe(response: object) -> None:
             seen(response)
-            client.believe(2)
+            client.believe(1)
 
         monkeypatch.setattr(client, "seen", believe)
-        assert await client.get("/w/a") is not None
+        with pytest.raises(CoordinationError, match="has gone back while it was asked") as refused:
+            await client.transact({}, {"/w/a": b"2"})
+        assert refused.value.is_fate_unknown
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_refused_revision_leaves_the_connection_to_who_reads_all_anew(tmp_path: Path) -> None:
+    """Calls that are refused again and again would keep a snapshot of many pages from coming to its end."""
+
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        await client.transact({}, {"/w/a": b"1"})
+        client.has_reached(100)
+        client.timeout_ms, channel = 300, client.channel()
+        with pytest.raises(CoordinationError, match="is at revision 2, after 100"):
+            await client.get("/w/a")
+        assert client.channel() is channel
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_change_goes_out_on_the_connection_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        get, asked = client.get, list[str]()
+
+        async def closed_once(key: str) -> KeyValue | None:
+            found = await get(key)
+            asked.append(key)
+            if len(asked) == 1:
+                await client.close()
+            return found
+
+        monkeypatch.setattr(client, "get", closed_once)
+        assert await client.transact({}, {"/w/a": b"1"}) is not None
+        assert asked == ["/w/a", "/w/a"]
 
     run("memory", tmp_path, scenario)
 

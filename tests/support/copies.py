@@ -103,9 +103,11 @@ class Store:
         self.clock, self.answered_ms = SystemClock(), SystemClock().monotonic_ms()
         self.answers: list[int | CoordinationError | None] = []
         self.asked: list[Mapping[str, bytes]] = []
+        self.histories = 0
 
-    async def transact(self, _compares: Mapping[str, int], puts: Mapping[str, bytes]) -> int | None:
+    async def transact(self, _compares: Mapping[str, int], puts: Mapping[str, bytes], *, histories: int) -> int | None:
         """See CoordinationClient."""
+        assert histories == self.histories
         self.asked.append(puts)
         await asyncio.sleep(0)
         answer = self.answers.pop(0) if self.answers else None

@@ -195,7 +195,7 @@ def a_leader_begins_without_its_followers(lead: Any, self: PartitionTable, epoch
 
 
 @bug(Controller, "_hold")
-async def the_controller_does_not_compare(_original: Any, self: Any, image: Any, due: Any) -> None:
+async def the_controller_does_not_compare(_original: Any, self: Any, image: Any, due: Any, _histories: int) -> None:
     await self._client.transact({}, {image.keys.partition(tp): encode(entry) for tp, _, entry in due})
 
 

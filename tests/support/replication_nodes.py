@@ -208,11 +208,12 @@ class _Membership(Membership):
         self.heard: asyncio.Queue[tuple[int, list[Event], bool]] = asyncio.Queue()
 
     async def begin(self) -> None:
-        """As `start`, but for a store that does not answer."""
+        """As `start`, but for a store that does not answer: a start that has failed is made again, by another client."""
         while self.life is None:
             with suppress(CoordinationError):
                 await self._register()
                 break
+            self._client.believe(0)
             await asyncio.sleep(0.3)
         self._process.sim.watch(self._process)
         self._tasks = [asyncio.create_task(for_ever(each)) for each in (self._stay_registered, self._follow)]
@@ -259,26 +260,37 @@ class _Client:
         self.clock = process.sim.clock
         self.timeout_ms = _CALL_TIMEOUT_MS
         self.answered_ms = process.sim.now_ms
-        self.revision = 0  # what it refuses, the store does
+        self.revision = self.histories = 0  # what it refuses by its revision, the store does
 
     def believe(self, revision: int) -> None:
         """See CoordinationClient."""
         self.revision = revision
+        self.histories += 1
 
     def has_reached(self, revision: int) -> None:
         """See CoordinationClient."""
         self.revision = max(self.revision, revision)
 
     async def transact(
-        self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0
+        self,
+        compares: Mapping[str, int],
+        puts: Mapping[str, bytes],
+        deletes: Sequence[str] = (),
+        *,
+        lease_id: int = 0,
+        histories: int | None = None,
     ) -> int | None:
         """See CoordinationClient."""
-        process = self._process
+        if histories not in (None, self.histories):
+            raise CoordinationError("etcd has gone back since this change was decided")
+        process, histories = self._process, self.histories
         future: asyncio.Future[int | None] = process.loop.create_future()
         transaction = Transaction(dict(compares), dict(puts), tuple(deletes))
         process.sim.ask_store(process, transaction, lease_id, lambda *answer: process.enter(lambda: settle(future, *answer)))
         revision = await future
         self.answered_ms = process.sim.now_ms
+        if histories != self.histories:
+            raise CoordinationError("etcd has gone back while it was asked", is_fate_unknown=True)
         self.has_reached(revision or 0)
         return revision
 

@@ -148,7 +148,9 @@ class Promises:
         self._have_heard.add(process)
         kept, restored = self._may_keep[directory_id]
         seen, now = partition.leader_epoch, at.entry.leader_epoch
-        if now < seen or (restored < now == seen == partition.epochs.latest):
+        # In the same epoch it knows by the id of the leader, if one leads in it.
+        is_compared = restored < now == seen == partition.epochs.latest and self._sim.leader(self.tp) is not None
+        if now < seen or is_compared:
             self._sim.count("knows that the store went back")
             self._keeps(directory_id, kept)
             return
@@ -266,8 +268,10 @@ class Promises:
             ends = partition.ends
             start, stable, high = ends.log_start_offset, ends.last_stable_offset, ends.high_watermark
             state = (start, stable, high, ends.durable_end, ends.log_end_offset, partition.is_leader)
-        if state == process.seen_states.get(self.tp):
+        before = process.seen_states.get(self.tp, (False,))
+        if state == before:
             return
+        was_leader = before[-1]
         process.seen_states[self.tp] = state
         self._check_kept(process, partition)
         if partition is not None:
@@ -275,8 +279,10 @@ class Promises:
             assert ordered, f"node {process.node_id}: the ends are out of order: {state}"
             if self.is_past(process):
                 self._ever_shown = max(self._ever_shown, high)
-                del process.seen_states[self.tp]  # it counts as soon as it is no longer past
+                process.seen_states[self.tp] = (partition.is_leader,)  # it counts as soon as it is no longer past
                 return
+            if was_leader and self._has_gone_back:  # it may have ended its role in the same step
+                self._ever_shown = max(self._ever_shown, high)
             if partition.is_leader and high > self.shown:
                 before, self.shown, self._shown_epoch = self.shown, high, partition.epochs.entry_at(high - 1)
                 self._shown_epochs = partition.epochs.below(high)

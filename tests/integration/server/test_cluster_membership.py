@@ -419,6 +419,7 @@ def test_a_store_that_is_not_this_clusters_takes_no_registration(caplog: pytest.
         while "does not hold this cluster any more" not in caplog.text:
             await one_turn()
         assert not [item for item in (await client.read(KEYS.prefix)).items if item.key == KEYS.node(1)]
+        assert sorted(node.image.nodes) == [1], "the image stays as it is"
         await client.transact({}, {KEYS.cluster_id: known.value})
         while node.life is None:
             await one_turn()

@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -602,7 +603,7 @@ def test_a_node_that_joins_takes_over_the_log_time(caplog: pytest.LogCaptureFixt
     run(scenario)
 
 
-def test_the_store_says_who_is_the_coordinator_and_silence_is_no_word() -> None:
+def test_the_store_says_who_is_the_coordinator_and_silence_is_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(machines: Machines) -> None:
         async with machines.node(1) as one, client_of(one) as client:
             await init_producer_id(client)  # the log exists
@@ -611,6 +612,12 @@ def test_the_store_says_who_is_the_coordinator_and_silence_is_no_word() -> None:
             assert entry is not None
             assert await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch)
             assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch - 1), "as one that was replaced asks"
+            found = await cluster._client.get(cluster.image.keys.partition(COORDINATOR_LOG))
+            assert found is not None
+            other = found._replace(value=encode(entry._replace(leader=2)))
+            monkeypatch.setattr(cluster._client, "get", AsyncMock(return_value=other))
+            assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch), "etcd had gone back"
+            monkeypatch.undo()
             await machines.etcd.stop()
             assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch)
             await machines.etcd.start()

@@ -162,16 +162,16 @@ def test_the_transaction_that_makes_a_change_decides_its_fate(monkeypatch: pytes
         client, own = directories.nodes.running[1][0], directories.topics[1]
         ran: list[Any] = []
 
-        async def loses(*args: Any) -> int | None:
+        async def loses(*args: Any, **named: Any) -> int | None:
             ran.append(args)
-            revision = await client.transact(*args)
+            revision = await client.transact(*args, **named)
             if len(ran) == lost:
                 raise CoordinationError("the answer is lost", is_fate_unknown=True)
             return revision
 
         lost = 0
         await own.create("orders", 1, {})
-        monkeypatch.setattr(own, "_client", SimpleNamespace(transact=loses, get=client.get))
+        monkeypatch.setattr(own, "_client", SimpleNamespace(transact=loses, get=client.get, histories=0))
         changes: list[tuple[int, Awaitable[Topic], Fate, set[str]]] = [
             (1, own.create("many", 200, {}), Fate.NOT_APPENDED, {"orders"}),  # it takes three
             (3, own.create("many", 200, {}), Fate.UNKNOWN, {"orders", "many"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError
 from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.replication.leader import Proposal
 from brokerd.server.cluster import controller, directory, membership
+from brokerd.server.replication import leading
 from tests.support.cluster_directories import Directories, becomes, with_nodes
 from tests.support.cluster_nodes import KEYS, TOPIC_ID, create
 
@@ -263,5 +266,91 @@ def test_an_outage_in_which_nothing_is_lost_ends_no_life() -> None:
             await nodes.etcd.put(KEY, encode(entry_at(directories)))
             await becomes(lambda: node.revision, nodes.etcd.revision)
         assert (node.life, node.lease_id, directories.led()) == (life, lease_id, {1: [0]})
+
+    with_nodes(scenario, 1)
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_no_two_lead_in_one_epoch_where_the_store_has_gone_back(is_noticed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other node is elected in the epoch that this one leads in, and as many changes are made, before it has its connection
+    back. Who does not notice that the store had gone back follows the one that it names."""
+    if not is_noticed:
+        monkeypatch.setattr(membership.Membership, "_is_contradicted", lambda _self, _item: False)
+
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1, 2)
+        await becomes(lambda: directories.led().get(1), [0])
+        client, node, _ = nodes.running[2]
+        await becomes(lambda: node.revision, nodes.etcd.revision)
+        before = nodes.etcd.revision
+        await directories.kill(1)
+        await becomes(lambda: directories.log(2, 0).is_leader, True)
+        await becomes(lambda: node.revision, nodes.etcd.revision)
+        known, life = nodes.etcd.revision, node.life
+        await nodes.etcd.stop()
+        nodes.etcd.go_back(before)
+        endpoints, client._endpoints = client._endpoints, ["127.0.0.1:1"]
+        await nodes.etcd.start()
+        await directories.start(1)
+        await becomes(lambda: directories.log(1, 0).is_leader, True)
+        assert directories.log(1, 0).leader_epoch == directories.log(2, 0).leader_epoch
+        while nodes.etcd.revision <= known:
+            await nodes.etcd.put("/another/x", b"x")
+        client._endpoints = endpoints
+        await becomes(lambda: sum(map(len, directories.led().values())) == 1 and node.life is not None, True)
+        assert (node.life != life) == is_noticed
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_what_fails_as_a_life_ends_is_done_again() -> None:
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1)
+        await becomes(directories.led, {1: [0]})
+        node, before, ended = nodes.running[1][1], nodes.etcd.revision, list[object]()
+        life, end_roles = node.life, node.on_gone_back
+
+        def fails_once() -> object:
+            ended.append(node.life)
+            if len(ended) == 1:
+                raise RuntimeError("a mistake")
+            return end_roles()
+
+        node.on_gone_back = fails_once
+        await nodes.etcd.put("/brokerd/prod/unknown", b"x")
+        await becomes(lambda: node.revision, nodes.etcd.revision)
+        await nodes.etcd.stop()
+        nodes.etcd.go_back(before)
+        await nodes.etcd.start()
+        await becomes(lambda: len(ended) > 1 and node.life not in (None, life), True)
+
+    with_nodes(scenario, 1)
+
+
+def test_proposals_of_before_are_not_written_where_the_store_has_gone_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them wait for the connection, or fail: the others were decided then, too."""
+    monkeypatch.setattr(leading, "_PROPOSALS_MAX", 1)
+    monkeypatch.setattr(leading, "_INTERVAL_S", 0.02)
+
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 2)
+        await becomes(directories.led, {1: [0, 1]})
+        client, node, _ = nodes.running[1]
+        at, tps, transact = node.image.partition(TP), [TP, TP._replace(partition=1)], client.transact
+        assert at is not None
+
+        async def gone_back(*asked: Any, **named: Any) -> int | None:
+            client.believe(nodes.etcd.revision)
+            return await transact(*asked, **named)
+
+        monkeypatch.setattr(client, "transact", gone_back)
+        refusals: Any = SimpleNamespace()
+        of_before = {tp: Proposal(at.entry, at.mod_revision) for tp in tps}
+        revision = nodes.etcd.revision
+        await leading.Leading(client, node, directories.logs[1].partitions, 10_000, refusals)._write(of_before)
+        assert nodes.etcd.revision == revision
 
     with_nodes(scenario, 1)
