@@ -297,11 +297,6 @@ class TimingWheel(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self._buckets)
 
-    @property
-    def wheel_count(self) -> int:
-        """The number of wheels; they are created on demand and kept."""
-        return len(self._wheels)
-
     def add(self, entry: T, expiry_ms: int) -> bool:
         """Schedules `entry`; returns False, without scheduling it, if its deadline has passed. O(wheels)."""
         if entry in self._buckets:

@@ -86,7 +86,6 @@ class LogWalk:
         self.damaged: list[DamagedRange] = []
         self.cut: tuple[int, int] | None = None  # base offset of the segment, and position in it, of the first damage that stops
         self.rebuilt: list[Segment] = []  # segments that were scanned: their index is new
-        self.scanned_bytes = 0
         self.forgotten: list[Segment] = []  # below the log start, no longer part of the log: left by an interrupted removal
         self.torn: Segment | None = None  # cut it to its size_bytes
         self.removed: list[Segment] = []  # remove these: they follow a torn tail or a gap above the durable end
@@ -206,13 +205,11 @@ class LogWalk:
             walk = self._segment_walk(file, segment, successor)
             resumed = False
             while True:
-                begin = walk.scan.position
                 for header in walk.scan:
                     segment.size_bytes = walk.scan.batch_position
                     segment.note(header, self._given.index_interval_bytes, force_entry=resumed)
                     resumed = False
                     self._take(header, file, segment, walk.scan.batch_position)
-                self.scanned_bytes += walk.scan.position - begin
                 if walk.scan.problem is None:
                     return walk.scan.next_offset, False
                 if walk.is_torn() and not self._has_later_epochs(self.segments.index(segment) + 1):

@@ -44,11 +44,10 @@ _REWRITE_BYTES = 4 * 1_048_576
 
 
 class Recovered(NamedTuple):
-    """The recovered state, the bytes cut off the log's end, and the bytes scanned to find the state."""
+    """The recovered state, and the bytes cut off the log's end."""
 
     state: LogState
     cut_bytes: int
-    scanned_bytes: int
 
 
 class PartitionRecovery:
@@ -85,7 +84,7 @@ class PartitionRecovery:
             if hole.is_taken_out and hole.until_offset > self._given.checkpoint.log_start_offset:
                 said = (self._given.name, hole.first_offset, hole.until_offset - 1)
                 logger.warning("%s: offsets %d to %d are taken out: readers skip them", *said)
-        return Recovered(self._state(end, walk), walk.cut_bytes, walk.scanned_bytes)
+        return Recovered(self._state(end, walk), walk.cut_bytes)
 
     # Before step 4: the directory
 

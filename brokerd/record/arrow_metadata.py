@@ -31,7 +31,6 @@ class ArrowMetadata(NamedTuple):
 
     rows: int
     body_at: int
-    body_length: int
     node_lengths: tuple[int, ...]
     buffers: tuple[tuple[int, int], ...]  # (offset in the body, length)
     compression: str  # none, lz4 or zstd
@@ -98,7 +97,7 @@ def _read(payload: memoryview) -> ArrowMetadata:
     for length, null_count in nodes:
         if length < 0 or not 0 <= null_count <= length:
             raise CorruptMessageError(f"an Arrow column claims {length} rows and {null_count} nulls")
-    return ArrowMetadata(_i64(flat, rows_at), body_at, body_length, lengths, buffers, _compression(flat, compression_at))
+    return ArrowMetadata(_i64(flat, rows_at), body_at, lengths, buffers, _compression(flat, compression_at))
 
 
 def _refuse_what_arrow_reads_differently(flat: memoryview, version_at: int, custom_at: int) -> None:

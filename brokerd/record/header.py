@@ -23,7 +23,6 @@ SEQUENCE_MAX = 2**31 - 1
 
 _HEADER = struct.Struct("<4sBBHIIqqiIqihHiiqqiIIi")
 _CRC_AT = 12
-_PREFIX = struct.Struct("<4sBBHI")
 _ZERO_CRC = b"\0\0\0\0"
 _STAMP_TIME = struct.Struct("<qqi")
 _STAMP_FLAGS_AT = 6

@@ -143,7 +143,7 @@ class Simulation(MemberOperations):
             self.core.identity.assign(batch)
             self.core.identity.on_written(batch, is_news=False)
             entry = log.producers[identity.producer_id] = ProducerEntry(identity.epoch)
-            entry.batches.append((0, batch.last_sequence, -1))
+            entry.batches.append((0, batch.record_count - 1, -1))
 
     # --- running
 

@@ -161,11 +161,6 @@ class ProducerBatch:
         """True once a sequence was assigned."""
         return self.base_sequence != NO_SEQUENCE
 
-    @property
-    def last_sequence(self) -> int:
-        """Sequence of the last record."""
-        return add_sequence(self.base_sequence, self.record_count - 1)
-
     def assign_sequence(self, identity: ProducerIdAndEpoch, base_sequence: int, membership: Membership | None) -> None:
         """Assigns the sequence, once: a retry never changes it."""
         assert not self.has_sequence, "a sequence is assigned once"

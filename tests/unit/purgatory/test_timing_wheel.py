@@ -128,7 +128,7 @@ def test_wheels_are_made_on_demand() -> None:
     wheel: Wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
     for delay_ms, wheels in ((19, 1), (20, 2), (399, 2), (400, 3), (8_000, 4), (40 * YEAR_MS, 10)):
         add(wheel, delay_ms)
-        assert wheel.wheel_count == wheels
+        assert len(wheel._wheels) == wheels
 
 
 def test_an_entry_can_be_scheduled_again_after_it_was_cancelled_or_has_fired_but_not_twice() -> None:
