@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -34,9 +34,8 @@ class TransactionPart:
 
 @dataclass(frozen=True, slots=True)
 class SinkCommitMessage(WriterCommitMessage):
-    """The outcome of one task's write. `rows_per_partition`: topic -> partition -> acknowledged rows."""
+    """The outcome of one task's write."""
 
-    rows_per_partition: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     part: TransactionPart | None = None  # None = at least once: nothing to commit
 
 

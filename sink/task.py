@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,6 @@ from brokerd.client.leases import LeaseCache
 from brokerd.clock import SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import AlreadyCommittedError, InvalidRecordError
-from brokerd.ids import TopicPartition
-from brokerd.producer.core.identity import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.producer import Producer
 from brokerd.sink.columns import RowTotals, to_records
@@ -47,24 +45,18 @@ def lease_producer(config: ProducerConfig) -> contextlib.AbstractContextManager[
     return _producers.lease(config)
 
 
-_NOTHING = DeliveredTotals()
-
-
 def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
     """Sends rows as they arrive (a full buffer blocks Spark), then waits until all are acknowledged.
 
     Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError, or another producer error.
     """
     with lease_producer(options.producer) as producer:
-        before = producer.delivered()
         for arrow_batch in arrow_batches:
             _send(producer, options, arrow_batch)
             _raise_first(producer)
         producer.flush()
         _raise_first(producer)
-        after = producer.delivered()
-    counts = {tp: totals.record_count - before.get(tp, _NOTHING).record_count for tp, totals in after.items()}
-    return SinkCommitMessage(_by_topic(counts))
+    return SinkCommitMessage()
 
 
 def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
@@ -85,11 +77,11 @@ def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: It
             producer.abort_member()
             for arrow_batch in arrow_batches:
                 totals.add(arrow_batch)
-            return SinkCommitMessage(part=TransactionPart(ids, totals.totals, None, is_skipped=True))
+            return SinkCommitMessage(TransactionPart(ids, totals.totals, None, is_skipped=True))
         except BaseException:
             abort_parts(options, [_part(ids, totals, producer.abort_member())])
             raise
-    return SinkCommitMessage(_by_topic(report.rows_per_partition), _part(ids, totals, report))
+    return SinkCommitMessage(_part(ids, totals, report))
 
 
 def _part(ids: TransactionIds, totals: RowTotals, report: MemberReport) -> TransactionPart:
@@ -123,11 +115,3 @@ def _send(
 def _raise_first(producer: Producer) -> None:
     if producer.first_error is not None:
         raise producer.first_error
-
-
-def _by_topic(counts: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
-    written: dict[str, dict[int, int]] = {}
-    for tp in sorted(counts):
-        if counts[tp]:
-            written.setdefault(tp.topic, {})[tp.partition] = counts[tp]
-    return written

@@ -252,8 +252,8 @@ class Identity:
 
     def report(self) -> MemberReport:
         """The report of a member."""
-        rows = {tp: totals.record_count for tp, totals in self.delivered.items()}
-        return MemberReport(*self.granted, sum(rows.values()), tuple(self.partitions), rows)
+        records = sum(totals.record_count for totals in self.delivered.values())
+        return MemberReport(*self.granted, records, tuple(self.partitions))
 
     # --- sequences
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIdPartition, TopicPartition
+from brokerd.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIdPartition
 
 TRANSACTION_TIMEOUT_MS = 900_000
 HASH_SUM_MODULUS = 2**64
@@ -35,7 +35,6 @@ class MemberReport(NamedTuple):
     epoch: int = NO_PRODUCER_EPOCH
     records: int = 0  # acknowledged, over all partitions
     partitions: tuple[TopicIdPartition, ...] = ()
-    rows_per_partition: dict[TopicPartition, int] = {}  # noqa: RUF012 (never changed)
 
 
 class Totals(NamedTuple):
