@@ -147,17 +147,13 @@ class Purgatory:
             operation.expire()
         return operation.completion is not None
 
-    def force_complete(self, count_max: int) -> int:
-        """Completes up to `count_max` pending operations; returns how many."""
+    def force_complete(self, count_max: int | None = None) -> int:
+        """Completes all pending operations, or up to `count_max`; returns how many."""
         return sum([operation.force_complete() for operation in list(itertools.islice(self._wheel, count_max))])
 
     def cancel_all(self) -> int:
         """Cancels all pending operations and returns how many."""
         return sum([operation.cancel() for operation in list(self._wheel)])
-
-    def force_complete_all(self) -> int:
-        """Completes all pending operations, as on shutdown; returns how many."""
-        return sum([operation.force_complete() for operation in list(self._wheel)])
 
     def advance(self, *, now_ms: int) -> int:
         """Expires operations due at `now_ms`; returns how many."""

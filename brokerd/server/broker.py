@@ -147,7 +147,7 @@ class BrokerParts:
         shutdown does not wait for them."""
         self.response_queue.drop()
         self.fetch_purgatory.cancel_all()
-        self.produce_purgatory.force_complete_all()
+        self.produce_purgatory.force_complete()
 
     async def close(self) -> None:
         """Stops threads and timers; call it after all responses are out."""

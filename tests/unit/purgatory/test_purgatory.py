@@ -146,7 +146,7 @@ def test_force_completes_all_that_waits() -> None:
     operations = [Waiting(100, never, [waiters]) for _ in range(5)]
     for operation in operations:
         purgatory.try_complete_else_watch(operation)
-    assert purgatory.force_complete_all() == 5
+    assert purgatory.force_complete() == 5
     assert all(operation.completions == [Completion.FORCED] for operation in operations)
     assert_empty(purgatory, waiters)
 
@@ -288,7 +288,7 @@ def test_completed_operations_are_garbage_at_once(end: str) -> None:
         elif end == "expiry":
             purgatory.advance(now_ms=10_000)
         elif end == "force":
-            purgatory.force_complete_all()
+            purgatory.force_complete()
         assert not any(reference() for reference in references), "held, or part of a cycle"
         assert_empty(purgatory, waiters)
     finally:
