@@ -1,7 +1,7 @@
 """Generates `conf/brokerd.toml`, which `brokerd config --sample` prints: every setting of the broker with its sentence, range and
 default.
 
-    python -m brokerd.config.sample > conf/brokerd.toml
+    brokerd config --sample > conf/brokerd.toml
 
 A test keeps the file equal to the output of this module, so its defaults are always right.
 """
@@ -9,7 +9,6 @@ A test keeps the file equal to the output of this module, so its defaults are al
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 from collections.abc import Mapping
 
@@ -54,7 +53,3 @@ def _toml(value: Value) -> str:
     if isinstance(value, int) and abs(value) >= 100_000:
         return f"{value:_}"
     return json.dumps(value)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(sample_toml())

@@ -13,7 +13,7 @@ SAMPLE = Path(__file__).parents[3] / "conf" / "brokerd.toml"
 
 
 def test_the_sample_is_what_the_settings_make() -> None:
-    assert SAMPLE.read_text() == sample_toml(), "regenerate it: python -m brokerd.config.sample > conf/brokerd.toml"
+    assert SAMPLE.read_text() == sample_toml(), "regenerate it: brokerd config --sample > conf/brokerd.toml"
 
 
 def test_the_sample_loads_and_equals_the_defaults() -> None:
