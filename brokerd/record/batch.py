@@ -136,7 +136,6 @@ class Walk(NamedTuple):
     end: int  # after the last whole batch below until_offset
     first_offset: int  # base offset at `start`
     next_offset: int  # offset after `end`
-    epoch: int  # of the batch before `end`
     needed: int  # bytes of the batch at `end` if the chunk cuts it off, else 0
     reached_until: bool
     problem: str | None  # why the batch at `end` is not whole
@@ -203,7 +202,7 @@ def walk_whole(
         offset = None if offset is None else behind
         if next_offset <= wanted:
             start, first_offset = at, next_offset
-    return Walk(start, at, first_offset, next_offset, epoch, needed, reached_until, problem, is_newer, is_outdated)
+    return Walk(start, at, first_offset, next_offset, needed, reached_until, problem, is_newer, is_outdated)
 
 
 def payload_problem(payload: Bytes, length: int, crc: int) -> str | None:

@@ -21,10 +21,9 @@ Key = tuple[str, bool]
 class Handle:
     """An open file. End each use with `OpenFiles.release`."""
 
-    __slots__ = ("file", "is_dropped", "key", "users")
+    __slots__ = ("file", "is_dropped", "users")
 
-    def __init__(self, key: Key, file: File) -> None:
-        self.key = key
+    def __init__(self, file: File) -> None:
         self.file = file
         self.users = 0
         self.is_dropped = False
@@ -57,7 +56,7 @@ class OpenFiles:
         with self._lock:
             handle = self._handles.get(key)
             if handle is None:
-                handle = Handle(key, self._open(path, writable))
+                handle = Handle(self._open(path, writable))
                 self._evict(len(self._handles) + 1 - self._limit)
                 self._handles[key] = handle
             else:

@@ -293,10 +293,9 @@ MayDrain = Callable[[ProducerBatch], bool]  # by the rules of sequences (identit
 class PartitionQueue:
     """Batches of one partition that are not in flight, oldest first; the last may be open."""
 
-    __slots__ = ("batches", "in_flight_count", "tp")
+    __slots__ = ("batches", "in_flight_count")
 
-    def __init__(self, tp: TopicPartition) -> None:
-        self.tp = tp
+    def __init__(self) -> None:
         self.batches: deque[ProducerBatch] = deque()
         self.in_flight_count = 0
 
@@ -575,5 +574,5 @@ class RecordAccumulator:
     def _queue(self, tp: TopicPartition) -> PartitionQueue:
         queue = self._queues.get(tp)
         if queue is None:
-            queue = self._queues[tp] = PartitionQueue(tp)
+            queue = self._queues[tp] = PartitionQueue()
         return queue
