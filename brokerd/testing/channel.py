@@ -5,6 +5,7 @@ is sent as its class name and text, so no message can execute code.
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import socket
 import struct
@@ -93,20 +94,13 @@ class Channel:
         """Closes this end."""
         self.socket.close()
 
-    def end(self, timeout_s: float) -> bool:
-        """Shuts down sending, waits for the other side's EOF and closes this end; False if it does not come in time."""
-        try:
+    def end(self, timeout_s: float) -> None:
+        """Shuts down sending, waits for the other side's EOF, at most `timeout_s`, and closes this end."""
+        with self.socket, contextlib.suppress(OSError):  # it may be gone already
             self.socket.shutdown(socket.SHUT_WR)
             self.socket.settimeout(timeout_s)
             while self.socket.recv(_PIECE_BYTES):
                 pass
-        except TimeoutError:
-            return False
-        except OSError:
-            pass  # the other side is gone already
-        finally:
-            self.socket.close()
-        return True
 
 
 def exchange(channel: Channel, head: Mapping[str, object], body: Any, passed: Any, gone: str) -> Message:
