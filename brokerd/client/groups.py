@@ -76,13 +76,13 @@ def commit_requests(
     group_id: str, offsets: Mapping[TopicIdPartition, OffsetAndMetadata], entries_max: int, request_bytes_max: int
 ) -> Iterator[tuple[Sequence[TopicIdPartition], pb.CommitGroupOffsetsRequest]]:
     """Splits a commit into requests within both limits; yields each with its partitions."""
-    request, left_bytes = _commit_request(group_id), request_bytes_max
+    request, left_bytes = pb.CommitGroupOffsetsRequest(group_id=group_id), request_bytes_max
     tps: list[TopicIdPartition] = []
     for tp, committed in offsets.items():
         size_bytes = _ENTRY_BYTES + len(committed.metadata.encode())
         if tps and (len(tps) == entries_max or size_bytes > left_bytes):
             yield tps, request
-            request, tps, left_bytes = _commit_request(group_id), [], request_bytes_max
+            request, tps, left_bytes = pb.CommitGroupOffsetsRequest(group_id=group_id), [], request_bytes_max
         request.offsets.add(
             topic_id=tp.topic_id,
             partition=tp.partition,
@@ -97,14 +97,10 @@ def commit_requests(
         yield tps, request
 
 
-def _commit_request(group_id: str) -> pb.CommitGroupOffsetsRequest:
-    return pb.CommitGroupOffsetsRequest(group_id=group_id)
-
-
 async def renew_group(client: BrokerClient, group_id: str) -> None:
     """Renews a group's expiration as a commit would; creates no group. Raises GroupAuthorizationFailedError and the broker's other
     errors."""
-    await client.call(_commit_request(group_id), pb.CommitGroupOffsetsResponse)
+    await client.call(pb.CommitGroupOffsetsRequest(group_id=group_id), pb.CommitGroupOffsetsResponse)
 
 
 async def group_offsets(

@@ -123,12 +123,10 @@ class PartitionTable:
 
     def configure(self, topic: Topic, config: TopicConfig) -> None:
         """Applies new settings to a topic's partitions."""
-        for partition in self._of(topic):
-            partition.configure(config)
-
-    def delete(self, topic: Topic) -> None:
-        """Removes a topic's partitions, and completes the operations that wait for them."""
-        self.remove([partition.tp for partition in self._of(topic)])
+        for number in topic.partitions_here:
+            partition = self._partitions.get(TopicIdPartition(topic.id, number))
+            if partition is not None:
+                partition.configure(config)
 
     def resign(self, tps: Iterable[TopicIdPartition]) -> None:
         """Takes this node's role in partitions away, and answers what waits for them."""
@@ -175,7 +173,3 @@ class PartitionTable:
             "election yet, or its data was restored from a copy"
         )
         return UnknownLeaderEpochError(text, current_leader_epoch=known)
-
-    def _of(self, topic: Topic) -> list[Partition]:
-        found = (self._partitions.get(TopicIdPartition(topic.id, number)) for number in topic.partitions_here)
-        return [partition for partition in found if partition is not None]

@@ -162,7 +162,7 @@ class TopicChanges:
                 raise
             failed = error
         tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
-        self._partitions.delete(topic)
+        self._partitions.remove(tps)
         self._checkpoint.forget(tps)
         if on_deleted is not None:
             on_deleted(topic)

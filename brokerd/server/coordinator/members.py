@@ -409,7 +409,7 @@ class Members:
         if hold is None:
             hold = self._holds[transactional_id] = _Hold(version, set())
         partition = self.partitions.get(tp)
-        if partition is not None and hold.version == version:
+        if partition is not None:
             hold.partitions.add(tp)
             partition.hold_back(transactional_id, first_offset)
 
