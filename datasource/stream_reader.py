@@ -238,7 +238,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; None if there is nothing new, or too little (minOffsetsPerTrigger)."""
         require_topics(snapshot, self._options.subscription.option, previous.topic_ids)
         if previous.is_initial:
-            begins = starts = reader.resolve(self._options.starting, snapshot, now_ms=self._clock.wall_ms())
+            begins = reader.resolve(self._options.starting, snapshot, now_ms=self._clock.wall_ms())
             losses = passed_by(self._wanted(begins), snapshot)
             begins = starts = {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}
         else:

@@ -166,9 +166,7 @@ class ProduceFuture(ABC, Generic[T]):
     """A future like concurrent.futures.Future, but without cancellation; it can be awaited in any event loop."""
 
     __slots__ = ("_placement",)
-
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
+    _placement: Placement
 
     @abstractmethod
     def _batches(self) -> Iterable[ProducerBatch]:

@@ -335,7 +335,9 @@ class RecordAccumulator:
 
         A batch closes when the next piece would make it larger than batch.size; a piece of that size gets its own batch.
         """
-        queue = self._queue(tp)
+        queue = self._queues.get(tp)
+        if queue is None:
+            queue = self._queues[tp] = PartitionQueue()
         size_max = self.batch_size_of(tp.topic)
         batch = queue.batches[-1] if queue.batches else None
         if batch is not None and batch.size_bytes + piece.size_bytes > size_max:
@@ -570,9 +572,3 @@ class RecordAccumulator:
     def last_error(self) -> BrokerdError | None:
         """The last error of the oldest incomplete batch that has one, for error messages."""
         return next((batch.last_error for batch in self.incomplete if batch.last_error), None)
-
-    def _queue(self, tp: TopicPartition) -> PartitionQueue:
-        queue = self._queues.get(tp)
-        if queue is None:
-            queue = self._queues[tp] = PartitionQueue()
-        return queue
