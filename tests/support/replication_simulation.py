@@ -497,6 +497,7 @@ class Simulation:
 
         def reply(base_offset: int, error: BaseException | None) -> None:
             if self.promises[TP].is_past(process):
+                found.request_ms = found.reply_ms = _LOST_MS  # nor does what follows on this connection count
                 return
             if error is None:
                 self.promises[TP].check_copies(base_offset + asked.batch.header.record_count)
