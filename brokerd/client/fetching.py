@@ -622,8 +622,8 @@ class PartitionFetcher:
             yield batch
 
     def next_batch(self, timeout_ms: int | None = None) -> FetchedBatch | None:
-        """The next records; None after `timeout_ms` without any, or at the end of all ranges. Raises the error that ended
-        reading."""
+        """The next records; None after `timeout_ms` without any, or at the end of all ranges (then `is_over`). Raises the error
+        that ended reading."""
         while True:
             while self._slices:
                 batch = decoded(self._slices.pop(), self._config)
@@ -643,6 +643,11 @@ class PartitionFetcher:
             if item is not None:
                 end_daemon_thread()
                 raise item
+
+    @property
+    def is_over(self) -> bool:
+        """True once all ranges have been read to their ends, or the fetcher is closed."""
+        return self._is_over and not self._slices
 
     @property
     def next_offsets(self) -> list[int]:

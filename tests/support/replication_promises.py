@@ -268,10 +268,10 @@ class Promises:
             ends = partition.ends
             start, stable, high = ends.log_start_offset, ends.last_stable_offset, ends.high_watermark
             state = (start, stable, high, ends.durable_end, ends.log_end_offset, partition.is_leader)
-        before = process.seen_states.get(self.tp, (False,))
-        if state == before:
+        seen = process.seen_states.get(self.tp, (False,))
+        if state == seen:
             return
-        was_leader = before[-1]
+        was_leader = seen[-1]
         process.seen_states[self.tp] = state
         self._check_kept(process, partition)
         if partition is not None:
