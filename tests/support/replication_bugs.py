@@ -244,7 +244,7 @@ def an_in_sync_set_of_a_store_that_has_gone_back_is_believed(put: Put) -> None:
     put(assignments, "outdone", lambda entry, _leader, _nodes, epoch: entry._replace(leader_epoch=epoch))
 
 
-@bug(ClusterDirectory, "_look_back", first=6_730)
+@bug(ClusterDirectory, "_look_back", first=1_843)
 def that_a_store_has_gone_back_is_forgotten_with_the_next_election(_original: Any, _self: ClusterDirectory, *_more: Any) -> None:
     pass
 
@@ -334,10 +334,18 @@ def a_log_start_is_told_once(leader_at: Any, self: LogEnds, high_watermark: int,
 # --- a store that goes back under nodes that run on
 
 
-@bug(LedPartition, "entry_changed", first=347)
-def a_leader_goes_on_with_the_in_sync_set_of_lost_changes(entry_changed: Any, self: LedPartition, at: PartitionAt) -> None:
-    if at.mod_revision > self._at.mod_revision:
-        entry_changed(self, at)
+@rare(13_815)
+def two_lead_in_one_epoch_of_two_histories(put: Put) -> None:
+    """Nobody notices that the store had gone back if it has made as many changes again."""
+    follow_elected = ClusterDirectory._follow_elected
 
+    async def unless_it_leads(self: Any) -> None:
+        partitions = self._partitions
+        self._partitions = [one for one in partitions if not one.is_leader]
+        try:
+            await follow_elected(self)
+        finally:
+            self._partitions = partitions
 
-MUTANTS.instead("roles_outlive_the_changes_that_gave_them", ClusterDirectory, "_end_roles", lambda _self: None, first=1_783)
+    put(Membership, "_is_contradicted", lambda _self, _item: False)
+    put(ClusterDirectory, "_follow_elected", unless_it_leads)

@@ -304,6 +304,19 @@ def test_no_two_lead_in_one_epoch_where_the_store_has_gone_back(is_noticed: bool
     with_nodes(scenario, 1, 2)
 
 
+def test_roles_end_with_the_history_that_gave_them() -> None:
+    """At once: an acknowledgement by what etcd has lost may be missing at the leader that it names."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 1)
+        await becomes(directories.led, {1: [0]})
+        nodes.running[1][1].on_gone_back()
+        assert directories.led() == {1: []}
+
+    with_nodes(scenario, 1)
+
+
 def test_what_fails_as_a_life_ends_is_done_again() -> None:
     async def scenario(directories: Directories) -> None:
         nodes = directories.nodes
