@@ -26,13 +26,27 @@ if TYPE_CHECKING:
     from tests.support.replication_nodes import Disk, Machine, Process
     from tests.support.replication_simulation import Simulation
 
-_MADE_LATE_MS = 15_000  # so long after a command it may be carried out: nodes stand still, and calls are answered late
+_MADE_LATE_MS = 5_000  # so long after a command is given, or ends, its change may be made
 _ATTEMPTS = 8
 _STUCK_MS = 4_000  # so long after everything works again, nothing changes by itself any more
 
 
 # What nodes have of a partition, as they have told an operator: the greatest is the newest.
 Answers = dict[int, tuple[bool, bool, int, int]]
+
+
+class _Command:
+    """What an operator has asked a node for."""
+
+    def __init__(self, process: Process, given_ms: int) -> None:
+        self.answers: Answers = {}
+        self.ended_ms = 0  # 0: not yet
+        self._process, self._given_ms = process, given_ms
+
+    def may_be_made(self, now_ms: int) -> bool:
+        """True while it is under way, and for a while after that: a change may be made late."""
+        is_under_way = not self.ended_ms and not self._process.is_dead
+        return is_under_way or now_ms - max(self._given_ms, self.ended_ms) < _MADE_LATE_MS
 
 
 class Disasters:
@@ -46,7 +60,7 @@ class Disasters:
             sim.between_faults_ms, self.lasts_ms = (300, 2_500), 9_000
         of_disks = [self._fill_disk, self._fail_reads, self._fail_writes]
         self._kinds: list[Callable[[], None]] = self._rng.choice(([self._lose_seconds], of_disks, [self._lose_in_sync]))
-        self._commands: list[tuple[int, Answers]] = []  # those that an operator has given, and when
+        self._commands: list[_Command] = []  # those that an operator has given
         self._copies: dict[TopicIdPartition, int] = {}  # how many replicas a partition had, before some were taken away
         self._stuck_since_ms = 0
         self._down: set[int] = set()  # nodes that stay down
@@ -134,12 +148,13 @@ class Disasters:
         process = sim.any_process()
 
         async def elect(process: Process) -> None:
-            answers: Answers = {}
-            self._commands.append((sim.now_ms, answers))
+            command = _Command(process, sim.now_ms)
+            self._commands.append(command)
             try:
-                await process.elect_unclean(answers)
+                await process.elect_unclean(command.answers)
             except BrokerdError as error:
                 sim.count(f"not elected unclean: {type(error).__name__}")
+            command.ended_ms = sim.now_ms
 
         is_over = sim.is_healing or not attempts or (attempts < _ATTEMPTS and sim.entries[sim.some_tp()].leader != NO_LEADER)
         if is_over:
@@ -153,7 +168,7 @@ class Disasters:
 
     def check_winner(self, before: PartitionEntry, entry: PartitionEntry) -> None:
         """A copy leads that was not in sync."""
-        commands = [answers for given_ms, answers in self._commands if self._sim.now_ms - given_ms < _MADE_LATE_MS]
+        commands = [each.answers for each in self._commands if each.may_be_made(self._sim.now_ms)]
         assert commands, "a copy leads that was not in sync, without a command"
         assert no_copy_alive(before, self._sim.image().nodes), "an unclean election while a copy in sync is alive"
         is_newest = any(entry.leader in one and one[entry.leader] == max(one.values()) for one in commands)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from brokerd.cluster.changes import Transaction
 from brokerd.cluster.election import replica_of
 from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.replication.leader import Proposal
-from brokerd.server.cluster import controller, directory, membership
+from brokerd.server.cluster import controller, directory, membership, topics
 from brokerd.server.replication import leading
 from tests.support.cluster_directories import Directories, becomes, with_nodes
 from tests.support.cluster_nodes import KEYS, TOPIC_ID, create
@@ -365,5 +366,40 @@ def test_proposals_of_before_are_not_written_where_the_store_has_gone_back(monke
         revision = nodes.etcd.revision
         await leading.Leading(client, node, directories.logs[1].partitions, 10_000, refusals)._write(of_before)
         assert nodes.etcd.revision == revision
+
+    with_nodes(scenario, 1)
+
+
+def test_what_is_made_in_pieces_ends_where_the_store_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic's change, an election of many partitions, and new epochs of many: each piece compares numbers of before."""
+    monkeypatch.setattr(controller, "_AT_ONCE", 1)
+    pieces = [Transaction({}, {"/another/first": b"1"}), Transaction({}, {"/another/second": b"2"})]
+    monkeypatch.setattr(directory, "change_partitions", lambda *_: pieces)
+
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await create(nodes, nodes.running[1][1], 2)
+        await becomes(directories.led, {1: [0, 1]})
+        client, node, _ = nodes.running[1]
+        transact, made = client.transact, list[Any]()
+
+        async def goes_back_after(compares: Any, puts: Any, *rest: Any, **named: Any) -> int | None:
+            revision = await transact(compares, puts, *rest, **named)
+            made.append(sorted(puts))
+            client.believe(nodes.etcd.revision)
+            return revision
+
+        monkeypatch.setattr(client, "transact", goes_back_after)
+        monkeypatch.setattr(controller.Controller, "_changed", lambda _self, _tp, entry, _image: entry)
+        here: Any = directories.topics[1]._directory
+        for work in (
+            topics.run(client, pieces),
+            controller.Controller(client, node)._elect(node.image),
+            here._outdo(node.life, {}),
+        ):
+            made.clear()
+            with pytest.raises(CoordinationError, match="has gone back since this change was decided"):
+                await work
+            assert len(made) == 1
 
     with_nodes(scenario, 1)

@@ -51,6 +51,7 @@ def read(
             got = batch.offsets.to_pylist()
             assert batch.arrow_batch.column("value").to_pylist() == [b"%d" % offset for offset in got]
             offsets.setdefault(batch.tp.partition, []).extend(got)
+        assert fetcher.is_over
     return offsets
 
 
@@ -308,6 +309,7 @@ def test_following_reader_sees_what_is_appended_later_and_may_stop_waiting(broke
     consumer = config(broker)
     with BlockingClient(consumer) as client, PartitionFetcher(client, [FetchRange(partition.tp, 0)], consumer) as fetcher:
         assert fetcher.next_batch(timeout_ms=1) is None
+        assert not fetcher.is_over
         fill(partition, [2])
         batch = fetcher.next_batch()
         assert batch is not None
