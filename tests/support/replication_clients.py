@@ -85,6 +85,7 @@ class HonestProducer(Client):
         self.acknowledged: dict[int, int] = {}  # base offsets by sequence
         self.next_sequence = 0
         self._sent = 0  # of the window, on the present connection
+        self._sent_to: Process | None = None  # the life of a node, with which the connection ends
         self._connection = 0
 
     def begin_anew(self) -> None:
@@ -105,9 +106,10 @@ class HonestProducer(Client):
             self.window.append(_Batch(self.next_sequence, count, self.sim.payload()))
             self.next_sequence += count
         process = self.process()
-        if process is None:
+        if process is None or (self._sent and process is not self._sent_to):
             self._connect_again()
             return
+        self._sent_to = process
         one = self.window[self._sent]
         self._sent += 1
         batch = raw_batch(
