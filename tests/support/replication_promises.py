@@ -70,7 +70,7 @@ class Promises:
         self._may_keep: dict[str, tuple[Kept, int]] = {}  # if the next life there can know that it has to
         self._removed_below = 0  # the highest log start of any leader
         self._stale: set[str] = set()  # directories that were named in sync by an older store, or by command
-        self._unproven: set[str] = set()  # of these, those that lack something
+        self._unproven: set[str] = set()  # of these, those that lack something, and those that have joined one of them
         self._based: set[str] = set()  # of these, those that have led
         self._has_gone_back = False
         self._lost_in = 0  # the last leader epoch that began with a loss
@@ -78,6 +78,11 @@ class Promises:
     @property
     def _entry(self) -> PartitionEntry:
         return self._sim.entries[self.tp]
+
+    @property
+    def have_been_broken(self) -> bool:
+        """True if something was lost."""
+        return self._lost_in > 0
 
     def is_past(self, process: Process) -> bool:
         """True if a life does by the store's lost changes what it does."""
@@ -211,7 +216,9 @@ class Promises:
             known = {epochs.entry_at(at) for _, epochs in states}
             is_over = all(end > at for end, _ in states) and len(known) <= 1
         if is_over:
-            self._stale, self._unproven = set(), set()
+            joined = self._unproven & {replica.directory_id for replica in self._entry.isr} - self._stale
+            self._stale = set()
+            self._unproven = {one for one in joined if self._state(self._sim.disk_of(one))[0] < self._ever_shown}
 
     def _check_kept(self, process: Process, partition: ReplicatedPartition | None) -> None:
         kept = self._kept.get(process.disk.directory_id)
@@ -236,6 +243,8 @@ class Promises:
         gone = set(before.replicas).difference(entry.replicas) if before is not None else set()  # an operator takes them away
         self._kept = {one: kept for one, kept in self._kept.items() if kept.node_id not in gone}
         self._may_keep = {one: known for one, known in self._may_keep.items() if known[0].node_id not in gone}
+        if self._unproven and before is not None:
+            self._unproven |= {replica.directory_id for replica in entry.isr} - {replica.directory_id for replica in before.isr}
         self.check_in_sync()
         if entry.leader != NO_LEADER and (before is None or before.leader_epoch < entry.leader_epoch):
             winner = next((each for each in entry.isr if each.node_id == entry.leader), None)
@@ -301,7 +310,7 @@ class Promises:
 
     def check_in_sync(self) -> None:
         """Whoever is in sync has all that was shown."""
-        if self._stale:
+        if self._unproven or self._stale:
             self._settle()
         for replica in self._entry.isr:
             if replica.directory_id in self._unproven:
