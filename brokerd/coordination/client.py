@@ -244,10 +244,15 @@ class CoordinationClient:
         self.histories += 1
         self._revision = revision
 
+    @property
+    def attempt_ms(self) -> int:
+        """The time limit of one attempt, if the next one is to be made at another endpoint."""
+        return max(self.timeout_ms // 3, RETRY_MS)
+
     async def repeated(self, path: str, request: Message, response_type: type[R], *, is_checked: bool = True) -> R:
         """A call that may be repeated: one that changes nothing, or the same each time. `is_checked`: a store that has gone back is
         refused."""
-        end_ms, attempt_ms = self.clock.monotonic_ms() + self.timeout_ms, max(self.timeout_ms // 3, RETRY_MS)
+        end_ms, attempt_ms = self.clock.monotonic_ms() + self.timeout_ms, self.attempt_ms
         told: CoordinationError | None = None
         while True:
             left_ms = end_ms - self.clock.monotonic_ms()

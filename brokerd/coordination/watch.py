@@ -1,9 +1,9 @@
 """All changes below a prefix, without a gap or a repetition, over lost connections, compactions and changes of the endpoint.
 
-A watch begins with all keys at one revision, and goes on with the changes after it. It begins anew after a lost connection, since
-etcd may have gone back meanwhile, and have passed the revision again at which it would be resumed; and every ten minutes, since a
-watch has been seen to miss a change at a compaction (etcd-io/etcd#18089). So the consumer takes a Snapshot for the whole truth at
-any time, also one of an older revision than the last.
+A watch begins with all keys at one revision, and goes on with the changes after it. Its stream is opened before the keys are read,
+and both begin anew after a lost connection: etcd may have gone back meanwhile, and have passed the revision again at which the
+stream would be resumed. They begin anew every ten minutes, too, since a watch has been seen to miss a change at a compaction
+(etcd-io/etcd#18089). So the consumer takes a Snapshot for the whole truth at any time, also one of an older revision than the last.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snaps
     while True:
         begun_ms = None
         try:
-            snapshot = await client.read(prefix, is_older_taken=True)
-            begun_ms = client.clock.monotonic_ms()
-            yield snapshot
-            async for changes in _changes(client, prefix, snapshot.revision, begun_ms + RECONCILE_MS):
-                yield changes
+            async for found in _watch_once(client, prefix):
+                begun_ms = client.clock.monotonic_ms() if begun_ms is None else begun_ms
+                yield found
         except CoordinationError as error:
             has_worked = begun_ms is not None and client.clock.monotonic_ms() - begun_ms >= _REFUSED_MS
             if has_worked or error.message != told:  # an outage may last
@@ -51,29 +49,33 @@ async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snaps
             await asyncio.sleep((RETRY_MS if has_worked else _REFUSED_MS) / 1000)
 
 
-async def _changes(client: CoordinationClient, prefix: str, revision: int, end_ms: int) -> AsyncGenerator[Changes, None]:
-    """The changes after `revision`, until `end_ms`, or until they are compacted. Raises CoordinationError."""
+async def _watch_once(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snapshot | Changes, None]:
+    """A snapshot and the changes after it, for RECONCILE_MS, or until they are compacted. Raises CoordinationError."""
     channel = client.channel()
-    create = WatchCreateRequest(key=prefix.encode(), range_end=prefix_end(prefix), start_revision=revision + 1)
     call: Any = channel.stream_stream(
         "/etcdserverpb.Watch/Watch",
         request_serializer=WatchRequest.SerializeToString,
         response_deserializer=WatchResponse.FromString,
     )(metadata=HAS_LEADER)
+    create = WatchCreateRequest(key=prefix.encode(), range_end=prefix_end(prefix))
     try:
         async with client.using(channel):
-            response = await client.first(call, WatchRequest(create_request=create), client.timeout_ms)
+            response = await client.first(call, WatchRequest(create_request=create), client.attempt_ms)
+            snapshot = await client.read(prefix, is_older_taken=True)
+            end_ms = client.clock.monotonic_ms() + RECONCILE_MS
+            yield snapshot
             while response is not grpc.aio.EOF:
                 client.seen(response)
                 if response.compact_revision:
                     return
                 if response.canceled:
                     raise CoordinationError(f"etcd at {client.address} refused a watch ({response.cancel_reason[:300]})")
-                if response.events:
+                events = [event for event in response.events if event.kv.mod_revision > snapshot.revision]
+                if events:
                     # The header has the store's revision, of which more changes may be on the way.
-                    revision = max(event.kv.mod_revision for event in response.events)
+                    revision = max(event.kv.mod_revision for event in events)
                     client.has_reached(revision)
-                    yield Changes(revision, [_event(event) for event in response.events])
+                    yield Changes(revision, [_event(event) for event in events])
                 response = await _read(call, end_ms - client.clock.monotonic_ms())
             raise CoordinationError(f"etcd at {client.address} ended a watch", is_fate_unknown=True)
     except TimeoutError:

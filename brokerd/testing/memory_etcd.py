@@ -168,9 +168,8 @@ class MemoryEtcd:
                 self._changed.notify_all()
 
     async def _watch(self, requests: AsyncIterator[pb.WatchRequest]) -> AsyncIterator[pb.WatchResponse]:
-        request = (await anext(requests)).create_request
+        request, sent = (await anext(requests)).create_request, self.revision
         yield pb.WatchResponse(header=self.header(), created=True)
-        sent = (request.start_revision or self.revision + 1) - 1
         while True:
             async with self._changed:
                 while self.revision <= sent:

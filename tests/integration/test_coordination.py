@@ -158,22 +158,22 @@ def test_an_outage_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         await snapshot_of(seen)
         found = asyncio.create_task(anext(seen))
         failed: Counter[str] = Counter()
-        read, renew, often = client.read, lease._renew, asyncio.Event()
+        watch_once, renew, often = watch_module._watch_once, lease._renew, asyncio.Event()
 
         def count(what: str) -> None:
             failed[what] += 1
             if len(failed) == 2 and min(failed.values()) > 3:
                 often.set()
 
-        async def counted_read(prefix: str, *, is_older_taken: bool) -> Snapshot:
-            count("read")
-            return await read(prefix, is_older_taken=is_older_taken)
+        def counted_watch(client: CoordinationClient, prefix: str) -> AsyncIterator[Snapshot | Changes]:
+            count("watch")
+            return watch_once(client, prefix)
 
         async def counted_renewal() -> bool:
             count("renewal")
             return await renew()
 
-        monkeypatch.setattr(client, "read", counted_read)
+        monkeypatch.setattr(watch_module, "_watch_once", counted_watch)
         monkeypatch.setattr(lease, "_renew", counted_renewal)
         for _ in range(2):
             await etcd.stop()
@@ -187,8 +187,8 @@ def test_an_outage_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             client.timeout_ms = 300
             found = asyncio.create_task(anext(seen))
         assert caplog.text.count("the lease is renewed at") == 2
-        # The watch, and the first read that fails; not the same again of one that has worked for less than a second.
-        assert 1 <= caplog.text.count("all keys are read anew") <= 4
+        # In each outage the watch, the next one that fails, and one that meets the start; not the same again.
+        assert 1 <= caplog.text.count("all keys are read anew") <= 6
         found.cancel()
         await lease.revoke()
 
@@ -241,22 +241,69 @@ def test_a_watch_begins_anew_after_an_outage(kind: str, tmp_path: Path) -> None:
     run(kind, tmp_path, scenario)
 
 
-@both
-def test_a_watch_whose_past_is_compacted_begins_anew(kind: str, tmp_path: Path) -> None:
+def test_a_watch_whose_past_is_compacted_begins_anew(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
         await client.transact({}, {"/w/a": b"1", "/w/b": b"1"})
         seen = watch(client, "/w/")
-        await snapshot_of(seen)  # the stream of changes begins with the next one that is asked for
+        first = await snapshot_of(seen)
+        await etcd.compact(first.revision + 2)
         await client.transact({}, {"/w/c": b"2"}, ["/w/a"])
-        revision = await client.transact({}, {"/w/b": b"2"})
-        assert revision is not None
-        await etcd.compact(revision)
+        await client.transact({}, {"/w/b": b"2"})
         assert [(item.key, item.value) for item in (await snapshot_of(seen)).items] == [("/w/b", b"2"), ("/w/c", b"2")]
         await client.transact({}, {"/w/d": b"3"})
         assert [event.key for event in (await changes_of(seen)).events if isinstance(event, KeyValue)] == ["/w/d"]
         await seen.aclose()
 
+    run("memory", tmp_path, scenario)
+
+
+@both
+def test_a_watch_tells_what_its_snapshot_has_not(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+        read = client.read
+
+        async def amid_changes(prefix: str, *, is_older_taken: bool) -> Snapshot:
+            await client.transact({}, {"/w/a": b"1"})
+            found = await read(prefix, is_older_taken=is_older_taken)
+            await client.transact({}, {"/w/b": b"1"}, ["/w/a"])
+            return found
+
+        monkeypatch.setattr(client, "read", amid_changes)
+        seen = watch(client, "/w/")
+        assert names(await snapshot_of(seen)) == ["/w/a"]
+        told = (await changes_of(seen)).events
+        assert sorted(event if isinstance(event, str) else event.key for event in told) == ["/w/a", "/w/b"]
+        await seen.aclose()
+
     run(kind, tmp_path, scenario)
+
+
+def test_a_watch_and_its_snapshot_are_of_one_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store goes back right after the snapshot, and is as far as before when the watch goes on: nothing that compares revisions
+    can tell."""
+
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, FaultyEtcd)
+        await client.transact({}, {"/w/a": b"1"})
+        read = client.read
+
+        async def goes_back_after(prefix: str, *, is_older_taken: bool) -> Snapshot:
+            found = await read(prefix, is_older_taken=is_older_taken)
+            monkeypatch.setattr(client, "read", read)
+            await stop_seen(etcd, client)
+            etcd.go_back(found.revision - 1)
+            await etcd.put("/w/other", b"1")
+            await etcd.start()
+            await client.channel().channel_ready()
+            return found
+
+        monkeypatch.setattr(client, "read", goes_back_after)
+        seen = watch(client, "/w/")
+        assert names(await snapshot_of(seen)) == ["/w/a"]
+        assert names(await snapshot_of(seen)) == ["/w/other"]
+        await seen.aclose()
+
+    run("memory", tmp_path, scenario)
 
 
 def test_a_watch_is_reconciled_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -582,19 +629,32 @@ def test_a_watch_that_is_refused_says_so_and_begins_anew(
         await snapshot_of(seen)
         puts = [PutRequest(key=b"/w/%d" % number, value=bytes(500_000)) for number in range(100)]
         await etcd._change([RequestOp(request_put=put) for put in puts])  # changes that no message has room for
+        etcd.refuses = "permission denied"  # the next watch
         assert len((await snapshot_of(seen)).items) == 100
         assert "refused the request (" in caplog.text
-        etcd.refuses = "permission denied"
         await snapshot_of(seen)
         assert f"etcd at {etcd.address} refused a watch (permission denied): all keys are read anew" in caplog.text
         etcd.refuses = ""
+        await snapshot_of(seen)
         await client.transact({}, {"/w/a": b"1"})
-        while not isinstance(found := await anext(seen), Changes):
-            pass
-        assert [event.key for event in found.events if isinstance(event, KeyValue)] == ["/w/a"]
+        assert [event.key for event in (await changes_of(seen)).events if isinstance(event, KeyValue)] == ["/w/a"]
         await seen.aclose()
 
     run("memory", tmp_path, scenario)
+
+
+async def stop_seen(etcd: FaultyEtcd, client: CoordinationClient) -> None:
+    """Stops it, until the client knows that its connection is lost: a real one is not there again earlier."""
+    connection = client.channel()
+    await etcd.stop()
+    await connection.wait_for_state_change(grpc.ChannelConnectivity.READY)
+
+
+async def goes_back(etcd: FaultyEtcd, client: CoordinationClient, revision: int) -> None:
+    """Stops it, lets it forget what came after `revision`, and starts it again."""
+    await stop_seen(etcd, client)
+    etcd.go_back(revision)
+    await etcd.start()
 
 
 def test_a_store_that_has_gone_back_is_refused_and_makes_no_change(tmp_path: Path) -> None:
@@ -605,9 +665,7 @@ def test_a_store_that_has_gone_back_is_refused_and_makes_no_change(tmp_path: Pat
         for number in range(5):
             await client.transact({}, {"/w/a": b"%d" % number})
         assert etcd.revision == 6
-        await etcd.stop()
-        etcd.go_back(4)
-        await etcd.start()
+        await goes_back(etcd, client, 4)
         client.timeout_ms = 600
         for call in (client.transact({"/w/a": 4}, {"/w/a": b"1"}), client.get("/w/a"), client.read("/w/")):
             error = await refused(call)
@@ -628,9 +686,7 @@ def test_a_store_that_has_gone_back_makes_no_change_whoever_connects_first(tmp_p
         lease = await grant(client, 30)
         for number in range(5):
             await client.transact({}, {"/w/a": b"%d" % number})
-        await etcd.stop()
-        etcd.go_back(4)
-        await etcd.start()
+        await goes_back(etcd, client, 4)
         if first == "lease":
             while lease._is_late or client._channel is None:
                 await lease._renew()
@@ -652,7 +708,7 @@ def test_a_change_that_waits_for_a_connection_is_not_made_in_another_history(tmp
         assert isinstance(etcd, FaultyEtcd)
         for number in range(5):
             await client.transact({}, {"/w/a": b"%d" % number})
-        await etcd.stop()
+        await stop_seen(etcd, client)
         etcd.go_back(4)
         change = asyncio.create_task(client.transact({"/w/a": 4}, {"/w/a": b"old history"}))
         await one_turn()
@@ -745,9 +801,7 @@ def test_what_a_watch_has_told_is_known(tmp_path: Path) -> None:
         await snapshot_of(seen)
         await etcd.put("/w/a", b"1")
         revision = (await changes_of(seen)).revision
-        await etcd.stop()
-        etcd.go_back(revision - 1)
-        await etcd.start()
+        await goes_back(etcd, client, revision - 1)
         client.timeout_ms = 600
         assert f"after {revision}: it was emptied" in (await refused(client.get("/w/a"))).message
         client.timeout_ms = _LONG_MS

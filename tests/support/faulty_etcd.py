@@ -27,7 +27,7 @@ class FaultyEtcd(MemoryEtcd):
         self.renews = True  # renewals of leases are answered
         self.renewed = asyncio.Event()  # one was
         self.interceptors = (_WithoutLeader(self),)
-        self.compacted = 0
+        self.compacted = 0  # up to this revision, also what a watch has not told
 
     def clear(self) -> None:
         super().clear()
@@ -77,13 +77,11 @@ class FaultyEtcd(MemoryEtcd):
             return
         if self.ends_watches:
             return
-        start = request.create_request.start_revision
-        if start and start - 1 < self.compacted:
-            yield pb.WatchResponse(header=self.header(), created=True)
-            yield pb.WatchResponse(header=self.header(), canceled=True, compact_revision=self.compacted)
-            return
         told = 0
         async for response in super()._watch(_one(request)):
+            if response.events and response.events[0].kv.mod_revision <= self.compacted:
+                yield pb.WatchResponse(header=self.header(), canceled=True, compact_revision=self.compacted)
+                return
             yield response
             told += bool(response.events)
             if told and told == self.watches_end_after:
