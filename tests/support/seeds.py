@@ -16,6 +16,7 @@ from brokerd.server import failures
 Run = Callable[[int], Mapping[str, int]]
 _PROCESSES_MAX = 8
 _TOLD_EACH = 10  # chunks
+_FAILURES_MAX = 20
 
 
 def run_seeds(run: Run, first: int, count: int) -> Counter[str]:
@@ -48,21 +49,39 @@ def assert_replays(traced: Callable[[int], Sequence[str]], seeds: Iterable[int])
 
 
 def run_many(run: Run, count: int, *, chunk: int, first: int = 0) -> Counter[str]:
-    """Runs `count` seeds from `first`, `chunk` at a time, in as many processes as there are cores, and prints how far it is. `run`
-    is a module's function."""
+    """Runs `count` seeds from `first`, `chunk` at a time, in as many processes as there are cores, and prints how far it is, and
+    each seed that fails. `run` is a module's function. Raises AssertionError at the end, or after _FAILURES_MAX."""
     facts: Counter[str] = Counter()
+    failed = 0
     workers = min(os.cpu_count() or 1, _PROCESSES_MAX)
     chunks = range(first, first + count, chunk)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_quiet) as pool:
-        for done, counted in enumerate(pool.map(run_seeds, [run] * len(chunks), chunks, [chunk] * len(chunks)), 1):
+        for done, (counted, failures) in enumerate(pool.map(_run_on, [run] * len(chunks), chunks, [chunk] * len(chunks)), 1):
             facts.update(counted)
+            failed += len(failures)
+            for failure in failures:
+                print(failure, flush=True)
+            assert failed < _FAILURES_MAX, f"{failed} of {done * chunk} seeds failed"
             if done % _TOLD_EACH == 0:
                 print(f"{first + done * chunk - 1} is the last seed so far", flush=True)
+    assert not failed, f"{failed} of {count} seeds failed"
     return facts
 
 
+def _run_on(run: Run, first: int, count: int) -> tuple[Counter[str], list[str]]:
+    """Runs seeds, also after one that fails. What happened, and the failures."""
+    facts: Counter[str] = Counter()
+    failures = []
+    for seed in range(first, first + count):
+        try:
+            facts.update(run_seeds(run, seed, 1))
+        except AssertionError as error:
+            failures.append(str(error))
+    return facts, failures
+
+
 def long_run(run: Run, what: str, schedules: int, *, chunk: int) -> None:
-    """The command of a long run: the first seed that breaks a promise ends it with its number."""
+    """The command of a long run. It names the seeds that break a promise."""
     parser = argparse.ArgumentParser(description=f"Random schedules of {what}, each checked at every step.")
     parser.add_argument("--schedules", type=int, default=schedules, help=f"how many (default {schedules})")
     parser.add_argument("--first", type=int, default=0, help="the first seed, such as the one after an earlier run (default 0)")
