@@ -160,7 +160,7 @@ async def forget_transactional_id(
     check_id("transactional_id", request.transactional_id)
     name = request.transactional_id
     response = transaction_pb2.ForgetTransactionalIdResponse(last_version=_NONE)
-    with fails_with(response, f"forgetting transactional id {name!r}"):
+    with fails_with(response, f"forgetting transactional id {name!r}"), authorizer.noting_refusals():
         principal = _find(broker, authorizer, name).principal
         if not authorizer.rights.administers_everything:
             raise TransactionalIdAuthorizationFailedError(
@@ -236,6 +236,9 @@ def _find(broker: BrokerParts, authorizer: TopicAuthorizer, transactional_id: st
     """The state of an id. Raises InvalidRequestError if there is none that the caller may see."""
     state = broker.transactions.coordinator.states.get(transactional_id)
     if state is None or not _may_see(authorizer, state):
+        if state is not None:  # hidden from the caller, not from the audit trail
+            what = f"principal '{authorizer.principal}' may not see transactional id {transactional_id!r}"
+            authorizer.note_refused(TransactionalIdAuthorizationFailedError(what))
         raise InvalidRequestError(
             f"there is no transactional id {transactional_id!r}, or it is another principal's: ListTransactions names yours"
         )

@@ -64,7 +64,7 @@ async def init_producer_id(
     _check_init_producer_id(request)
     authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.InitProducerIdResponse()
-    with fails_with(response, "issuing a producer id"):
+    with fails_with(response, "issuing a producer id"), authorizer.noting_refusals():
         transactions = broker.transactions  # the coordinator alone issues ids, without a transactional id too
         if request.transactional_id:
             member = await transactions.init_member(authorizer.principal, request, authorizer.own_producer_id)
@@ -99,7 +99,7 @@ async def heartbeat(
     _check_member_id(request.member_id)
     authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.HeartbeatResponse()
-    with fails_with(response, "a heartbeat"):
+    with fails_with(response, "a heartbeat"), authorizer.noting_refusals():
         await broker.transactions.heartbeat(authorizer.principal, request)
     return response
 
@@ -161,7 +161,7 @@ async def end_transaction(
     authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.EndTransactionResponse()
     principal = authorizer.principal
-    with fails_with(response, f"the decision on transactional id {request.transactional_id!r}"):
+    with fails_with(response, f"the decision on transactional id {request.transactional_id!r}"), authorizer.noting_refusals():
         transactions = broker.transactions
         await _drop_deleted(broker, request)
         asked = transactions.pages.add(principal, request, broker.clock.monotonic_ms())

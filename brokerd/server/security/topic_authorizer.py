@@ -18,10 +18,11 @@ ids that are not theirs any more: they get UNKNOWN_PRODUCER_ID and request new o
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.datadir.topic_store import TopicStore
@@ -31,6 +32,7 @@ from brokerd.errors import (
     Fate,
     GroupAuthorizationFailedError,
     TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
     UnknownProducerIdError,
     UnknownTopicIdError,
     WireError,
@@ -143,6 +145,8 @@ TRUSTED = Principal("certificate", UNLIMITED)  # every caller with a verified ce
 
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
 
+_REFUSALS = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, TransactionalIdAuthorizationFailedError)
+
 
 class TopicAuthorizer:
     """The decisions about one principal; shared by all its calls and streams."""
@@ -220,9 +224,18 @@ class TopicAuthorizer:
             self.note_refused(error)
             raise error
 
+    @contextlib.contextmanager
+    def noting_refusals(self) -> Iterator[None]:
+        """Writes to the audit trail what the coordinator refuses: another principal's transactional id."""
+        try:
+            yield
+        except TransactionalIdAuthorizationFailedError as error:
+            self.note_refused(error)
+            raise
+
     def note_refused(self, error: WireError) -> None:
         """Writes a refusal to the audit trail. An error about a topic that does not exist is not a refusal."""
-        if self._audit is not None and isinstance(error, (TopicAuthorizationFailedError, GroupAuthorizationFailedError)):
+        if self._audit is not None and isinstance(error, _REFUSALS):
             self._audit.refused(self.principal, error.message)
 
     def owns_producer(self, producer_id: int) -> bool:

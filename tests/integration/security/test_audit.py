@@ -8,12 +8,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerd.wire.v1 import metadata_pb2, topics_pb2
+from brokerd.wire.v1 import metadata_pb2, topics_pb2, transaction_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.identities import TOKENS, UNKNOWN_TOKEN
 from tests.support.raw_client import values_batch
+from tests.support.raw_transactions import Txn
 
 
 def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -59,6 +60,31 @@ def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Pa
         "boss deleted topic 'events-1'",
     ]
     assert all("(from ipv4:127.0.0.1:" in line for line in lines if line.startswith("boss"))
+
+
+def test_who_tried_to_use_a_transactional_id_of_others(tmp_path: Path, auth_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
+        with_token(running.address, TOKENS["writer"]) as writer,
+        with_token(running.address, TOKENS["outsider"]) as outsider,
+    ):
+        own, theirs = Txn(writer, name="etl"), Txn(outsider, name="etl")
+        own.member()
+        theirs.init()
+        theirs.end(own.members, decision=transaction_pb2.TRANSACTION_DECISION_ABORT)
+        beat = transaction_pb2.HeartbeatRequest(
+            transactional_id="etl", execution_id=own.execution_id, member_id=own.members[0].member_id
+        )
+        outsider.call("Heartbeat", beat)
+        outsider.call("AbortTransaction", transaction_pb2.AbortTransactionRequest(transactional_id="etl"))
+        outsider.call("AbortTransaction", transaction_pb2.AbortTransactionRequest(transactional_id="nobodys"))
+        writer.call("ForgetTransactionalId", transaction_pb2.ForgetTransactionalIdRequest(transactional_id="etl"))
+    assert [record.getMessage().partition(" (from")[0].partition(": use ")[0] for record in caplog.records] == [
+        *["outsider refused: transactional id 'etl' belongs to another principal"] * 3,
+        "outsider refused: principal 'outsider' may not see transactional id 'etl'",
+        "writer refused: to have transactional id 'etl' forgotten needs ADMIN on every topic: ask an operator",
+    ]
 
 
 def test_a_topic_that_is_created_by_naming_it_has_its_line(
