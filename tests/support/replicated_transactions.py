@@ -33,13 +33,13 @@ from brokerd.server.cluster.directory import entry_of
 from brokerd.server.coordinator import log, producer_ids, transactions
 from brokerd.server.handlers import produce
 from tests.support import replication_simulation
-from tests.support.coordination_store import Store
 from tests.support.replicated_clients import Clients
 from tests.support.replicated_nodes import FACTOR, TransactionalProcess
 from tests.support.replicated_promises import Decisions, LogPromises, RowPromises
 from tests.support.replication_nodes import KEYS, Machine, Process
 from tests.support.replication_promises import Promises
-from tests.support.replication_simulation import Answer, Link
+from tests.support.replication_simulation import Link
+from tests.support.replication_store import Answer
 
 _FIRST, _LATER = b"replicated-topic", b"a-topic-made-now"
 
@@ -112,7 +112,6 @@ class Simulation(replication_simulation.Simulation):
 
     def new_clients(self) -> None:
         self._calls: list[_NodeCall] = []
-        self._deaf: set[Process] = set()  # nodes that hear late of what the store has
         self.clients = Clients(self)
         self.decided = Decisions(self)
 
@@ -135,19 +134,19 @@ class Simulation(replication_simulation.Simulation):
             image.delete(KEYS.node(without.node_id))
         placed = place(image, entry.partition_count, min(factor, len(image.nodes)))
         for number, one in enumerate(placed):
-            if self.transact(Transaction({}, {KEYS.partition(TopicIdPartition(topic_id, number)): encode(one)})) is None:
+            if self.store.transact(Transaction({}, {KEYS.partition(TopicIdPartition(topic_id, number)): encode(one)})) is None:
                 return  # later
-        self.transact(Transaction({}, {KEYS.topic(topic_id): encode(entry), KEYS.name(entry.name): topic_id.hex().encode()}))
+        self.store.transact(Transaction({}, {KEYS.topic(topic_id): encode(entry), KEYS.name(entry.name): topic_id.hex().encode()}))
 
     def _make_later(self) -> None:
         """The topic that is made while all goes on, once there are nodes and a store. The coordinator may hear late of it."""
         if self.entries[TopicIdPartition(_LATER, 0)].isr:
             return
-        if not self.is_store_down and self.image().nodes:
+        if not self.store.is_down and self.image().nodes:
             coordinator = self.leader(COORDINATOR_LOG)
             is_late = coordinator is not None and len(self.image().nodes) > 1 and self.rng.random() < 0.5
-            if is_late and not self.is_healing:
-                self._deafen(coordinator)
+            if is_late and coordinator is not None and not self.is_healing:
+                self.store.deafen(coordinator)
             self._make(_LATER, TopicEntry("u", 1, {}), self.rng.choice((2, 3)), coordinator if is_late else None)
             self.count("made a topic")
         self.after(50, self._make_later)
@@ -258,7 +257,7 @@ class Simulation(replication_simulation.Simulation):
         elif kind < 0.75:
             self._lead_elsewhere(self.rng.choice((COORDINATOR_LOG, self.some_tp())))
         elif kind < 0.9:
-            self.end_leases_of(process)
+            self.store.end_leases_of(process)
         else:
             self.depose()
         self.count("struck in a commit")
@@ -280,7 +279,7 @@ class Simulation(replication_simulation.Simulation):
         image = self.image()
         at = image.partition(tp)
         others = [replica.node_id for replica in at.entry.isr if replica.node_id != at.entry.leader] if at is not None else []
-        if at is None or not others or self.is_store_down:
+        if at is None or not others or self.store.is_down:
             return
         first = self.rng.choice(others)
         target = (first, *(node_id for node_id in at.entry.replicas if node_id != first))
@@ -289,7 +288,7 @@ class Simulation(replication_simulation.Simulation):
         elected = advanced(at.entry._replace(target=target), image.nodes)
         if elected is not None:
             key = KEYS.partition(tp)
-            self.transact(Transaction({key: at.mod_revision}, {key: encode(elected)}))
+            self.store.transact(Transaction({key: at.mod_revision}, {key: encode(elected)}))
             self.count("led elsewhere")
 
     def depose(self) -> None:
@@ -298,26 +297,19 @@ class Simulation(replication_simulation.Simulation):
         tp = COORDINATOR_LOG if self.rng.random() < 0.6 else self.some_tp()
         deaf = [self.leader(tp), self.leader(self.rng.choice((COORDINATOR_LOG, self.some_tp())))]
         for process in dict.fromkeys(deaf if self.rng.random() < 0.6 else deaf[:1]):
-            self._deafen(process)
+            if process is not None:
+                self.store.deafen(process)
         self._lead_elsewhere(tp)
         self.count("deposed")
         for _ in range(self.rng.choice((0, 1, 2))):
             self.after(self.rng.randint(50, 1_000), self._strike)
-
-    def _deafen(self, process: Process | None) -> None:
-        if process is not None:
-            self._deaf.add(process)
-            self.after(self.rng.randint(200, 2_500), partial(self._deaf.discard, process))
-
-    def hears(self, process: Process) -> bool:
-        return process not in self._deaf and super().hears(process)
 
     def may_take_out(self, machine: Machine) -> bool:
         """True if no partition would be without all directories that are in sync."""
         others = {other.disk.directory_id for other in self.machines.values() if other is not machine}
         return all(others & {replica.directory_id for replica in entry.isr} for entry in self.entries.values() if entry.isr)
 
-    def transact(self, transaction: Transaction, lease_id: int = 0, store: Store | None = None) -> int | None:
+    def may_be_made(self, transaction: Transaction) -> bool:
         """Not made is what leaves nothing in sync but disks that are out, since a life has ended that was to have a part in it: two
         partitions might need two disks of one machine."""
         present = {machine.disk.directory_id for machine in self.machines.values()}
@@ -325,13 +317,13 @@ class Simulation(replication_simulation.Simulation):
             before, value = self.entries[tp], transaction.puts.get(KEYS.partition(tp))
             was_out = before.isr and not _are_in(before, present)
             if value is not None and not was_out and not _are_in(decode_partition(value), present):
-                return None
-        return super().transact(transaction, lease_id, store)
+                return False
+        return True
 
     # --- the end
 
     def calm_down(self) -> None:
-        self._deaf.clear()
+        self.store.deaf.clear()
         self.clients.calm_down()
         if TopicIdPartition(_LATER, 0) in self.tps:
             self._make_later()

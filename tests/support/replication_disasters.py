@@ -93,9 +93,9 @@ class Disasters:
         for process in sim.lives():
             if rng.random() >= running_on:
                 sim.crash(process.machine)
-        if sim.store_goes_back(to_ms, rng.choice((0, 0, 1_000_000))):
+        if sim.store.go_back(to_ms, rng.choice((0, 0, 1_000_000))):
             sim.count("store went back")
-            if sim.unaware:
+            if sim.store.unaware:
                 sim.count("store went back under nodes that run on")
             for client in sim.all_clients():
                 client.forget_leader()

@@ -192,11 +192,11 @@ class _Lease:
     @property
     def is_over(self) -> bool:
         """True if the store has ended it, which it does only when the node's own clock says that it may have."""
-        return self.lost.is_set() or not self._sim.has_lease(self.id)
+        return self.lost.is_set() or not self._sim.store.has_lease(self.id)
 
     async def revoke(self) -> None:
         """Ends it now, or in a while."""
-        self._sim.at(self._sim.now_ms + self._sim.latency(), partial(self._sim.end_lease, self.id))
+        self._sim.at(self._sim.now_ms + self._sim.latency(), partial(self._sim.store.end_lease, self.id))
 
 
 class _Membership(Membership):
@@ -215,14 +215,14 @@ class _Membership(Membership):
                 break
             self._client.believe(0)
             await asyncio.sleep(0.3)
-        self._process.sim.watch(self._process)
+        self._process.sim.store.watch(self._process)
         self._tasks = [asyncio.create_task(for_ever(each)) for each in (self._stay_registered, self._follow)]
         while self.node_id not in self.image.nodes:
             await self.after(self.generation)
 
     async def _register(self) -> None:
         client, key, sim = self._client, self.image.keys.node(self.node_id), self._process.sim
-        lease = _Lease(sim, sim.new_lease(self._process))
+        lease = _Lease(sim, sim.store.new_lease(self._process))
         try:
             while True:
                 revision = await client.transact({key: 0}, {key: encode(self._registration)}, lease_id=lease.id)
@@ -249,7 +249,7 @@ class _Membership(Membership):
             await self._take(Snapshot(revision, items, has_gone_back) if is_snapshot else Changes(revision, changes))
             self._process.client.has_reached(revision)
             if is_snapshot:
-                self._process.sim.unaware.discard(self._process)
+                self._process.sim.store.unaware.discard(self._process)
 
 
 class _Client:
@@ -286,7 +286,7 @@ class _Client:
         process, histories = self._process, self.histories
         future: asyncio.Future[int | None] = process.loop.create_future()
         transaction = Transaction(dict(compares), dict(puts), tuple(deletes))
-        process.sim.ask_store(process, transaction, lease_id, lambda *answer: process.enter(lambda: settle(future, *answer)))
+        process.sim.store.ask(process, transaction, lease_id, lambda *answer: process.enter(lambda: settle(future, *answer)))
         revision = await future
         self.answered_ms = process.sim.now_ms
         if histories != self.histories:
@@ -298,7 +298,7 @@ class _Client:
         """See CoordinationClient."""
         process = self._process
         future: asyncio.Future[KeyValue | None] = process.loop.create_future()
-        process.sim.ask_key(process, key, lambda *answer: process.enter(lambda: settle(future, *answer)))
+        process.sim.store.ask_key(process, key, lambda *answer: process.enter(lambda: settle(future, *answer)))
         return await future
 
 

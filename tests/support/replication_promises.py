@@ -87,7 +87,7 @@ class Promises:
     def is_past(self, process: Process) -> bool:
         """True if a life does by the store's lost changes what it does."""
         partition = process.replica(self.tp)
-        if process in self._sim.unaware:
+        if process in self._sim.store.unaware:
             return True
         if partition is None or not partition.is_leader or not self._has_gone_back:
             return False
@@ -269,7 +269,7 @@ class Promises:
     def check(self, process: Process) -> None:
         """Something has happened in a process."""
         partition = process.replica(self.tp)
-        if partition is not None and process.disk.directory_id in self._may_keep and process not in self._sim.unaware:
+        if partition is not None and process.disk.directory_id in self._may_keep and process not in self._sim.store.unaware:
             self._starts(process, partition)
         if partition is None:
             state: tuple[int, ...] = (-1,)

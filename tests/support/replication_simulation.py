@@ -5,10 +5,9 @@ Goal: what replication_promises.py checks, at every step; and once everything wo
 are in sync and equal byte for byte, and that an honest producer's records are there once and in order.
 
 Method: the nodes are real but for what lies outside of them (replication_nodes.py). This module is what lies outside: the time,
-threads that take theirs, a coordination store whose answers may be lost, or whose changes may be made after their time-out; watches
-that hear of everything late and in order; leases that end; a network that holds back one direction, and breaks streams whose
-requests arrive all the same; nodes that are killed, lose what was not synced, stand still, come back with an empty disk or with the
-old one. All that happens is in one queue by time, so a seed is a schedule.
+threads that take theirs; a network that holds back one direction, and breaks streams whose requests arrive all the same; nodes that
+are killed, lose what was not synced, stand still, come back with an empty disk or with the old one. The coordination store is
+replication_store.py's. All that happens is in one queue by time, so a seed is a schedule.
 """
 
 from __future__ import annotations
@@ -17,20 +16,17 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from brokerd.cluster.changes import Transaction
 from brokerd.cluster.election import place
 from brokerd.cluster.image import ClusterImage
-from brokerd.cluster.keys import PartitionEntry, TopicEntry, decode_partition, encode
-from brokerd.coordination.client import KeyValue
-from brokerd.errors import CoordinationError
+from brokerd.cluster.keys import PartitionEntry, TopicEntry, encode
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
 from tests.support.clock import ManualClock
-from tests.support.coordination_store import Store, see
+from tests.support.coordination_store import see
 from tests.support.files import Killed
 from tests.support.replication_clients import Client, HonestProducer, PlainProducer, Reader
 from tests.support.replication_disasters import Disasters
@@ -49,14 +45,12 @@ from tests.support.replication_nodes import (
 )
 from tests.support.replication_producer import CoreProducer
 from tests.support.replication_promises import Promises
+from tests.support.replication_store import LEASE_MS, UnreliableStore
 
-LEASE_MS = 900
-_TIMEOUT_MS = 600  # of a call to the store
 _LOOK_MS = 200
 _EPOCHS_MAX = 300  # schedules that heal begin some twenty
 _LOST_MS = 10**9  # when that arrives which never does
 Link = tuple[int, int]
-Answer = Callable[[Any, BaseException | None], object]
 
 
 class _Connection:
@@ -86,24 +80,15 @@ class Simulation:
         rng, self.now_ms = self.rng, 0
         self.clock = ManualClock()
         self.config = base_config(rng)
-        self.store = Store()
+        self.store = UnreliableStore(self)
         self.facts: dict[str, int] = {}
         self.trace = trace
         self._queue: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = itertools.count(1)
         self._failure: BaseException | None = None
-        self._leases: dict[int, Process | None] = {}  # those alive
-        self._leased: dict[str, int] = {}  # keys that go with a lease
-        self._lease_of: dict[tuple[str, int], int] = {}  # by key, and the revision that put it
-        self._revisions: list[tuple[int, int]] = []  # when the store has reached which
-        self._watches: dict[Process, int] = {}  # events that it was told, or will be
-        self._watching: dict[Process, object] = {}  # the newest connection of each
-        self._began: dict[Process, object] = {}  # the connection that has told each what there is
-        self.unaware: set[Process] = set()  # lives that have not heard yet that the store went back
         self._streams: list[Stream] = []
         self._cut: set[Link] = set()  # from node to node
-        self._cut_off: set[int] = set()  # nodes that do not reach the store
-        self.is_store_down = self.is_healing = False
+        self.is_healing = False
         self._slow: set[int] = set()  # nodes whose disk is slow
         self._connections: dict[object, _Connection] = {}  # the newest of each client
         self.entries = dict.fromkeys(self.tps, PartitionEntry((), ()))  # the store's
@@ -254,121 +239,10 @@ class Simulation:
         """Any of the partitions."""
         return self.tps[0] if len(self.tps) == 1 else self.rng.choice(self.tps)
 
-    # --- the store
+    # --- what the store has
 
-    def _reaches_store(self, process: Process) -> bool:
-        return not self.is_store_down and process.node_id not in self._cut_off
-
-    def hears(self, process: Process) -> bool:
-        """True if a node is told of changes at present."""
-        return self._reaches_store(process)
-
-    def ask_store(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer) -> None:
-        """A transaction, whose answer may be lost, and which may be made after it is."""
-        lost = CoordinationError("no answer", is_fate_unknown=True)
-        kind = self.rng.random() / self.store_trouble if not self.is_healing else 1.0
-        reaches = self._reaches_store(process)
-        if kind < 0.12 and reaches:  # what loses an answer loses more
-            self._cut_off_for(process.node_id, self.rng.randint(100, 2_500))
-        if not reaches:
-            if kind < 0.5:
-                self.after(self.rng.randint(50, _TIMEOUT_MS), lambda: answer(None, CoordinationError("not connected")))
-                return
-            self.after(_TIMEOUT_MS, lambda: answer(None, lost))
-            if kind < 0.75:
-                self.after(self.rng.randint(10, 4_000), partial(self.transact, transaction, lease_id, self.store))
-                self.count("made perhaps, later")
-        elif kind < 0.1:
-            self.after(self.latency(), partial(self.transact, transaction, lease_id, self.store))
-            self.after(_TIMEOUT_MS, lambda: answer(None, lost))
-            self.count("answer lost")
-        elif kind < 0.2:
-            self.after(_TIMEOUT_MS, lambda: answer(None, lost))
-            self.after(_TIMEOUT_MS + self.rng.randint(1, 3_000), partial(self.transact, transaction, lease_id, self.store))
-            self.count("made late")
-        elif kind < 0.23:
-            self.after(_TIMEOUT_MS, lambda: answer(None, lost))
-            self.count("never made")
-        elif kind < 0.3:
-            self.after(self.latency(), lambda: answer(None, CoordinationError("not connected")))
-            self.count("not asked")
-        else:
-            self.after(self.latency(), partial(self._ask, process, transaction, lease_id, answer, self.store))
-
-    def _ask(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer, store: Store) -> None:
-        if not self._reaches_store(process) or store is not self.store:
-            self.after(_TIMEOUT_MS, lambda: answer(None, CoordinationError("no answer", is_fate_unknown=True)))
-            return
-        if lease_id and lease_id not in self._leases:
-            self.after(self.latency(), lambda: answer(None, CoordinationError("the lease has ended")))
-            return
-        if self.store.revision < process.client.revision:
-            self.after(self.latency(), lambda: answer(None, CoordinationError("the store has gone back")))
-            return
-        revision = self.transact(transaction, lease_id)
-        self.after(self.latency(), lambda: answer(revision, None))
-
-    def ask_key(self, process: Process, key: str, answer: Answer) -> None:
-        """A read of one key."""
-        if not self._reaches_store(process):
-            self.after(_TIMEOUT_MS, lambda: answer(None, CoordinationError("no answer")))
-            return
-
-        def read() -> None:
-            found = self.store.present.get(key)
-            value = KeyValue(key, found.value or b"", found.create_revision, found.mod_revision) if found is not None else None
-            self.after(self.latency(), lambda: answer(value, None))
-
-        self.after(self.latency(), read)
-
-    def transact(self, transaction: Transaction, lease_id: int = 0, store: Store | None = None) -> int | None:
-        """Carries out a transaction; None if it is not made. `store`: the one that it was sent to."""
-        if self.is_store_down or store not in (None, self.store):
-            return None  # it was lost on its way
-        if (lease_id and lease_id not in self._leases) or not self.store.transact(transaction):
-            return None
-        for key in (*transaction.puts, *transaction.deletes):
-            self._leased.pop(key, None)
-        if lease_id:
-            self._leased.update(dict.fromkeys(transaction.puts, lease_id))
-            self._lease_of.update(dict.fromkeys(((key, self.store.revision) for key in transaction.puts), lease_id))
-        self._revisions.append((self.now_ms, self.store.revision))
-        for tp in self.tps:
-            key = KEYS.partition(tp)
-            if key in transaction.puts:
-                self._named(tp, decode_partition(transaction.puts[key]))
-        for process in self._watches:
-            delay_ms = self.latency() if self.is_healing or self.rng.random() < 0.8 else self.rng.randint(20, 1_000)
-            self.after(delay_ms, partial(self._tell, process, len(self.store.events)))
-        return self.store.revision
-
-    def store_goes_back(self, to_ms: int, bump: int) -> bool:
-        """The store forgets what is newer than that time. Nodes that are alive hear of it sooner or later. False if that is
-        nothing."""
-        revision = max((at for when_ms, at in self._revisions if when_ms <= to_ms), default=0)
-        if revision < self._made_revision or revision == self.store.revision:
-            return False
-        self.store = self.store.earlier(revision, bump)
-        self._revisions = [(when_ms, at) for when_ms, at in self._revisions if at <= revision]
-        self._revisions.append((self.now_ms, self.store.revision))
-        self._watches.clear()
-        self._watching.clear()
-        put_by = {event.key: self._lease_of.get((event.key, event.mod_revision), 0) for event in self.store.present.values()}
-        self._leased = {key: lease_id for key, lease_id in put_by.items() if lease_id}
-        owners = {process.membership.lease_id: process for process in self.lives()}
-        self._leases = {lease_id: owners.get(lease_id) for lease_id in self._leased.values()}
-        for lease_id, owner in self._leases.items():
-            if owner is None:  # a restored lease has all its time again
-                self.after(LEASE_MS, partial(self.end_lease, lease_id))
-        self.unaware.update(self.lives())
-        for process in self.lives():
-            self.after(self.latency(), partial(self.watch, process))
-        for tp in self.tps:
-            before, self.entries[tp] = self.entries[tp], decode_partition(self.store.present[KEYS.partition(tp)].value or b"")
-            self.promises[tp].may_lack(before, self.entries[tp])
-        return True
-
-    def _named(self, tp: TopicIdPartition, entry: PartitionEntry) -> None:
+    def named(self, tp: TopicIdPartition, entry: PartitionEntry) -> None:
+        """The store has another entry of a partition."""
         before, self.entries[tp] = self.entries[tp], entry
         if entry.leader_epoch > before.leader_epoch:
             self.count("elected" if entry.leader != NO_LEADER else "without a leader")
@@ -380,81 +254,14 @@ class Simulation:
             self.count("left")
         self.promises[tp].named(before if before.isr else None, entry)
 
-    def new_lease(self, process: Process) -> int:
-        """A lease, which a live node keeps alive while it reaches the store."""
-        lease_id = self.next_number()
-        self._leases[lease_id] = process
-        return lease_id
+    def gone_back(self, tp: TopicIdPartition, entry: PartitionEntry) -> None:
+        """The store has an older entry of a partition."""
+        before, self.entries[tp] = self.entries[tp], entry
+        self.promises[tp].may_lack(before, entry)
 
-    def has_lease(self, lease_id: int) -> bool:
-        """True while a lease is alive."""
-        return lease_id in self._leases
-
-    def end_lease(self, lease_id: int) -> None:
-        """A lease ends, and its keys go. The node hears of it sooner or later."""
-        process = self._leases.pop(lease_id, None)
-        keys = tuple(key for key, lease in self._leased.items() if lease == lease_id)
-        if keys:
-            was_down, self.is_store_down = self.is_store_down, False
-            self.transact(Transaction({}, {}, keys))
-            self.is_store_down = was_down
-            self.count("lease ended")
-        if process is not None and self.rng.random() < 0.5:
-            lease = process.membership._lease
-            if lease is not None and lease.id == lease_id:
-                self.after(self.rng.randint(0, 1_000), lambda: process.enter(lease.lost.set))
-
-    def end_leases_of(self, process: Process) -> None:
-        """The leases of a node end, although it is alive."""
-        for lease_id, owner in list(self._leases.items()):
-            if owner is process:
-                self.end_lease(lease_id)
-
-    def _end_leases(self, process: Process, since_ms: int) -> None:
-        """Those of a node that does not keep them alive from now on, unless it does again."""
-        for lease_id, owner in list(self._leases.items()):
-            if owner is process:
-                self.after(since_ms, partial(self._end_if_silent, lease_id, process))
-
-    def _end_if_silent(self, lease_id: int, process: Process) -> None:
-        is_silent = process.is_dead or process.is_paused or process.node_id in self._cut_off
-        if lease_id in self._leases and not self.is_store_down and is_silent:
-            self.end_lease(lease_id)
-
-    def watch(self, process: Process) -> None:
-        """Begins to tell a node of all changes: first of all that there is, later."""
-        if not self._reaches_store(process):
-            self.after(_LOOK_MS, partial(self.watch, process))
-            return
-        if not process.is_dead:
-            self._watches[process] = len(self.store.events)
-            present, revision = list(self.store.present.values()), self.store.revision
-            connection = self._watching[process] = object()
-
-            def hear() -> None:
-                if self._watching.get(process) is connection:
-                    self._began[process] = connection
-                    self._hear(process, revision, present, is_snapshot=True)
-
-            self.after(self.latency(), hear)
-
-    def _tell(self, process: Process, until: int) -> None:
-        if process.is_dead or process not in self._watches:
-            self._watches.pop(process, None)
-            return
-        if not self.hears(process):
-            self.after(_LOOK_MS, partial(self._tell, process, until))
-            return
-        changes = self.store.events[self._watches[process] : until]
-        has_begun = process.membership.revision and process not in self.unaware
-        if changes and has_begun and self._began.get(process) is self._watching.get(process):
-            self._watches[process] += len(changes)  # `until` may be of before the store went back
-            self._hear(process, changes[-1].mod_revision, changes)
-        elif changes:
-            self.after(1, partial(self._tell, process, until))
-
-    def _hear(self, process: Process, revision: int, changes: list[Any], *, is_snapshot: bool = False) -> None:
-        process.enter(lambda: process.membership.heard.put_nowait((revision, changes, is_snapshot)))
+    def may_be_made(self, _transaction: Transaction) -> bool:
+        """False for a transaction that the store does not make."""
+        return True
 
     def begin_history(self) -> None:
         """Something that clients have seen is gone: they begin anew, and nothing of before reaches them."""
@@ -542,10 +349,10 @@ class Simulation:
             self._pause_one: 4,
             self.cut_link: 8,
             self._cut_off_one: 5,
-            self._store_goes_down: 2,
+            self.store.go_down: 2,
             self._break_stream: 4,
             self._slow_one: 4,
-            self._lose_lease: 3,
+            self.store.lose_lease: 3,
             self.trim: 7,
             self._fail_a_sync: 1,
             self.move: 3,
@@ -584,7 +391,7 @@ class Simulation:
         else:
             process.disk.files.kill()
             self.count("killed")
-        self._end_leases(process, self.rng.randint(0, LEASE_MS))
+        self.store.stops_renewing(process, self.rng.randint(0, LEASE_MS))
         for stream in self._streams:
             if stream.server is process:
                 self.after(self.rng.randint(0, 800), stream.break_off)
@@ -661,7 +468,7 @@ class Simulation:
         """A node stands still for a while."""
         process.pause()
         self.count("paused")
-        self._end_leases(process, LEASE_MS)
+        self.store.stops_renewing(process, LEASE_MS)
         self.after(self.rng.choice((50, 400, 1_000, 2_500)), process.resume)
 
     def cut_link(self) -> None:
@@ -684,34 +491,7 @@ class Simulation:
         """What else is on its way there may be lost."""
 
     def _cut_off_one(self) -> None:
-        self._cut_off_for(self.rng.choice(sorted(self.machines)), self.rng.choice((100, 700, 2_000, 4_000)))
-
-    def _cut_off_for(self, node_id: int, time_ms: int) -> None:
-        self._cut_off.add(node_id)
-        self.count("cut off from the store")
-        process = self.machines[node_id].process
-        if process is not None:
-            self._end_leases(process, LEASE_MS)
-        self.after(time_ms, lambda: self._cut_off.discard(node_id))
-
-    def _store_goes_down(self) -> None:
-        self.is_store_down = True
-        self.count("store down")
-        self.after(self.rng.choice((100, 700, 2_500)), self._store_comes_back)
-        for machine in self.machines.values():
-            if machine.process is not None and self.rng.random() < 0.3:  # it takes its lease for lost
-                self.after(self.rng.randint(0, 2_500), partial(self._loses_life, machine.process))
-
-    def _loses_life(self, process: Process) -> None:
-        lease = process.membership._lease
-        if lease is not None and self.is_store_down:
-            process.enter(lease.lost.set)
-            self.count("lease taken for lost")
-
-    def _store_comes_back(self) -> None:
-        self.is_store_down = False
-        for process in dict.fromkeys(owner for owner in self._leases.values() if owner is not None):
-            self._end_leases(process, LEASE_MS)
+        self.store.cut_off_for(self.rng.choice(sorted(self.machines)), self.rng.choice((100, 700, 2_000, 4_000)))
 
     def _break_stream(self) -> None:
         if self._streams:
@@ -722,10 +502,6 @@ class Simulation:
         node_id = self.rng.choice(sorted(self.machines))
         self._slow.add(node_id)
         self.after(self.rng.choice((300, 1_500)), lambda: self._slow.discard(node_id))
-
-    def _lose_lease(self) -> None:
-        if self._leases:
-            self.end_lease(self.rng.choice(sorted(self._leases)))
 
     def trim(self) -> None:
         """Somebody deletes records."""
@@ -747,9 +523,9 @@ class Simulation:
     def move_to(self, tp: TopicIdPartition, target: tuple[int, ...], *, is_instead: bool = False) -> None:
         """The replicas that a partition shall have, the leader first. `is_instead`: of those to which it moves."""
         entry, key = self.entries[tp], KEYS.partition(tp)
-        if target and not self.is_store_down and (is_instead or not entry.target) and target != entry.replicas:
-            known = self.store.present[key].mod_revision
-            self.transact(Transaction({key: known}, {key: encode(entry._replace(target=target))}))
+        if target and not self.store.is_down and (is_instead or not entry.target) and target != entry.replicas:
+            known = self.store.state.present[key].mod_revision
+            self.store.transact(Transaction({key: known}, {key: encode(entry._replace(target=target))}))
             self.count("shall move")
 
     def _stop_one(self) -> None:
@@ -770,18 +546,18 @@ class Simulation:
 
     def _begin(self) -> None:
         self.is_healing = True  # until it has begun
-        self.transact(Transaction({}, {KEYS.cluster_id: CLUSTER.id.encode()}))
+        self.store.transact(Transaction({}, {KEYS.cluster_id: CLUSTER.id.encode()}))
         for machine in self.machines.values():
             self.start(machine)
         self._run_until(100)
         self.make_topics()
-        self._made_revision = self.store.revision
+        self.store.made_revision = self.store.state.revision
         self.is_healing = False
 
     def image(self) -> ClusterImage:
         """The cluster as the store has it."""
         image = ClusterImage(KEYS)
-        for event in self.store.present.values():
+        for event in self.store.state.present.values():
             see(image, event)
         return image
 
@@ -789,9 +565,9 @@ class Simulation:
         """The cluster gets its topics."""
         factor = min(self.rng.choice((2, 3, 3, 3)), len(self.machines))
         (entry,) = place(self.image(), 1, factor)
-        self.transact(Transaction({}, {KEYS.partition(TP): encode(entry)}))
+        self.store.transact(Transaction({}, {KEYS.partition(TP): encode(entry)}))
         topic = TopicEntry(TOPIC, 1, {})
-        self.transact(Transaction({}, {KEYS.topic(TP.topic_id): encode(topic), KEYS.name(TOPIC): TP.topic_id.hex().encode()}))
+        self.store.transact(Transaction({}, {KEYS.topic(TP.topic_id): encode(topic), KEYS.name(TOPIC): TP.topic_id.hex().encode()}))
 
     def run(self) -> dict[str, int]:
         """To its end; returns how often what happened."""
@@ -812,10 +588,10 @@ class Simulation:
 
     def _heal(self) -> None:
         """Everything works again."""
-        self.is_healing, self.is_store_down = True, False
+        self.is_healing, self.store.is_down = True, False
         self.calm_down()
         self._cut.clear()
-        self._cut_off.clear()
+        self.store.cut_off.clear()
         self._slow.clear()
         for process in self.lives():
             process.fails_next_sync = False
