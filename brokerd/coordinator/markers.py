@@ -52,7 +52,7 @@ class Outcome(enum.Enum):
 
 class Ending(NamedTuple):
     """How a member ended, with the id and version of its commit where they are known. `partitions`: those whose data the commit has
-    counted; empty if that is not known any more, as in a state.
+    counted.
     """
 
     outcome: Outcome

@@ -43,8 +43,8 @@ JOB_KEPT_MS = 3_600_000
 # Ended members remembered over all ids, newest first, so that none is opened a second time. A late retry for a forgotten member
 # opens a new one with a producer id of its own: nothing is written twice, and that member expires.
 ENDED_MEMBERS_MAX = 50_000
-# Producer ids of last commits' members remembered after all markers are durable, over all transactional ids. Those of the oldest
-# commits are forgotten first; those of the newest commit are always kept.
+# Producer ids of last commits' members, and partitions with their data, remembered after all markers are durable, over all
+# transactional ids. Those of the oldest commits are forgotten first; those of the newest commit are always kept.
 COMMITTED_IDS_MAX = 100_000
 
 
@@ -97,7 +97,7 @@ class TransactionCoordinator:
         self._lives: dict[ExecutionKey, _Life] = {}
         self._jobs: dict[str, int] = {}  # ids of a single write: time of their commit, in commit order
         self._ended: dict[tuple[str, bytes], None] = {}  # see ENDED_MEMBERS_MAX; oldest first
-        self._committed_ids: dict[str, int] = {}  # members of the last commit remembered per id, in commit order
+        self._committed_ids: dict[str, int] = {}  # how much is remembered of the last commit per id, in commit order
         self._committed_id_count = 0
         self._writer: StateWriter | None = None  # of the snapshot being written
 
@@ -128,6 +128,12 @@ class TransactionCoordinator:
         """
         prepared = {pid for _, one in self.prepared() for pid in (*one.committed_producer_ids, *one.aborted_producer_ids)}
         return [pid for pid in producer_ids if pid not in self._open and pid not in prepared]
+
+    def winners(self, producer_ids: Iterable[int]) -> set[int]:
+        """Those of these members that the last commit of an id is known to name."""
+        wanted = set(producer_ids)
+        commits = (state.last for state in self._states.values() if state.last is not None)
+        return {producer_id for commit in commits for producer_id in commit.committed_producer_ids if producer_id in wanted}
 
     # Decisions
 
@@ -361,7 +367,7 @@ class TransactionCoordinator:
             self._jobs[name] = now_ms
         self._forget_committed(name)
         self._states[name] = self._prepared[name] = self._states.pop(name)  # commit order, also after a restart
-        self._committed_ids[name] = len(event.committed_producer_ids) + len(event.aborted_producer_ids)
+        self._committed_ids[name] = len(event.committed_producer_ids) + len(event.aborted_producer_ids) + len(event.held_back)
         self._committed_id_count += self._committed_ids[name]
         while self._committed_id_count > COMMITTED_IDS_MAX and len(self._committed_ids) > 1:
             oldest = next(iter(self._committed_ids))

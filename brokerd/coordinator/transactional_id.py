@@ -112,8 +112,8 @@ class TransactionalIdState:
     def __init__(self, transactional_id: str, principal: str, ended: Container[tuple[str, bytes]]) -> None:
         self.transactional_id = transactional_id
         self.principal = principal
-        # The newest committed version; its `earlier` holds the commits before it. It lists its members as long as there is room,
-        # even after all markers are durable: a restart can then rewrite a marker that a partition has lost.
+        # The newest committed version; its `earlier` holds the commits before it. It lists its members, and the partitions with
+        # their data, as long as there is room, even after all markers are durable: one that a copy has lost can be written again.
         self.last: CommitPrepared | None = None
         self.timestamp = 0  # of that commit, wall clock, ms
         self.is_prepared = False  # its markers are not all durable
@@ -358,7 +358,7 @@ class TransactionalIdState:
         elif self.last is None or isinstance(event, TransactionalIdForgotten) or event.txn_version != self.last_version:
             return []
         elif isinstance(event, CommitCompleted):
-            self.last, self.is_prepared = _changed(self.last, partitions=(), held_back=()), False
+            self.last, self.is_prepared = _changed(self.last, partitions=()), False
         else:
             self.repeats = (*self.repeats, event)[-REPEATS_MAX:]
         return []
@@ -369,10 +369,10 @@ class TransactionalIdState:
         return (*last.earlier, EarlierCommit(txn_version=last.txn_version, digest=_digest(last))) if last is not None else ()
 
     def forget_ended(self) -> None:
-        """Forgets the members of the last commit, which must be complete."""
+        """Forgets the members of the last commit, which must be complete, and where they have data."""
         assert self.last is not None
         assert not self.is_prepared, "its markers name them"
-        self.last = _changed(self.last, committed_producer_ids=(), aborted_producer_ids=())
+        self.last = _changed(self.last, committed_producer_ids=(), aborted_producer_ids=(), held_back=())
 
     def _end(self, producer_ids: Iterable[int]) -> list[MemberOpened]:
         ended = []

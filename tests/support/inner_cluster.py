@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeVar, cast
@@ -195,6 +196,18 @@ class InnerCluster:
             node.logs.close()
         else:
             self._files[node_id].kill()
+
+    def disk_of(self, node_id: int) -> MemoryFiles:
+        """A copy of what a node's disk would have after a kill now."""
+        files = copy.deepcopy(self._files[node_id])
+        files.kill()
+        return files
+
+    async def restore(self, node_id: int, files: MemoryFiles) -> None:
+        """Kills a node and starts it on another disk."""
+        await self.stop(node_id)
+        self._files[node_id] = files
+        await self.start(node_id)
 
     def visible(self, tp: TopicIdPartition) -> list[bytes]:
         """What readers of committed records see of a partition."""

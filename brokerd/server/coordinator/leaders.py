@@ -332,7 +332,8 @@ class Leaders:
 class LostMarkers:
     """The outcome of ended members whose marker is missing: which markers to write again, and which need an operator's decision.
     The data of any other ended member is void. The whole log is searched for members that had ended before the coordinator was
-    loaded, and for those that a damaged partition tells of later; how all others end is known to the running one.
+    loaded, for those that a damaged partition tells of later, and for winners: a copy that leads may lack their markers without
+    damage, as after an unclean election. All others are known to have been aborted.
     """
 
     def __init__(self, decided: DecidedMembers) -> None:
@@ -346,13 +347,15 @@ class LostMarkers:
     async def find(
         self,
         data: Collection[pb.OpenMemberData],
+        winners: AbstractSet[int],
         read: Callable[[], Iterable[CoordinatorRecord | None]],
         name_of: Callable[[TopicIdPartition], str],
     ) -> None:
-        """Determines the outcomes. `data`: the open data of all ended members. `read`: the whole log, read in a thread if markers
-        may be lost of which that is not known yet. Raises DataDirectoryError."""
+        """Determines the outcomes. `data`: the open data of all ended members. `winners`: those of them known to be committed.
+        `read`: the whole log, read in a thread if markers may be lost of which that is not known yet. Raises DataDirectoryError."""
         found = [(one, _unmarked(one)) for one in data]
         lost = {one.producer_id for one, unmarked in found if unmarked.lost is not None and unmarked.is_readable}
+        lost |= {one.producer_id for one in data if one.producer_id in winners}
         if self._is_first:
             lost |= {one.producer_id for one in data}
         new = lost - self._endings.keys()

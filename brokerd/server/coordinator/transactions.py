@@ -521,7 +521,7 @@ class Transactions:
             self.log.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
         data = await self.leaders.open_data(ended)
         await self.log.durable()  # including the events that ended them
-        await self._lost_markers.find(data, self.log.read, self._name_of)
+        await self._lost_markers.find(data, self.coordinator.winners(ended), self.log.read, self._name_of)
         are_written = True
         for ending, producer_ids in self._lost_markers.committed(ended).items():
             name, version = ending.transactional_id, ending.version

@@ -42,6 +42,7 @@ from brokerd.internode.v1.internode_pb2 import (
 from brokerd.partition.core import InSync
 from brokerd.partition.log_ends import UNSETTLED
 from brokerd.server.coordinator import leaders
+from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
 from brokerd.server.handlers import groups, transaction_admin, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, Right, TopicAuthorizer, TopicRights
@@ -653,6 +654,35 @@ async def test_data_that_no_commit_has_counted_is_void(is_restarted: bool, is_ea
         assert not running.nodes[1].broker.members.producer_ids
         assert running.nodes[1].visible(other) == []
         assert running.nodes[0].visible(tp) == [b"row"]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("is_loaded_anew", [False, True])
+@pytest.mark.parametrize("has_aborted", [False, True])
+async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
+    has_aborted: bool, is_loaded_anew: bool, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node is restored to what it was before them, or a copy that lacks them leads by an unclean election."""
+    monkeypatch.setattr(CoordinatorLog, "has_grown", lambda _log: True)
+    async with cluster(ManualClock()) as running:
+        running_transactions = running.nodes[0].broker.transactions
+        if has_aborted:  # members that the running coordinator has ended itself are not looked up
+            await begin(running)
+            running.loses = lambda _node_id, name: name == "WriteMarkers"
+            await running_transactions.abort_all(NAME, "")
+            running.loses = lambda _node_id, _name: False
+            await running_transactions.sweep()
+        member = await begin(running, version=1)
+        disk = running.disk_of(1)
+        await commit(running, member, version=1)
+        if is_compacted:
+            await running_transactions.compact()
+        await running.restore(1, disk)
+        if is_loaded_anew:
+            await running.lead(0)
+        await running.nodes[0].broker.transactions.sweep()
+        assert await running.nodes[1].broker.members.settle()
+        assert shown(running) == [1, 1, 1, 1]
 
 
 async def test_a_coordinator_that_was_replaced_voids_nothing() -> None:
