@@ -215,6 +215,11 @@ class CoordinatorLog:
             self.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
         await self.durable()
 
+    def check_not_cut_off(self) -> None:
+        """Raises NotReadyError while this node reaches nobody who would know of another coordinator."""
+        if self._partition is not None:
+            self._partition.check_not_cut_off()
+
     @property
     def is_led(self) -> bool:
         """True if this node leads the log in the epoch in which it was opened, or there is no log yet."""

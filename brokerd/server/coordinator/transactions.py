@@ -559,6 +559,7 @@ class Transactions:
         """The result of `decide`, without an await. A refusal is raised once everything it depends on is durable."""
         if self._is_stopping:
             raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
+        self.log.check_not_cut_off()  # a member that is renewed here alone would expire at another coordinator
         try:
             return decide()
         except WireError:

@@ -209,6 +209,8 @@ async def _read_partition(
             if left.first_batch_bytes is not None:
                 raise
             return PartitionRead(asked, partition, _nothing(asked, visible_end))
+        # It may have waited for a thread, and whoever leads no more does not know what commits hold back.
+        broker.partitions.leader(asked.tp, asked.leader_epoch)
         aborted = _aborted(partition, asked.fetch_offset, data) if end is LogEnd.LAST_STABLE_OFFSET else ()
         return PartitionRead(asked, partition, data, None, aborted)
     except NeedsRoom:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from brokerd.errors import (
     ErrorCode,
     InvalidTxnStateError,
     NotCoordinatorError,
+    NotLeaderError,
     NotReadyError,
     OffsetNotAvailableError,
     TopicAuthorizationFailedError,
@@ -40,12 +41,16 @@ from brokerd.internode.v1.internode_pb2 import (
     WriteMarkersRequest,
 )
 from brokerd.partition.core import InSync
-from brokerd.partition.log_ends import UNSETTLED
+from brokerd.partition.log_ends import UNSETTLED, LogEnd
+from brokerd.partition.partition import NOBODY
+from brokerd.partition.reader import FetchDataInfo
 from brokerd.server.coordinator import leaders
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
-from brokerd.server.handlers import groups, transaction_admin, transactions
+from brokerd.server.handlers import fetch, groups, transaction_admin, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, Right, TopicAuthorizer, TopicRights
+from brokerd.sharing import Caller
+from brokerd.storage.files import WouldBlock
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, HeldBack, MemberOpened
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest
@@ -654,6 +659,47 @@ async def test_data_that_no_commit_has_counted_is_void(is_restarted: bool, is_ea
         assert not running.nodes[1].broker.members.producer_ids
         assert running.nodes[1].visible(other) == []
         assert running.nodes[0].visible(tp) == [b"row"]
+
+
+async def test_a_read_that_waits_for_a_thread_shows_nothing_once_another_node_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an unfinished commit holds back is known to the leader alone."""
+    async with cluster(ManualClock(), nodes=3) as running:
+        await commit(running, await begin(running))
+        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
+        with pytest.raises(NotReadyError):
+            await commit(running, await begin(running, version=1), version=1)
+        tp, node = running.tps[1], running.nodes[1]
+        log, broker, run = node.log(tp), node.broker, node.broker.readers.run
+        epoch, read = log.leader_epoch, log.read
+
+        def reads_the_disk(offset: int, *, cached_only: bool, **rest: Any) -> FetchDataInfo:
+            if cached_only:
+                raise WouldBlock
+            return read(offset, cached_only=False, **rest)
+
+        async def waits(caller: Caller, work: Callable[[], Any]) -> Any:
+            await broker.admin.run(node.logs.replicas.follow({tp: epoch + 1}))
+            return await run(caller, work)
+
+        monkeypatch.setattr(log, "read", reads_the_disk)
+        monkeypatch.setattr(broker.readers, "run", waits)
+        asked = fetch.FetchPartition(tp, epoch, 0, 1_000_000)
+        params = fetch.FetchParams(1, 0, 1, 1_000_000, LogEnd.LAST_STABLE_OFFSET, [asked])
+        (found,) = await fetch.read(broker, TopicAuthorizer(ANYBODY, broker.topics), NOBODY, params, room_bytes=1_000_000)
+        assert isinstance(found.error, NotLeaderError)
+        assert found.data.chunks == []
+
+
+async def test_a_coordinator_that_reaches_nobody_renews_no_member() -> None:
+    """Another one may have been elected, at which it would expire."""
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        log = running.nodes[0].logs.partitions.coordinator_log
+        assert log is not None
+        log.set_in_sync(InSync([9], 2, 2))
+        log.set_cut_off(True)
+        with pytest.raises(NotReadyError, match="reaches neither another replica nor the coordination store"):
+            await running.nodes[0].heartbeat(NAME, Execution(0, "e0", "r"), member.member_id)
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
