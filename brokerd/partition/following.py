@@ -341,7 +341,10 @@ class LogCut:
                 self.producers.restore(snapshot.producers, snapshot.forgotten, snapshot.aborted)
                 return offset
         if first_offset > 0:
-            raise StorageError(f"{self._directory}: no snapshot covers the removed batches: restart, then cut")
+            raise StorageError(
+                f"{self._directory}: no snapshot covers the removed batches: 'brokerd cluster reassign' takes the copy away, and "
+                "gives it back"
+            )
         return 0
 
     def _headers(self, file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:

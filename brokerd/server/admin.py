@@ -21,12 +21,12 @@ class Admin:
         self._turns = Budget(1)
         self._is_stopping = False
 
-    async def run(self, steps: Steps[T]) -> T:
-        """Runs all steps, even if the caller stops waiting. Raises what the steps raise."""
-        return await to_its_end(self._run(steps, CALLER.get()))
+    async def run(self, steps: Steps[T], *, at_stop: bool = False) -> T:
+        """Runs all steps, even if the caller stops waiting; with `at_stop` also after `begin_stop`. Raises what the steps raise."""
+        return await to_its_end(self._run(steps, CALLER.get(), at_stop))
 
     def begin_stop(self) -> None:
-        """Lets the running operation finish; refuses queued and later ones with NotReadyError."""
+        """Lets the running operation finish; refuses queued and later ones with NotReadyError, but those with `at_stop`."""
         self._is_stopping = True
 
     async def drain(self) -> None:
@@ -34,10 +34,10 @@ class Admin:
         await self._turns.take(BROKER, 1)
         self._turns.add(BROKER.owner, -1)
 
-    async def _run(self, steps: Steps[T], caller: Caller) -> T:
+    async def _run(self, steps: Steps[T], caller: Caller, at_stop: bool) -> T:
         await self._turns.take(caller, 1)
         try:
-            if self._is_stopping:  # hundreds may be queued: too many to finish in a shutdown
+            if self._is_stopping and not at_stop:  # hundreds may be queued: too many to finish in a shutdown
                 raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
             return await drive_in_loop(steps, asyncio.to_thread)
         finally:

@@ -38,6 +38,7 @@ class Directories:
         self.logs: dict[int, LogManager] = {}
         self.topics: dict[int, ClusterTopics] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.admins: dict[int, Admin] = {}
         self.unable: dict[int, set[TopicIdPartition]] = {}  # what each node can neither lead nor follow
 
     async def start(self, *node_ids: int) -> None:
@@ -49,8 +50,9 @@ class Directories:
             node = await self.nodes.start(node_id, logs.directory_id)
             client = self.nodes.running[node_id][0]
             unable = self.unable[node_id] = set[TopicIdPartition]()
+            admin = self.admins[node_id] = Admin()
             follower = ClusterDirectory(
-                client, node, logs.topics, logs.partitions, logs.changes, logs.replicas, Admin(), lambda _topic: None, unable
+                client, node, logs.topics, logs.partitions, logs.changes, logs.replicas, admin, lambda _topic: None, unable
             )
             self.topics[node_id] = ClusterTopics(client, node, follower, logs.topics, logs.changes, self.call)
             self.tasks[node_id] = asyncio.create_task(for_ever(follower.run))

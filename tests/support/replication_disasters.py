@@ -242,5 +242,5 @@ class Disasters:
         """True if a node has logged that its copy is not cut."""
         process = self._sim.machines[node_id].process
         copiers = process.copying._copiers.values() if process is not None else ()
-        texts = [copier._problems.get(tp, "") for copier in copiers]
+        texts = [problem.text for copier in copiers if (problem := copier._problems.get(tp)) is not None]
         return any("below the high watermark" in text or "may have what no other has" in text for text in texts)

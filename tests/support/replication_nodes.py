@@ -668,6 +668,7 @@ class Process:
 
     async def stop(self) -> None:
         """As the daemon does: others lead what they can, before it ends."""
+        self.admin.begin_stop()
         with suppress(CoordinationError):
             await self.leading.hand_over()
         for task in self._works:

@@ -219,7 +219,8 @@ class ClusterDirectory:
         found = to_follow(self._membership.image, self._node_id, self._epochs(), unled)
         followed = {tp: epoch for tp, epoch in found.items() if tp not in self._disputed}
         if followed:
-            await self._admin.run(self._replicas.follow(followed))
+            # A node that stops follows whoever leads in its place: in sync still, it must report, and be asked for nothing more.
+            await self._admin.run(self._replicas.follow(followed), at_stop=True)
             if histories != self._histories:
                 self._end_roles()
                 return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import grpc
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _RETRY_MS = 200
+_PASSES_WITHIN_MS = 10_000  # what is retriable is told once it has lasted for so long
 _FLUSHES = 3  # in a row: the one under way, which may have begun before, the next, and one more
 
 
@@ -60,6 +62,15 @@ class Means(NamedTuple):
     admin: Admin
     clock: Clock
     unable: set[TopicIdPartition]
+
+
+@dataclass(slots=True)
+class _Problem:
+    """Why a partition is not copied."""
+
+    text: str
+    since_ms: int
+    is_told: bool = False
 
 
 class Copying:
@@ -115,7 +126,7 @@ class Copier:
         self._touched: set[TopicIdPartition] = set()  # partitions whose position may have changed since it was sent
         self._sent: dict[TopicIdPartition, Position] = {}  # what the leader knows, on the present stream
         self._paused: dict[TopicIdPartition, int] = {}  # partitions that failed, and until when they wait (ms)
-        self._problems: dict[TopicIdPartition, str] = {}  # what was logged
+        self._problems: dict[TopicIdPartition, _Problem] = {}  # of those that failed last time
         self._behind: set[TopicIdPartition] = set()  # partitions whose log starts are not durable
         self._write_again_ms = 0  # after a checkpoint that could not be written
         self._is_warned = False  # of that
@@ -331,8 +342,10 @@ class Copier:
             self._unable.add(partition.tp)
         self._sent.pop(partition.tp, None)
         self._paused[partition.tp] = self._clock.monotonic_ms() + _RETRY_MS
-        text = str(error)
-        if self._problems.get(partition.tp) != text:
-            self._problems[partition.tp] = text
-            is_passing = isinstance(error, WireError) and error.retriable
-            logger.log(logging.DEBUG if is_passing else logging.ERROR, "%s is not copied: %s", partition.name, text)
+        now_ms, problem = self._clock.monotonic_ms(), self._problems.get(partition.tp)
+        if problem is None or problem.text != str(error):
+            problem = self._problems[partition.tp] = _Problem(str(error), now_ms)
+        is_passing = isinstance(error, WireError) and error.retriable and now_ms - problem.since_ms < _PASSES_WITHIN_MS
+        if not (is_passing or problem.is_told):
+            problem.is_told = True
+            logger.error("%s is not copied: %s", partition.name, problem.text)

@@ -2,7 +2,8 @@
 
 Behaviour
 - A stream is of one follower, and remembers its positions. A request changes some of them, and is answered once a partition has
-  something new, TELL_S after an end has moved without that, or after WAIT_S with nothing.
+  something new, TELL_S after an end has moved without that, or after WAIT_S with nothing. Where other partitions always have
+  something new, an end that has moved is told after WAIT_S: a copy that does not know the log start cannot join.
 - A position counts towards the high watermark only if the follower's log agrees with this one. Otherwise the answer says what they
   have in common, and the follower cuts its log and asks again.
 - A follower that ends below the log start gets a snapshot that its log begins with.
@@ -11,7 +12,7 @@ Behaviour
   log, so that another replica that is in sync leads.
 - Batches are sent as soon as they are written: the follower's disk works at the same time as this one's.
 - A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least. Snapshots
-  count as batches, and are not divided.
+  are not divided. With one, as with a cut, a follower has many files to sync before it reports, so they count as CATCH_UP_BYTES.
 - Where the follower is in sync, producers wait for each response to be on its disk. So those partitions go first, and all others
   together get at most as much as they, but CATCH_UP_BYTES in any case: catching up about doubles what such a producer waits for.
 """
@@ -109,6 +110,7 @@ class ReplicaStream:
         self._followed: dict[TopicIdPartition, _Followed] = {}
         self._due: dict[TopicIdPartition, None] = {}  # partitions to look at, in the order in which they became so
         self._moved: set[TopicIdPartition] = set()  # partitions of which ends alone may have moved
+        self._moved_at = 0.0  # since when there are any, in the event loop's time
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
@@ -198,6 +200,8 @@ class ReplicaStream:
         if is_due:
             self._due[tp] = None
         else:
+            if not self._moved:
+                self._moved_at = asyncio.get_running_loop().time()
             self._moved.add(tp)
         self._woken.set()
 
@@ -209,17 +213,11 @@ class ReplicaStream:
     # Responses
 
     async def _response(self) -> bytes:
-        response, records = pb.ReplicateResponse(), list[Buffer]()
-        until = asyncio.get_running_loop().time() + WAIT_S
+        response, records, loop = pb.ReplicateResponse(), list[Buffer](), asyncio.get_running_loop()
+        until = loop.time() + WAIT_S
         while not response.updates:
             if not self._due and not await self._wait(until):
-                for tp in self._moved:
-                    followed = self._followed[tp]
-                    partition = followed.partition
-                    # Another role makes it due, and the next look says so.
-                    if partition is not None and followed.leads and followed.told != _ends(partition):
-                        self._add(response, tp, followed)
-                self._moved.clear()
+                self._tell_ends(response)
                 break
             # One that gets more meanwhile waits for the next request, which says where it goes on.
             due: dict[bool, list[TopicIdPartition]] = {True: [], False: []}
@@ -229,7 +227,21 @@ class ReplicaStream:
             if due[False] and any(map(self._is_in_sync, self._followed)):
                 left = max(min(left, RESPONSE_BYTES - left), CATCH_UP_BYTES)
             await self._look_at(due[False], left, response, records)
+            if self._moved and loop.time() >= self._moved_at + WAIT_S:
+                self._tell_ends(response)
         return join_records(response, [[chunk] for chunk in records])
+
+    def _tell_ends(self, response: pb.ReplicateResponse) -> None:
+        """Adds the ends that the follower does not know, of partitions that the response has nothing else of."""
+        added = {TopicIdPartition(update.topic_id, update.partition) for update in response.updates}
+        for tp in self._moved - added:
+            followed = self._followed[tp]
+            partition = followed.partition
+            # Another role makes it due, and the next look says so.
+            if partition is not None and followed.leads and followed.told != _ends(partition):
+                self._add(response, tp, followed)
+        self._moved &= added
+        self._moved_at = asyncio.get_running_loop().time()
 
     async def _wait(self, until: float) -> bool:
         """True once a partition is due; False when the time is over, or soon after an end has moved."""
@@ -255,7 +267,7 @@ class ReplicaStream:
         return left
 
     async def _look(self, tp: TopicIdPartition, response: pb.ReplicateResponse, records: list[Buffer]) -> int:
-        """Adds what is new of a partition, if anything is. Returns the bytes of its batches, or of its snapshot."""
+        """Adds what is new of a partition, if anything is. Returns the bytes that it counts for."""
         followed, before = self._followed[tp], len(response.updates)
         try:
             partition = self._watched(tp, followed)
@@ -273,7 +285,8 @@ class ReplicaStream:
         records.extend(chunks)
         size_bytes = sum(map(len, chunks))
         self._leading.bytes_out += size_bytes
-        return size_bytes + sum(len(update.snapshot) for update in response.updates[before:])
+        is_work = any(update.snapshot or update.diverges for update in response.updates[before:])
+        return CATCH_UP_BYTES if is_work else size_bytes
 
     def _watched(self, tp: TopicIdPartition, followed: _Followed) -> ReplicatedPartition:
         """The partition, which tells the stream what moves. Raises NotLeaderError and others if this node does not lead it in the

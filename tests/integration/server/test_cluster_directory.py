@@ -95,6 +95,27 @@ def test_a_store_that_was_restored_is_outdone(behind: int) -> None:
     with_nodes(scenario, 1)
 
 
+def test_a_node_that_stops_follows_whoever_leads_in_its_place() -> None:
+    """It is in sync still, and the next leader waits for its reports. It takes no new topic."""
+
+    async def scenario(directories: Directories) -> None:
+        nodes, node = directories.nodes, directories.nodes.running[1][1]
+        await create(nodes, node, 1, replication_factor=2)
+        await becomes(directories.led, {1: [0], 2: []})
+        directories.admins[1].begin_stop()
+        await change(nodes, create_topic(node.image, bytes(16), TopicEntry("another", 1, {}), place(node.image, 1, 2)))
+        tp = TopicIdPartition(TOPIC_ID, 0)
+        at = node.image.partition(tp)
+        assert at is not None
+        second = node.image.nodes[2]
+        entry = at.entry._replace(leader=2, leader_node_epoch=second.epoch, leader_epoch=2)
+        await nodes.etcd.put(KEYS.partition(tp), encode(entry))
+        await becomes(lambda: directories.log(1, 0).has_tenure(Role.FOLLOWER, 2), True)
+        assert [topic.name for topic in directories.logs[1].topics.all()] == ["orders"]
+
+    with_nodes(scenario, 1, 2)
+
+
 def test_a_role_that_is_taken_while_the_store_goes_back_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(directories: Directories) -> None:
         node, lead, epochs_led = directories.nodes.running[1][1], ReplicaChanges.lead, list[set[int]]()

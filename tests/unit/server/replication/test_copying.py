@@ -12,7 +12,7 @@ import pytest
 from brokerd.cluster.election import elected_unclean
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import PartitionEntry, decode_partition, encode
-from brokerd.errors import Fate, LogDamagedError, NotLeaderError, NotReadyError, WireError
+from brokerd.errors import Fate, LogDamagedError, NotLeaderError, NotReadyError, StorageError, WireError
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.derived_files import write_snapshot
 from brokerd.partition.following import ReplicatedPartition
@@ -20,7 +20,7 @@ from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.replication.leader import left
 from brokerd.server.replication.copying import Copier, Copying
-from brokerd.server.replication.serving import ReplicaStream
+from brokerd.server.replication.serving import CATCH_UP_BYTES, ReplicaStream
 from brokerd.steps import Job
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.holes import Hole
@@ -555,8 +555,53 @@ async def test_a_copy_that_has_caught_up_has_the_log_start_without_further_news(
         await one.leading.has_log_start(one.log(), 2)
 
 
-async def test_snapshots_count_towards_the_size_of_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a hundred thousand producers one has 20 MB: two of them would be more than a message may have, each time anew."""
+async def test_a_quiet_partition_hears_of_its_ends_beside_a_busy_one() -> None:
+    """A copy that does not know the log start could not join."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        for number in (0, 1):
+            for node in all_of_them:
+                await node.hears(all_of_them.entry(1, 1), 2 + number, number)
+
+        async def keep_busy() -> None:
+            ends = one.log(0).ends
+            while True:
+                append(one.log(0), b"busy")
+                await until(lambda: ends.high_watermark == ends.log_end_offset)
+
+        busy = asyncio.create_task(keep_busy())
+        append(one.log(1), b"once")
+        await until(lambda: two.log(1).ends.high_watermark == 1)
+        one.log(1).set_log_start(1)
+        await one.leading.has_log_start(one.log(1), 1)
+        assert not busy.done()
+        busy.cancel()
+
+
+async def test_what_passes_is_told_if_it_does_not(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A file of the copy that cannot be read holds it up for good, without damage that anybody has found."""
+    monkeypatch.setattr("brokerd.server.replication.copying._PASSES_WITHIN_MS", 1_200)
+    failed = list[float]()
+
+    async def fails(_copier: Copier, partition: ReplicatedPartition, *_: Any) -> None:
+        failed.append(asyncio.get_running_loop().time())
+        raise StorageError(f"{partition.name}: offset 7 cannot be read", retry_after_ms=1)
+
+    monkeypatch.setattr(Copier, "_carry_out", fails)
+    async with copies() as all_of_them:
+        one, _ = all_of_them
+        for node in all_of_them:
+            await node.hears(all_of_them.entry(1, 1), 2)
+        append(one.log(), b"for two")
+        await until(lambda: len(failed) == 2)
+        assert "is not copied" not in caplog.text
+        await until(lambda: failed[-1] > failed[0] + 1.2)
+    assert caplog.text.count("orders-0 is not copied: orders-0: offset 7 cannot be read") == 1
+
+
+async def test_a_response_has_few_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hundred thousand producers one has 20 MB: two of them would be more than a message may have, each time anew. And with
+    each the follower has many files to sync, before it reports what producers wait for."""
     taken = list[int]()
     take = Copier._take
 
@@ -566,7 +611,7 @@ async def test_snapshots_count_towards_the_size_of_a_response(monkeypatch: pytes
         await take(self, data)
 
     monkeypatch.setattr(Copier, "_take", counted)
-    monkeypatch.setattr("brokerd.server.replication.serving.RESPONSE_BYTES", 1)
+    monkeypatch.setattr("brokerd.server.replication.serving.RESPONSE_BYTES", CATCH_UP_BYTES)
     async with copies() as all_of_them:
         one, two = all_of_them
         alone = all_of_them.entry(1, 1, [1])
