@@ -4,7 +4,7 @@
 - Void, if nothing is lost behind the member's records, if the batch that was taken out is whole, or if another partition has its
   records without a marker and lost nothing there: a commit is complete only with all its markers.
 - The marker is written again, if the coordinator's log knows the outcome: always for the last commit of each id (up to 100,000
-  members in all), for others until compaction.
+  members and partitions in all), for others until compaction.
 - A marker in another partition tells: the doctor decides when it accepts the damage, and the next start writes the marker.
 - Nothing tells: readers of committed records wait before the records, until `brokerd doctor --decide` settles it, which is kept in
   `decided-members`.
