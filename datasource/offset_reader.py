@@ -43,7 +43,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition, TopicInfo, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicInfo, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -181,24 +181,32 @@ class OffsetReader:
         which changes only if a log loses its tail.
 
         The look-up includes records of open transactions, because they may be committed later. A partition is not cut if the
-        broker cannot tell: if it is damaged, or records of the range, possibly of that time, are gone.
+        broker cannot tell: if it is damaged, or records of the range, possibly of that time, are gone, at its start or its end.
         """
         ranges = cut_ranges(ranges, wanted, {})
         if wanted.start_time_ms is None or not ranges:
             return ranges
         begins = {one.tp: one.start_offset for one in ranges}
         unknown = {tp: begin for tp, begin in begins.items() if tp not in time_starts}
-        found = self._first_of_time(unknown, wanted.start_time_ms)
+        ends = {one.tp: one.end for one in ranges if one.end is not None}
+        found = self._first_of_time(unknown, ends, wanted.start_time_ms)
         time_starts.update({tp: offset for tp, offset in found.items() if offset is not None})
         return cut_ranges(ranges, wanted, {**found, **time_starts})
 
-    def _first_of_time(self, begins: Mapping[TopicIdPartition, int], time_ms: int) -> dict[TopicIdPartition, int | None]:
+    def _first_of_time(
+        self, begins: Mapping[TopicIdPartition, int], ends: Mapping[TopicIdPartition, LogPosition], time_ms: int
+    ) -> dict[TopicIdPartition, int | None]:
         """The first offset at or after a time (None without such a record), for the partitions whose log still reaches back to
-        `begins`, so that the look-up covers all records from there on."""
+        `begins`, and has not lost what was before `ends`, so that the look-up covers all records in between."""
         if not begins:
             return {}
-        results = self._client.list_offsets(dict.fromkeys(begins, time_ms), READ_UNCOMMITTED)
-        answers = {tp: result.offset for tp, result in results.items() if isinstance(result, OffsetAndTimestamp)}
+        checked = {tp: end for tp, end in ends.items() if tp in begins}
+        results = self._client.list_offsets(dict.fromkeys(begins, time_ms), READ_UNCOMMITTED, checked)
+        answers = {
+            tp: result.offset
+            for tp, result in results.items()
+            if isinstance(result, OffsetAndTimestamp) and result.truncation is None
+        }
         # In this order: a log that still reaches back to `begins` did so during the look-up, which then covered all of it.
         earliest = self._client.list_offsets(dict.fromkeys(answers, OffsetSpec.EARLIEST), READ_UNCOMMITTED) if answers else {}
         found: dict[TopicIdPartition, int | None] = {}

@@ -213,6 +213,9 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _current(self, reader: OffsetReader, previous: SourceOffset, limit: ReadLimit) -> TopicState:
         """The snapshot to plan a batch from."""
         if self._target is not None:
+            if not previous.offsets.keys() <= self._target.latest.keys():
+                # Gone, or the node that was asked has not heard of what an earlier run has read.
+                self._target = self._look(reader, previous)
             return reader.checked(self._target, previous)
         seen = self._recent(previous)
         return seen if seen is not None and self._suffices(seen, previous, limit) else self._look(reader, previous)

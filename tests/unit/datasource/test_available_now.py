@@ -12,7 +12,7 @@ from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.planning import TopicState
 from brokerd.errors import DataLossError, UnknownTopicOrPartitionError
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.unit.datasource.reading import fill
 from tests.unit.datasource.streaming import latest, ranges, reader_for, rows_of, user_offsets
 
@@ -51,6 +51,23 @@ def test_available_now_judges_a_deleted_topic_as_the_ordinary_trigger_does(broke
     second = latest(tolerant, first)
     assert user_offsets(second) == {"events": {"0": 15, "1": 10}}
     assert json.dumps(latest(tolerant, second)) == json.dumps(second)
+
+
+def test_available_now_does_not_take_for_gone_what_a_node_has_not_heard_of(broker: FakeBroker) -> None:
+    fill(broker.create("more")[0], [2])
+    with fake_broker() as other:
+        other.node_id, other.topics = 1, broker.topics
+        broker.nodes = other.nodes = [broker, other]
+        options = {"subscribePattern": "events|more", "startingOffsets": "earliest"}
+        first = latest(reader_for(broker, **options), INITIAL.to_json())
+        broker.told = {"events": broker.topics["events"]}
+        fill(broker.topics["more"][0], [3])
+        reader = reader_for(broker, **options)
+        reader.prepareForTriggerAvailableNow()
+        second = latest(reader, first)
+        assert user_offsets(second) == {"events": {"0": 10, "1": 10}, "more": {"0": 5}}
+        fill(broker.topics["more"][0], [4])
+        assert latest(reader, second) == second
 
 
 def test_available_now_does_not_take_a_recreated_topic_for_the_one_it_began_with(broker: FakeBroker) -> None:

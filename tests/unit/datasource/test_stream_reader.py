@@ -258,6 +258,18 @@ def test_where_a_time_begins_is_looked_up_again_once_a_tail_is_lost(broker: Fake
     assert ranges(reader, second, latest(reader, second)) == [(0, 7, 12)], "what came since is of that time"
 
 
+def test_a_replay_does_not_leave_out_what_a_log_has_lost_since(broker: FakeBroker) -> None:
+    """What is left has nothing of that time, and says nothing of what was there."""
+    (partition,) = broker.create("lost")
+    fill(partition, [10])
+    partition.first_in_time, partition.epoch_ids = 3, {0: 7}
+    options = {"subscribe": "lost", "startingOffsets": "earliest", "taskPerPartition": "true"}
+    options["where"] = "timestamp > '2026-01-01T00:00Z'"
+    end = latest(reader_for(broker, **options), INITIAL.to_json())
+    partition.end_offset, partition.first_in_time, partition.epoch_ids, partition.batches = 2, -1, {0: 7, 2: 9}, []
+    assert ranges(reader_for(broker, **options), INITIAL.to_json(), end) == [(0, 0, 10)], "to be read, and found to be lost"
+
+
 def test_a_start_may_lie_behind_what_is_committed(broker: FakeBroker) -> None:
     broker.topics["events"][0].last_stable_offset = 4
     reader = reader_for(broker, startingOffsets='{"events": {"0": 6, "1": 10}}')
