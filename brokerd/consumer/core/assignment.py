@@ -96,6 +96,13 @@ class AssignedPartition:
 HandedOver = dict[AssignedPartition, int]  # positions before one call handed over its records
 
 
+class _Stored(NamedTuple):
+    """An offset that the application has committed itself, and the position before the first record handed over since."""
+
+    offset: int
+    position: int | None
+
+
 class Assignment:
     """Assigned partitions by name, in the order in which they were given."""
 
@@ -104,6 +111,7 @@ class Assignment:
         self.by_id: dict[TopicIdPartition, AssignedPartition] = {}
         self.version = 0
         self._unconfirmed: dict[AssignedPartition, int] = {}  # positions before the last records were handed over
+        self._stored: dict[AssignedPartition, _Stored] = {}  # stands until a later record counts as processed
         # The first unfinished record in work of a partition. None = records handed over are processed by the next call.
         self.first_unfinished: Callable[[TopicPartition], int | None] | None = None
 
@@ -115,7 +123,7 @@ class Assignment:
     def assign(self, tps: Sequence[TopicPartition]) -> None:
         """Replaces the assignment; partitions that stay keep position and pause."""
         for one in self.given_up(tps):
-            self._unconfirmed.pop(one, None)
+            self._forget_unconfirmed(one)
             if one.id_tp is not None:
                 self.by_id.pop(one.id_tp, None)
         self.partitions = {tp: self.partitions.get(tp) or AssignedPartition(tp) for tp in tps}
@@ -132,8 +140,12 @@ class Assignment:
         """Seeks to an offset or, if None, to where `begin` says."""
         one.go_to(position, begin, reason)
         one.begun_at, one.had_offset = None, NO_OFFSET
-        self._unconfirmed.pop(one, None)
+        self._forget_unconfirmed(one)
         self.version += 1
+
+    def _forget_unconfirmed(self, one: AssignedPartition) -> None:
+        self._unconfirmed.pop(one, None)
+        self._stored.pop(one, None)
 
     def pause(self, one: AssignedPartition, *, is_paused: bool) -> None:
         """Pauses or resumes a partition."""
@@ -202,6 +214,8 @@ class Assignment:
             if one.position is not None:
                 handed.setdefault(one, one.position)
                 self._unconfirmed.setdefault(one, one.position)
+                if one in self._stored and self._stored[one].position is None:
+                    self._stored[one] = self._stored[one]._replace(position=one.position)
                 one.begun_at = one.begun_at or one.log_position()
                 one.position = offset
 
@@ -213,12 +227,13 @@ class Assignment:
     def confirm(self) -> None:
         """Counts all records handed over so far as processed."""
         self._unconfirmed.clear()
+        self._stored = {one: known for one, known in self._stored.items() if known.position in (None, one.position)}
 
     def confirm_below(self, id_tp: TopicIdPartition, offset: int) -> None:
-        """Counts the records below `offset` as processed, and no others until the next `confirm`."""
+        """Counts the records below `offset` as processed, and no others until one that is handed over later counts."""
         one = self.by_id.get(id_tp)
         if one is not None:
-            self._unconfirmed[one] = offset
+            self._stored[one] = _Stored(offset, one.position)
 
     def back_to_unfinished(self) -> list[AssignedPartition]:
         """Ends the work: positions go back to the first unfinished record. Returns the partitions whose positions changed."""
@@ -244,7 +259,10 @@ class Assignment:
         if is_confirmed and self.first_unfinished is not None:
             unfinished = {one: self.first_unfinished(one.tp) for one in known}
             return {one: min(position, _or(unfinished[one], position)) for one, position in known.items()}
-        return {one: self._unconfirmed.get(one, position) if is_confirmed else position for one, position in known.items()}
+        if not is_confirmed:
+            return known
+        stored = {one: self._stored[one].offset for one in known if one in self._stored}
+        return known | {one: at for one, at in self._unconfirmed.items() if one in known} | stored
 
 
 def _had_offset(one: AssignedPartition) -> int:

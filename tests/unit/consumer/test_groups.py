@@ -348,6 +348,25 @@ def test_the_end_leaves_what_was_committed(broker: FakeBroker, end: Callable[[Co
     assert committed(broker) == offset
 
 
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize("polls", [0, 2])
+def test_what_was_committed_stands_as_long_as_no_record_comes(broker: FakeBroker, offset: int, polls: int) -> None:
+    """The position is another one: somebody sets the group's offset, and ends."""
+    (partition,) = broker.create("t")
+    fill(partition, [4])
+    with group_consumer(broker) as consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 4)
+    assert committed(broker) == 4
+    with group_consumer(broker, auto_commit_interval_ms=1) as consumer:
+        consumer.assign([T0])
+        assert consumer.position(T0) == 4
+        consumer.commit({T0: offset})
+        for _ in range(polls):
+            assert consumer.poll(20) == []
+    assert committed(broker) == offset
+
+
 def test_what_was_committed_is_passed_once_more_is_processed(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     fill(partition, [10])
