@@ -68,6 +68,7 @@ class Fetching:
         self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the pump
         self._is_stopping = False  # the pump; its remaining responses are taken before another begins
         self._has_left_out = False  # some of those responses were dropped, to be fetched again
+        self._withheld = 0  # responses taken for which the pump has no room yet, since too much is buffered
         self._search: LoopCall[Found] | None = None
         self._search_sender: object = None
         self._searched: list[tuple[AssignedPartition, int]] = []  # partitions of the search, with their versions
@@ -79,12 +80,19 @@ class Fetching:
     def next_run(self) -> Run | None:
         """The next buffered records to hand over, if any. Raises CorruptMessageError and UnsupportedVersionError, and takes
         what has arrived meanwhile: the other partitions go on."""
+        self._make_room()
         try:
             return self._buffer.next_run()
         except (CorruptMessageError, UnsupportedVersionError):
-            if self.has_arrivals:  # one response at each turn: no more of them are kept than are read
+            if self.has_arrivals:
                 self.take(0)
             raise
+
+    def _make_room(self) -> None:
+        """Lets the pump go on: records are asked for."""
+        while self._pump is not None and self._withheld:
+            self._withheld -= 1
+            self._pump.taken()
 
     def hand_over(self, handed: HandedOver) -> None:
         """Moves the positions past everything that was taken; notes the previous ones in `handed`."""
@@ -182,9 +190,13 @@ class Fetching:
 
     def _take_fetched(self, pump: Pump, item: Item) -> None:
         if isinstance(item, Fetched):
-            pump.taken()
+            is_full = self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes
+            if is_full and not self._is_stopping:  # nobody has asked for records for long, but for a position
+                self._withheld += 1
+            else:
+                pump.taken()
             # A stopping pump may not exceed the buffer's usual bound: the rest is dropped and fetched again.
-            self._has_left_out |= self._is_stopping and self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes
+            self._has_left_out |= self._is_stopping and is_full
             if not self._has_left_out:
                 self._add(item)
             return
@@ -199,7 +211,7 @@ class Fetching:
             self._after_failure(pump, item)
 
     def _end_pump(self) -> None:
-        self._pump = None
+        self._pump, self._withheld = None, 0
         self._is_stopping = self._has_left_out = False
         self._stale.clear()
         self._version = -1
@@ -298,7 +310,7 @@ class Fetching:
         self.close()
         self._buffer.clear()
         for one in self._assignment.partitions.values():
-            one.fetch_offset = None
+            one.fetch_offset, one.is_unreadable = None, False
             self.pause(one, is_paused=one.is_paused)
 
     def close(self) -> None:
@@ -401,6 +413,7 @@ class _Buffer:
         except (CorruptMessageError, UnsupportedVersionError):
             own = [entry for entry in self._entries if entry.tp == one.tp]
             self._entries = deque([*(entry for entry in self._entries if entry.tp != one.tp), *own])
+            self._assignment.cannot_read(one.tp)
             raise
 
     def take_moves(self) -> dict[TopicIdPartition, int]:

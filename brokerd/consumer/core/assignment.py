@@ -61,6 +61,7 @@ class AssignedPartition:
     gone: Gone | None = None
     fetch_offset: int | None = None  # next offset to fetch, after the buffered records; None = at the position
     is_paused: bool = False
+    is_unreadable: bool = False  # at a batch that cannot be decoded: what follows it is not fetched
     version: int = 0
     epochs: list[EpochStart] = field(default_factory=list)  # leader epochs of fetched records, by offset
 
@@ -75,6 +76,7 @@ class AssignedPartition:
         self.epochs = []
         self.position, self.begin, self.reason = position, begin, reason
         self.fetch_offset = self.gone = None
+        self.is_unreadable = False
         self.version += 1
 
     def enter(self, epoch: EpochStart) -> None:
@@ -204,8 +206,15 @@ class Assignment:
         return [one for one in self.partitions.values() if one.is_unresolved]
 
     def fetchable(self) -> list[AssignedPartition]:
-        """Partitions to fetch: resolved and not paused."""
-        return [one for one in self.partitions.values() if not (one.is_unresolved or one.is_paused)]
+        """Partitions to fetch: resolved, not paused and not at a batch that cannot be decoded."""
+        return [one for one in self.partitions.values() if not (one.is_unresolved or one.is_paused or one.is_unreadable)]
+
+    def cannot_read(self, id_tp: TopicIdPartition) -> None:
+        """Notes that a partition is at a batch that cannot be decoded, until its position is set."""
+        one = self.by_id[id_tp]
+        if not one.is_unreadable:
+            one.is_unreadable = True
+            self.version += 1
 
     def move(self, reached: Mapping[TopicIdPartition, int], handed: HandedOver) -> None:
         """Moves positions to these offsets, whose earlier records are handed over; notes the previous positions in `handed`."""

@@ -17,6 +17,7 @@ import pytest
 import brokerd
 from brokerd import Consumer, ConsumerRecord, Producer
 from brokerd.errors import (
+    BrokerdError,
     BrokerUnreachableError,
     ConfigError,
     ConsumerStateError,
@@ -221,6 +222,41 @@ def test_a_batch_that_cannot_be_decoded_does_not_hold_up_what_arrives_after_it(b
         with contextlib.suppress(CorruptMessageError):
             seen += [record.offset for record in consumer.poll(LONG_MS)]
     assert seen == list(range(6))
+
+
+def test_what_follows_a_batch_that_cannot_be_decoded_is_not_kept(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [1])
+    partition.put(poisoned(new_batch(key_values([b"1"]), tp=partition.tp), tp=partition.tp))
+    for _ in range(100):
+        partition.put(new_batch(key_values([bytes(1_000)] * 100), tp=partition.tp))
+    with Consumer(settings(broker, fetch_max_bytes=200_000, max_partition_fetch_bytes=200_000)) as consumer:
+        consumer.assign([T0])
+        assert offsets(read(consumer, 1)) == [0]
+        for _ in range(100):
+            with pytest.raises(CorruptMessageError):
+                consumer.poll(LONG_MS)
+        assert consumer._fetching._buffer.size_bytes < 2_000_000, "of ten million"
+        consumer.seek(T0, 2)
+        assert len(read(consumer, 10_000)) == 10_000
+
+
+def test_who_waits_for_a_position_reads_no_more_than_a_buffer_of_others(broker: FakeBroker) -> None:
+    with fake_broker() as other:
+        other.node_id, other.topics = 1, broker.topics
+        broker.nodes = other.nodes = [broker, other]
+        partition, away = broker.create("t", 2)
+        away.leader = -1
+        for _ in range(100):
+            partition.put(new_batch(key_values([bytes(1_000)] * 100), tp=partition.tp))
+        limits = {"fetch_max_bytes": 200_000, "max_partition_fetch_bytes": 200_000, "default_api_timeout_ms": 2_000}
+        with Consumer(settings(broker, **limits)) as consumer:
+            consumer.assign([T0, T1])
+            with pytest.raises(BrokerdError):
+                consumer.position(T1)
+            assert 0 < consumer._fetching._buffer.size_bytes < 2_000_000, "of ten million"
+            away.leader = 0
+            assert len(read(consumer, 10_000)) == 10_000
 
 
 def test_corrupt_batches_are_skipped_where_that_is_asked(broker: FakeBroker) -> None:
