@@ -397,6 +397,11 @@ class BrokerClient:
                 self._failed(address)
             raise
 
+    def _lost(self, address: str) -> None:
+        """A connection was lost: the node may start again, with other limits."""
+        self._server_infos.pop(address, None)
+        self._nodes.failed(address)
+
     def _failed(self, address: str) -> None:
         self._nodes.failed(address)
         self._unanswered[address] += 1
@@ -544,7 +549,7 @@ class BrokerClient:
         address = self._address(node)
         connection = self._connections.get(address)
         if connection is None:
-            on_lost = functools.partial(self._nodes.failed, address)
+            on_lost = functools.partial(self._lost, address)
             connection = self._connections[address] = Connection(address, self._security, on_lost, self._silence)
         if address not in self._server_infos:
             request = metadata_pb2.GetServerInfoRequest()

@@ -29,6 +29,7 @@ from brokerd.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from brokerd.wire.v1 import fetch_pb2
 from tests.support.clock import HastyClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, fake_broker
@@ -222,6 +223,30 @@ def test_a_batch_that_cannot_be_decoded_does_not_hold_up_what_arrives_after_it(b
         with contextlib.suppress(CorruptMessageError):
             seen += [record.offset for record in consumer.poll(LONG_MS)]
     assert seen == list(range(6))
+
+
+def test_a_broker_that_starts_again_with_lower_limits_is_asked_by_them(
+    broker: FakeBroker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a request names beyond them is refused, each time again."""
+    fetched, named = FakeBroker._fetched, list[int]()
+
+    def counted(broker: FakeBroker, request: fetch_pb2.FetchRequest) -> bytes:
+        named.append(len(request.partitions))
+        broker.limits["max.partitions.per.request"] = 1
+        return fetched(broker, request)
+
+    monkeypatch.setattr(FakeBroker, "_fetched", counted)
+    for partition in broker.create("t", 2):
+        fill(partition, [2])
+    broker.cut_fetch_after = [1]
+    consumer.assign([T0, T1])
+    assert len(read(consumer, 4)) == 4
+    for partition in broker.topics["t"]:
+        fill(partition, [3])
+    assert len(read(consumer, 6)) == 6
+    assert named[0] == 2
+    assert set(named[2:]) == {1}
 
 
 def test_what_follows_a_batch_that_cannot_be_decoded_is_not_kept(broker: FakeBroker) -> None:
