@@ -34,11 +34,13 @@ from brokerd.wire.v1 import produce_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
 from tests.support.build import arrow_batch, read_batches
 from tests.support.files import MemoryFiles
-from tests.support.inner_broker import TransactionBroker
+from tests.support.inner_broker import PRINCIPAL, TransactionBroker, end_request
+from tests.support.transaction_bench import Execution
 from tests.support.transactions import read_committed
 
 R = TypeVar("R", bound=Message)
 _CALLER = Caller("", "")
+NAME = "app"  # of what `begin` and `commit` write
 
 
 class InnerPeers:
@@ -225,3 +227,28 @@ async def cluster(clock: Clock, *, nodes: int = 2, partitions: int = 4) -> Async
     finally:
         for node_id in list(running.nodes):
             await running.stop(node_id)
+
+
+async def begin(running: InnerCluster, version: int = 0) -> MemberOpened:
+    """A member with one durable row in each partition."""
+    member = await running.nodes[0].init(NAME, Execution(version, f"e{version}", "r"), bytes([version + 1]) * 16)
+    for tp in running.tps:
+        await running.nodes[running.leaders[tp]].produce(member, tp, b"row %d" % tp.partition, 0)
+    return member
+
+
+async def commit(running: InnerCluster, member: MemberOpened, version: int = 0, records: int = 0) -> None:
+    """Commits what `begin` wrote. Raises WireError."""
+    count = records or len(running.tps)
+    asked = end_request(NAME, Execution(version, f"e{version}", "r"), [(member, count)], running.tps, rows=count)
+    await running.nodes[0].broker.transactions.commit(PRINCIPAL, asked)
+
+
+def shown(running: InnerCluster) -> list[int]:
+    """How many rows readers see, by partition."""
+    return [len(running.visible(tp)) for tp in running.tps]
+
+
+def epoch(running: InnerCluster) -> int:
+    """The coordinator's."""
+    return running.nodes[0].broker.transactions.epoch

@@ -87,6 +87,9 @@ class Log:
 
     settled = CoordinatorLog.settled
 
+    def check_not_cut_off(self) -> None:
+        pass
+
     async def make(self) -> None:
         await one_turn()
 

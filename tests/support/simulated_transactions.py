@@ -118,6 +118,9 @@ class LogPartition:
     def leads_in(self, epoch: int) -> bool:
         return epoch == self._disk.epoch
 
+    def check_not_cut_off(self) -> None:
+        pass
+
 
 async def _store_is_away(_epoch: int) -> bool:
     return False

@@ -110,7 +110,7 @@ class ReplicaStream:
         self._followed: dict[TopicIdPartition, _Followed] = {}
         self._due: dict[TopicIdPartition, None] = {}  # partitions to look at, in the order in which they became so
         self._moved: set[TopicIdPartition] = set()  # partitions of which ends alone may have moved
-        self._moved_at = 0.0  # since when there are any, in the event loop's time
+        self._moved_ms = 0  # monotonic; since when there are any
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
@@ -201,7 +201,7 @@ class ReplicaStream:
             self._due[tp] = None
         else:
             if not self._moved:
-                self._moved_at = asyncio.get_running_loop().time()
+                self._moved_ms = self._broker.clock.monotonic_ms()
             self._moved.add(tp)
         self._woken.set()
 
@@ -213,8 +213,8 @@ class ReplicaStream:
     # Responses
 
     async def _response(self) -> bytes:
-        response, records, loop = pb.ReplicateResponse(), list[Buffer](), asyncio.get_running_loop()
-        until = loop.time() + WAIT_S
+        response, records = pb.ReplicateResponse(), list[Buffer]()
+        until = asyncio.get_running_loop().time() + WAIT_S
         while not response.updates:
             if not self._due and not await self._wait(until):
                 self._tell_ends(response)
@@ -227,7 +227,7 @@ class ReplicaStream:
             if due[False] and any(map(self._is_in_sync, self._followed)):
                 left = max(min(left, RESPONSE_BYTES - left), CATCH_UP_BYTES)
             await self._look_at(due[False], left, response, records)
-            if self._moved and loop.time() >= self._moved_at + WAIT_S:
+            if self._moved and self._broker.clock.monotonic_ms() >= self._moved_ms + WAIT_S * 1_000:
                 self._tell_ends(response)
         return join_records(response, [[chunk] for chunk in records])
 
@@ -241,7 +241,7 @@ class ReplicaStream:
             if partition is not None and followed.leads and followed.told != _ends(partition):
                 self._add(response, tp, followed)
         self._moved &= added
-        self._moved_at = asyncio.get_running_loop().time()
+        self._moved_ms = self._broker.clock.monotonic_ms()
 
     async def _wait(self, until: float) -> bool:
         """True once a partition is due; False when the time is over, or soon after an end has moved."""

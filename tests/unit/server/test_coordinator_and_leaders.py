@@ -45,7 +45,6 @@ from brokerd.partition.log_ends import UNSETTLED, LogEnd
 from brokerd.partition.partition import NOBODY
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.server.coordinator import leaders
-from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
 from brokerd.server.handlers import fetch, groups, transaction_admin, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, Right, TopicAuthorizer, TopicRights
@@ -56,27 +55,10 @@ from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, HeldBack, Membe
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest
 from tests.support.clock import ManualClock
 from tests.support.inner_broker import PRINCIPAL, end_request
-from tests.support.inner_cluster import InnerCluster, cluster
+from tests.support.inner_cluster import NAME, InnerCluster, begin, cluster, commit, epoch, shown
 from tests.support.loop import all_wait, one_turn
 from tests.support.transaction_bench import Execution
 from tests.support.wait import DEADLINE_S
-
-NAME = "app"
-
-
-async def begin(running: InnerCluster, version: int = 0) -> MemberOpened:
-    """A member with one durable row in each partition."""
-    member = await running.nodes[0].init(NAME, Execution(version, f"e{version}", "r"), bytes([version + 1]) * 16)
-    for tp in running.tps:
-        await running.nodes[running.leaders[tp]].produce(member, tp, b"row %d" % tp.partition, 0)
-    return member
-
-
-async def commit(running: InnerCluster, member: MemberOpened, version: int = 0, records: int = 0) -> None:
-    """Commits what `begin` wrote. Raises WireError."""
-    count = records or len(running.tps)
-    asked = end_request(NAME, Execution(version, f"e{version}", "r"), [(member, count)], running.tps, rows=count)
-    await running.nodes[0].broker.transactions.commit(PRINCIPAL, asked)
 
 
 async def half_marked(running: InnerCluster) -> MemberOpened:
@@ -86,16 +68,6 @@ async def half_marked(running: InnerCluster) -> MemberOpened:
     with pytest.raises(NotReadyError):
         await commit(running, member)
     return member
-
-
-def shown(running: InnerCluster) -> list[int]:
-    """How many rows readers see, by partition."""
-    return [len(running.visible(tp)) for tp in running.tps]
-
-
-def epoch(running: InnerCluster) -> int:
-    """The coordinator's."""
-    return running.nodes[0].broker.transactions.epoch
 
 
 async def test_who_waited_while_another_principal_used_the_id_first_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -634,33 +606,6 @@ async def test_what_is_being_released_is_held_back_by_nobody_who_starts() -> Non
         assert running.nodes[1].log(running.tps[1]).ends.held_back == {}
 
 
-@pytest.mark.parametrize("is_early", [False, True])
-@pytest.mark.parametrize("is_restarted", [False, True])
-async def test_data_that_no_commit_has_counted_is_void(is_restarted: bool, is_early: bool) -> None:
-    """A leader that no commit names could not be asked, and had verified the member before."""
-    async with cluster(ManualClock()) as running:
-        member = await running.nodes[0].init(NAME, Execution(0, "e0", "r"), bytes(16))
-        tp, other = running.tps[0], running.tps[1]
-        await running.nodes[0].produce(member, tp, b"row", 0)
-        await running.nodes[1].broker.members.verify([member.producer_id])
-        if is_early:
-            await running.nodes[1].produce(member, other, b"early", 0)
-        running.loses = lambda _node_id, name: name == "FreezeMembers"
-        asked = end_request(NAME, Execution(0, "e0", "r"), [(member, 1)], [tp], rows=1)
-        await running.nodes[0].broker.transactions.commit(PRINCIPAL, asked)
-        if not is_early:
-            await running.nodes[1].produce(member, other, b"late", 0)
-        running.loses = lambda _node_id, _name: False
-        if is_restarted:
-            await running.stop(0)
-            await running.start(0)
-            assert await running.nodes[0].broker.members.settle()
-        await running.nodes[0].broker.transactions.sweep()
-        assert not running.nodes[1].broker.members.producer_ids
-        assert running.nodes[1].visible(other) == []
-        assert running.nodes[0].visible(tp) == [b"row"]
-
-
 async def test_a_read_that_waits_for_a_thread_shows_nothing_once_another_node_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an unfinished commit holds back is known to the leader alone."""
     async with cluster(ManualClock(), nodes=3) as running:
@@ -700,66 +645,6 @@ async def test_a_coordinator_that_reaches_nobody_renews_no_member() -> None:
         log.set_cut_off(True)
         with pytest.raises(NotReadyError, match="reaches neither another replica nor the coordination store"):
             await running.nodes[0].heartbeat(NAME, Execution(0, "e0", "r"), member.member_id)
-
-
-@pytest.mark.parametrize("is_compacted", [False, True])
-@pytest.mark.parametrize("is_loaded_anew", [False, True])
-@pytest.mark.parametrize("has_aborted", [False, True])
-async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
-    has_aborted: bool, is_loaded_anew: bool, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node is restored to what it was before them, or a copy that lacks them leads by an unclean election."""
-    monkeypatch.setattr(CoordinatorLog, "has_grown", lambda _log: True)
-    async with cluster(ManualClock()) as running:
-        running_transactions = running.nodes[0].broker.transactions
-        if has_aborted:  # members that the running coordinator has ended itself are not looked up
-            await begin(running)
-            running.loses = lambda _node_id, name: name == "WriteMarkers"
-            await running_transactions.abort_all(NAME, "")
-            running.loses = lambda _node_id, _name: False
-            await running_transactions.sweep()
-        member = await begin(running, version=1)
-        disk = running.disk_of(1)
-        await commit(running, member, version=1)
-        if is_compacted:
-            await running_transactions.compact()
-        await running.restore(1, disk)
-        if is_loaded_anew:
-            await running.lead(0)
-        await running.nodes[0].broker.transactions.sweep()
-        assert await running.nodes[1].broker.members.settle()
-        assert shown(running) == [1, 1, 1, 1]
-
-
-async def test_a_coordinator_that_was_replaced_voids_nothing() -> None:
-    """Its sweep takes a member for ended that its successor knows."""
-    async with cluster(ManualClock()) as running:
-        former = running.nodes[0].broker.transactions
-        await running.lead(0)
-        member = await begin(running)
-        former.leaders._epoch = lambda: epoch(running)
-        assert member.producer_id not in former.coordinator.open_members
-        await former.sweep()
-        await commit(running, member)
-        assert shown(running) == [1, 1, 1, 1]
-
-
-async def test_nothing_of_others_is_void_without_an_entry_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator that was replaced and has not heard of it cannot make one."""
-    async with cluster(ManualClock()) as running:
-        former = running.nodes[0].broker.transactions
-        await running.lead(0)
-        member = await begin(running)
-        former.leaders._epoch = lambda: epoch(running)
-        monkeypatch.setattr("brokerd.server.coordinator.log.CoordinatorLog.is_led", True)
-
-        def refused(_records: object) -> None:
-            raise NotCoordinatorError("another one leads the log")
-
-        monkeypatch.setattr(former.log, "append", refused)
-        await former.sweep()
-        await commit(running, member)
-        assert shown(running) == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("is_named", [False, True])

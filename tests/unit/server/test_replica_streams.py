@@ -42,7 +42,7 @@ class Leader:
         self.lead(1)
 
     def stream(self, context: Any) -> ReplicaStream:
-        broker: Any = SimpleNamespace(partitions=self)
+        broker: Any = SimpleNamespace(partitions=self, clock=ManualClock())
         return ReplicaStream(broker, self._membership, self.leading, context)
 
     def __iter__(self) -> Any:
