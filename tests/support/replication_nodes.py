@@ -446,7 +446,12 @@ class Process:
         self.fence = InstanceFence(max_instances=1_000)
         self.produce_purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
         return SimpleNamespace(
-            partitions=partitions, readers=self.readers(), admin=Admin(), forget_topic=lambda _topic: None, is_stopping=False
+            clock=self.sim.clock,
+            partitions=partitions,
+            readers=self.readers(),
+            admin=Admin(),
+            forget_topic=lambda _topic: None,
+            is_stopping=False,
         )
 
     def readers(self) -> Any:
