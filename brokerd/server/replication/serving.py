@@ -12,7 +12,8 @@ Behaviour
   log, so that another replica that is in sync leads.
 - Batches are sent as soon as they are written: the follower's disk works at the same time as this one's.
 - A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least. Snapshots
-  are not divided. With one, as with a cut, a follower has many files to sync before it reports, so they count as CATCH_UP_BYTES.
+  are not divided. With one, as with a cut, a follower has many files to sync before it reports: each counts as CATCH_UP_BYTES at
+  least.
 - Where the follower is in sync, producers wait for each response to be on its disk. So those partitions go first, and all others
   together get at most as much as they, but CATCH_UP_BYTES in any case: catching up about doubles what such a producer waits for.
 """
@@ -285,8 +286,8 @@ class ReplicaStream:
         records.extend(chunks)
         size_bytes = sum(map(len, chunks))
         self._leading.bytes_out += size_bytes
-        is_work = any(update.snapshot or update.diverges for update in response.updates[before:])
-        return CATCH_UP_BYTES if is_work else size_bytes
+        work = [len(update.snapshot) for update in response.updates[before:] if update.snapshot or update.diverges]
+        return max(CATCH_UP_BYTES, *work) if work else size_bytes
 
     def _watched(self, tp: TopicIdPartition, followed: _Followed) -> ReplicatedPartition:
         """The partition, which tells the stream what moves. Raises NotLeaderError and others if this node does not lead it in the

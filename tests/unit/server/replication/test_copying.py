@@ -599,7 +599,8 @@ async def test_what_passes_is_told_if_it_does_not(monkeypatch: pytest.MonkeyPatc
     assert caplog.text.count("orders-0 is not copied: orders-0: offset 7 cannot be read") == 1
 
 
-async def test_a_response_has_few_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("room_bytes", "least_bytes"), [(CATCH_UP_BYTES, CATCH_UP_BYTES), (5, 1)])
+async def test_a_response_has_few_snapshots(monkeypatch: pytest.MonkeyPatch, room_bytes: int, least_bytes: int) -> None:
     """Of a hundred thousand producers one has 20 MB: two of them would be more than a message may have, each time anew. And with
     each the follower has many files to sync, before it reports what producers wait for."""
     taken = list[int]()
@@ -611,7 +612,8 @@ async def test_a_response_has_few_snapshots(monkeypatch: pytest.MonkeyPatch) -> 
         await take(self, data)
 
     monkeypatch.setattr(Copier, "_take", counted)
-    monkeypatch.setattr("brokerd.server.replication.serving.RESPONSE_BYTES", CATCH_UP_BYTES)
+    monkeypatch.setattr("brokerd.server.replication.serving.RESPONSE_BYTES", room_bytes)
+    monkeypatch.setattr("brokerd.server.replication.serving.CATCH_UP_BYTES", least_bytes)
     async with copies() as all_of_them:
         one, two = all_of_them
         alone = all_of_them.entry(1, 1, [1])
