@@ -68,7 +68,7 @@ class Fetching:
         self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the pump
         self._is_stopping = False  # the pump; its remaining responses are taken before another begins
         self._has_left_out = False  # some of those responses were dropped, to be fetched again
-        self._withheld = 0  # responses taken for which the pump has no room yet, since too much is buffered
+        self._unasked = 0  # responses taken since records were asked for last; the pump has no room for more than RESPONSES_AHEAD
         self._search: LoopCall[Found] | None = None
         self._search_sender: object = None
         self._searched: list[tuple[AssignedPartition, int]] = []  # partitions of the search, with their versions
@@ -90,9 +90,10 @@ class Fetching:
 
     def _make_room(self) -> None:
         """Lets the pump go on: records are asked for."""
-        while self._pump is not None and self._withheld:
-            self._withheld -= 1
-            self._pump.taken()
+        unasked, self._unasked = self._unasked, 0
+        if self._pump is not None:
+            for _ in range(unasked - RESPONSES_AHEAD):
+                self._pump.taken()
 
     def hand_over(self, handed: HandedOver) -> None:
         """Moves the positions past everything that was taken; notes the previous ones in `handed`."""
@@ -190,13 +191,11 @@ class Fetching:
 
     def _take_fetched(self, pump: Pump, item: Item) -> None:
         if isinstance(item, Fetched):
-            is_full = self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes
-            if is_full and not self._is_stopping:  # nobody has asked for records for long, but for a position
-                self._withheld += 1
-            else:
+            self._unasked += not self._is_stopping
+            if self._is_stopping or self._unasked <= RESPONSES_AHEAD:  # else somebody waits for a position alone
                 pump.taken()
             # A stopping pump may not exceed the buffer's usual bound: the rest is dropped and fetched again.
-            self._has_left_out |= self._is_stopping and is_full
+            self._has_left_out |= self._is_stopping and self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes
             if not self._has_left_out:
                 self._add(item)
             return
@@ -211,7 +210,7 @@ class Fetching:
             self._after_failure(pump, item)
 
     def _end_pump(self) -> None:
-        self._pump, self._withheld = None, 0
+        self._pump, self._unasked = None, 0
         self._is_stopping = self._has_left_out = False
         self._stale.clear()
         self._version = -1

@@ -266,6 +266,16 @@ def test_what_follows_a_batch_that_cannot_be_decoded_is_not_kept(broker: FakeBro
         assert len(read(consumer, 10_000)) == 10_000
 
 
+def test_an_interrupt_does_not_hide_a_batch_that_cannot_be_decoded(broker: FakeBroker, consumer: Consumer) -> None:
+    (partition,) = broker.create("t")
+    partition.put(poisoned(new_batch(key_values([b"0"]), tp=partition.tp), tp=partition.tp))
+    consumer.assign([T0])
+    for _ in range(2):
+        with pytest.raises(CorruptMessageError):
+            consumer.poll(LONG_MS)
+        consumer._fetching.reset()  # what is buffered may be half done
+
+
 def test_who_waits_for_a_position_reads_no_more_than_a_buffer_of_others(broker: FakeBroker) -> None:
     with fake_broker() as other:
         other.node_id, other.topics = 1, broker.topics

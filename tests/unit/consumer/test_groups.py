@@ -367,6 +367,18 @@ def test_what_was_committed_stands_as_long_as_no_record_comes(broker: FakeBroker
     assert committed(broker) == offset
 
 
+def test_what_was_committed_before_the_position_was_known_is_passed_too(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker) as consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.seek_to_beginning()
+        consumer.commit({T0: 7})
+        consumer.poll(LONG_MS, 4)
+    assert committed(broker) == 4
+
+
 def test_what_was_committed_is_passed_once_more_is_processed(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     fill(partition, [10])
