@@ -111,8 +111,8 @@ class ConsumerBase(abc.ABC):
     def assign(self, partitions: Partitions) -> None:
         """Replaces the assigned partitions; those that stay assigned keep their positions and pauses.
 
-        With group.id, a partition begins at the group's committed offset. Makes no call to the broker: the next `poll` raises
-        errors about unknown topics. Raises TypeError and ValueError.
+        With group.id, a partition begins at the group's committed offset. Waits for no call to the broker: the next `poll` raises
+        errors about unknown topics, and automatic commits of what is given up begin. Raises TypeError and ValueError.
         """
         tps = checked_partitions(partitions)
         with self._guard, self._whole():
@@ -121,6 +121,8 @@ class ConsumerBase(abc.ABC):
             self._assignment.assign(tps)
             for one in given_up:
                 self._fetching.give_up(one.id_tp)
+            if given_up:
+                self._committing.auto()
 
     def assignment(self) -> set[TopicPartition]:
         """The assigned partitions."""

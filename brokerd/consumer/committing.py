@@ -21,7 +21,7 @@ from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment
 from brokerd.errors import BrokerdError, ClientError, ConsumerStateError, WireError, fresh
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,10 @@ class _Offset(NamedTuple):
 
     name: TopicPartition
     value: OffsetAndMetadata
+
+    @property
+    def position(self) -> LogPosition:
+        return LogPosition(self.value.offset, self.value.leader_epoch_id)
 
 
 _Offsets = dict[TopicIdPartition, _Offset]
@@ -54,10 +58,10 @@ class Committing:
         self._write: Callable[[], None] | None = None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._renew_ms = clock.monotonic_ms()
-        self._wanted: _Offsets = {}  # of partitions no longer assigned, and of failed commits
+        self._wanted: _Offsets = {}  # of partitions just given up, and of failed commits
         self._offered: _Offsets = {}  # in the commit in flight
         self._under_way: LoopCall[Refusals] | None = None
-        self._done: dict[TopicIdPartition, int] = {}  # the last commit of each assigned partition
+        self._done: dict[TopicIdPartition, LogPosition] = {}  # the last commit of each assigned partition
 
     # --- in the background
 
@@ -74,8 +78,10 @@ class Committing:
             self._write = None
 
     def auto(self) -> None:
-        """Starts a commit and a renewal if they are due, without waiting. Raises the errors of `write` (see `processing`)."""
-        if (self._is_automatic or self._write is not None) and self._clock.monotonic_ms() >= self._next_ms:
+        """Starts a commit and a renewal if they are due, without waiting; a commit stays due while another is in flight. Raises the
+        errors of `write` (see `processing`)."""
+        is_due = self._clock.monotonic_ms() >= self._next_ms and not self._is_under_way
+        if is_due and (self._is_automatic or self._write is not None):
             self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
             if self._write is not None:
                 self._write()
@@ -110,12 +116,16 @@ class Committing:
 
     def pending(self) -> dict[TopicIdPartition, int]:
         """Offsets whose commit is pending or in flight, by partition."""
+        if not self._is_under_way:
+            self._take_outcome()
         return {id_tp: one.value.offset for id_tp, one in (self._offered | self._wanted).items()}
 
     def give_up(self, partitions: Iterable[AssignedPartition]) -> None:
-        """Keeps the offsets of partitions that are no longer assigned for the next commit, which is due at once."""
+        """Makes a commit due at once, of what is not committed of partitions that are about to be given up. Later, it would undo
+        the commits of whoever reads them then."""
         if self._is_automatic:
-            self._wanted |= self._positions(partitions, is_confirmed=True)
+            given_up = self._positions(partitions, is_confirmed=True)
+            self._wanted |= {id_tp: one for id_tp, one in given_up.items() if self._done.pop(id_tp, None) != one.position}
             self._next_ms = self._clock.monotonic_ms()
 
     def _positions(self, partitions: Iterable[AssignedPartition], *, is_confirmed: bool) -> _Offsets:
@@ -127,17 +137,20 @@ class Committing:
         return offsets
 
     def _start(self) -> None:
-        """Starts a commit of the processed records' offsets, unless one is in flight."""
-        if self._under_way is None or self._under_way.has_ended:
-            self._take_outcome()
-            if self._offer():
-                self._under_way = self._client.loop_thread.submit(self._commit_offered())
+        """Starts a commit of the processed records' offsets, if none is in flight."""
+        self._take_outcome()
+        if self._offer():
+            self._under_way = self._client.loop_thread.submit(self._commit_offered())
+
+    @property
+    def _is_under_way(self) -> bool:
+        return self._under_way is not None and not self._under_way.has_ended
 
     def _offer(self) -> bool:
         """Chooses the offsets to commit; False if there are none."""
         processed = self._positions(self._assignment.partitions.values(), is_confirmed=True)
         wanted = self._offered | self._wanted | processed  # `_offered` is left over if an interrupt prevented its commit
-        self._offered = {id_tp: one for id_tp, one in wanted.items() if self._done.get(id_tp) != one.value.offset}
+        self._offered = {id_tp: one for id_tp, one in wanted.items() if self._done.get(id_tp) != one.position}
         self._wanted = {}
         return bool(self._offered)
 
@@ -154,7 +167,8 @@ class Committing:
             refused = under_way.outcome()
         except BrokerdError as error:
             logger.warning("group '%s': offsets are not committed: %s", self._config.group_id, error)
-            self._wanted = self._offered | self._wanted
+            # What has been given up meanwhile may be another's by now: its records come again.
+            self._wanted = {id_tp: one for id_tp, one in self._offered.items() if id_tp in self._assignment.by_id} | self._wanted
         else:
             for id_tp, refusal in refused.items():
                 logger.warning("group '%s': %s", self._config.group_id, _refusal(self._offered[id_tp].name, refusal))
@@ -162,8 +176,9 @@ class Committing:
         self._offered = {}
 
     def _have_committed(self, offsets: _Offsets, refused: Refusals) -> None:
-        committed = {id_tp: one.value.offset for id_tp, one in offsets.items() if id_tp not in refused}
-        self._assignment.committed(committed)  # transactions check the group's offsets against these
+        committed = {id_tp: one.position for id_tp, one in offsets.items() if id_tp not in refused}
+        # Transactions check the group's offsets against these.
+        self._assignment.committed({id_tp: position.offset for id_tp, position in committed.items()})
         self._done = {id_tp: at for id_tp, at in (self._done | committed).items() if id_tp in self._assignment.by_id}
 
     # --- on request

@@ -402,6 +402,80 @@ def test_partition_that_is_given_up_is_committed(broker: FakeBroker) -> None:
         wait_until(lambda: committed(broker) == 3)
 
 
+def test_partition_that_is_given_up_is_committed_at_once_and_never_later(broker: FakeBroker) -> None:
+    """Also if nothing is assigned then, so that `poll` raises. Later, it would undo the work of whoever reads it by then."""
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker) as first, group_consumer(broker) as second:
+        first.assign([T0])
+        first.poll(LONG_MS, 3)
+        first.poll(LONG_MS, 1)
+        first.assign([])
+        wait_until(lambda: committed(broker) == 3)
+        second.assign([T0])
+        second.poll(LONG_MS, 4)
+        second.commit()
+    assert committed(broker) == 7
+
+
+def test_what_is_given_up_while_a_commit_is_in_flight_is_committed_after_it(broker: FakeBroker) -> None:
+    """With the next poll, not after another interval."""
+    clock = ManualClock()
+    for partition in broker.create("t", 2):
+        fill(partition, [10])
+    broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 3
+    with group_consumer(broker, clock) as consumer:
+        consumer.assign([T0, T1])
+        consumer.pause([T1])
+        consumer.poll(LONG_MS, 3)
+        clock.advance(INTERVAL_MS)
+        consumer.poll(LONG_MS, 3)
+        under_way = consumer._committing._under_way
+        assert under_way is not None
+        assert not under_way.has_ended
+        consumer.poll(LONG_MS, 1)
+        consumer.assign([T1])
+        await_background_commit(consumer)
+        consumer.poll(0)
+        wait_until(lambda: committed(broker) == 6)
+
+
+def test_commit_of_what_is_given_up_is_not_repeated_after_it_has_failed(broker: FakeBroker) -> None:
+    """By then another consumer may have gone on."""
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    broker.errors["CommitGroupOffsets"] = [GroupAuthorizationFailedError("it is etl's")]
+    with group_consumer(broker) as consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.poll(LONG_MS, 1)
+        consumer.assign([])
+        await_background_commit(consumer)
+    assert broker.commits == []
+
+
+@pytest.mark.parametrize("was_committed", [True, False])
+@pytest.mark.parametrize("offset", [1, 8])
+def test_partition_given_up_and_assigned_again_begins_where_its_group_is_by_then(
+    broker: FakeBroker, offset: int, was_committed: bool
+) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker) as consumer, group_consumer(broker, enable_auto_commit=False) as other:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        if was_committed:
+            consumer.commit()
+        consumer.poll(LONG_MS, 1)
+        consumer.assign([])
+        wait_until(lambda: committed(broker) == 3)
+        if not was_committed:
+            await_background_commit(consumer)
+        other.commit({T0: offset})
+        consumer.assign([T0])
+        assert consumer.position(T0) == offset
+
+
 def test_partition_given_up_and_assigned_again_begins_where_it_was_given_up(broker: FakeBroker) -> None:
     """Also before that is committed: `latest` would pass over records."""
     (partition,) = broker.create("t")
