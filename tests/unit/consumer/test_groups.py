@@ -14,6 +14,7 @@ import pytest
 
 from brokerd import Consumer, TopicPartition
 from brokerd.arguments import OffsetAndMetadata
+from brokerd.client.fetching import EpochStart
 from brokerd.consumer.committing import RENEW_MS
 from brokerd.errors import (
     ConfigError,
@@ -537,6 +538,22 @@ def test_a_commit_that_may_have_been_made_is_not_taken_for_the_one_before(broker
             consumer.commit({T0: 1})
         consumer.poll(0)
     assert broker.commits == [{0: 3}, {0: 3}]
+
+
+def test_offset_of_another_history_is_committed_though_its_number_is_the_same(broker: FakeBroker) -> None:
+    """Without it, the group would keep a position that no log has any more."""
+    clock = ManualClock()
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker, clock) as consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 10)
+        for leader_epoch_id in (7, 8):
+            consumer._assignment.partitions[T0].epochs = [EpochStart(0, leader_epoch_id)]
+            clock.advance(INTERVAL_MS)
+            consumer.poll(0)
+            await_background_commit(consumer)
+    assert broker.commits == [{0: 10}, {0: 10}]
 
 
 def test_what_a_group_has_lost_is_committed_again(broker: FakeBroker) -> None:
