@@ -39,27 +39,44 @@ def in_forked_child(forget: Callable[[], object]) -> None:
     _forgets.append(forget)
 
 
-_collecting = threading.local()  # whether the garbage collector was on before the fork of this thread
+class _Collecting:
+    """Keeps the garbage collector off while threads fork: in a child, other hooks than these run first."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a signal handler may fork, too
+        self.forks = 0
+        self.was_on = False  # before the first of them
+
+    def before_fork(self) -> None:
+        with self.lock:
+            if not self.forks:
+                self.was_on = gc.isenabled()
+            self.forks += 1
+            gc.disable()
+
+    def after_fork_in_parent(self) -> None:
+        with self.lock:
+            self.forks -= 1
+            if self.was_on and not self.forks:
+                gc.enable()
+
+    def after_fork_in_child(self) -> None:
+        self.lock = threading.RLock()  # another thread of the parent may have held it
+        self.forks = 1
+        self.after_fork_in_parent()
 
 
-def _before_fork() -> None:
-    _collecting.was_on = gc.isenabled()
-    gc.disable()  # in the child, other hooks than these run first
-
-
-def _after_fork_in_parent() -> None:
-    if _collecting.was_on:
-        gc.enable()
+_collecting = _Collecting()
 
 
 def _after_fork() -> None:
     gc.freeze()
-    _after_fork_in_parent()
+    _collecting.after_fork_in_child()
     for forget in _forgets:
         forget()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
+os.register_at_fork(before=_collecting.before_fork, after_in_parent=_collecting.after_fork_in_parent, after_in_child=_after_fork)
 
 
 class Open(Generic[T]):

@@ -35,3 +35,37 @@ def test_a_child_frees_nothing_of_its_parents_and_both_collect_as_before(collect
     done = subprocess.run([sys.executable, "-c", _PROGRAM, collector], capture_output=True, text=True, check=True)
     is_on = collector == "on"
     assert done.stdout.splitlines() == [f"child {is_on}", f"parent {is_on}", "freed in the parent"]
+
+
+_TWO_THREADS = """
+import gc, os, threading
+late, forked = threading.local(), threading.Event()
+def wait():  # runs after brokerd's hook, as it is registered before
+    if getattr(late, "is_so", False):
+        begun.set()
+        forked.wait(60)
+os.register_at_fork(before=wait)
+import brokerd.process
+begun = threading.Event()
+def fork(name):
+    pid = os.fork()
+    if pid == 0:
+        print(name, gc.isenabled(), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+def fork_late():
+    late.is_so = True
+    fork("late")
+thread = threading.Thread(target=fork_late)
+thread.start()
+begun.wait(60)
+fork("early")
+forked.set()
+thread.join()
+print("parent", gc.isenabled(), flush=True)
+"""
+
+
+def test_forks_of_two_threads_leave_the_collector_on() -> None:
+    done = subprocess.run([sys.executable, "-c", _TWO_THREADS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["early True", "late True", "parent True"]
