@@ -121,8 +121,6 @@ class ConsumerBase(abc.ABC):
             self._assignment.assign(tps)
             for one in given_up:
                 self._fetching.give_up(one.id_tp)
-            if given_up:
-                self._committing.auto()
 
     def assignment(self) -> set[TopicPartition]:
         """The assigned partitions."""
@@ -346,6 +344,8 @@ class ConsumerBase(abc.ABC):
             self._go_back_after_failures()
 
     def _go_back_after_failures(self) -> None:
+        if self._assignment.first_unfinished is not None and not self._committing.is_processing:
+            self._fetching.go_back()  # an interrupt kept `process` from doing so
         while self._failed:
             one = self._assignment.partitions.get(self._failed[0])
             if one is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ class Committing:
         self._write: Callable[[], None] | None = None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._renew_ms = clock.monotonic_ms()
-        self._wanted: _Offsets = {}  # of partitions just given up, and of failed commits
+        self._wanted: _Offsets = {}  # of failed commits
         self._offered: _Offsets = {}  # in the commit in flight
         self._under_way: LoopCall[Refusals] | None = None
         self._done: dict[TopicIdPartition, LogPosition] = {}  # the last commit of each assigned partition
@@ -77,11 +77,14 @@ class Committing:
             self._is_automatic = before
             self._write = None
 
+    @property
+    def is_processing(self) -> bool:
+        """True within `processing`."""
+        return self._write is not None
+
     def auto(self) -> None:
-        """Starts a commit and a renewal if they are due, without waiting; a commit stays due while another is in flight. Raises the
-        errors of `write` (see `processing`)."""
-        is_due = self._clock.monotonic_ms() >= self._next_ms and not self._is_under_way
-        if is_due and (self._is_automatic or self._write is not None):
+        """Starts a commit and a renewal if they are due, without waiting. Raises the errors of `write` (see `processing`)."""
+        if (self._is_automatic or self._write is not None) and self._clock.monotonic_ms() >= self._next_ms:
             self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
             if self._write is not None:
                 self._write()
@@ -120,13 +123,19 @@ class Committing:
             self._take_outcome()
         return {id_tp: one.value.offset for id_tp, one in (self._offered | self._wanted).items()}
 
-    def give_up(self, partitions: Iterable[AssignedPartition]) -> None:
-        """Makes a commit due at once, of what is not committed of partitions that are about to be given up. Later, it would undo
-        the commits of whoever reads them then."""
-        if self._is_automatic:
-            given_up = self._positions(partitions, is_confirmed=True)
-            self._wanted |= {id_tp: one for id_tp, one in given_up.items() if self._done.pop(id_tp, None) != one.position}
-            self._next_ms = self._clock.monotonic_ms()
+    def give_up(self, partitions: Sequence[AssignedPartition]) -> None:
+        """Starts a commit of what is not committed of partitions that are about to be given up, right after the one in flight.
+        Later, it would undo the commits of whoever reads them then."""
+        before = self._under_way if self._is_under_way else None
+        if before is None:
+            self._take_outcome()
+        given_up = self._positions(partitions, is_confirmed=True)
+        uncommitted = {id_tp: one for id_tp, one in given_up.items() if self._done.pop(id_tp, None) != one.position}
+        ids = {one.id_tp for one in partitions}
+        self._wanted = {id_tp: one for id_tp, one in self._wanted.items() if id_tp not in ids}
+        if self._is_automatic and uncommitted:
+            self._offered = self._offered | uncommitted
+            self._under_way = self._client.loop_thread.submit(self._commit_offered(uncommitted, before))
 
     def _positions(self, partitions: Iterable[AssignedPartition], *, is_confirmed: bool) -> _Offsets:
         """Positions; with `is_confirmed`, those below which all records are processed."""
@@ -137,10 +146,11 @@ class Committing:
         return offsets
 
     def _start(self) -> None:
-        """Starts a commit of the processed records' offsets, if none is in flight."""
-        self._take_outcome()
-        if self._offer():
-            self._under_way = self._client.loop_thread.submit(self._commit_offered())
+        """Starts a commit of the processed records' offsets, unless one is in flight."""
+        if not self._is_under_way:
+            self._take_outcome()
+            if self._offer():
+                self._under_way = self._client.loop_thread.submit(self._commit_offered(self._offered))
 
     @property
     def _is_under_way(self) -> bool:
@@ -154,9 +164,14 @@ class Committing:
         self._wanted = {}
         return bool(self._offered)
 
-    async def _commit_offered(self) -> Refusals:
-        offered = {id_tp: one.value for id_tp, one in self._offered.items()}
-        return await commit_group_offsets(self._client.broker_client, self._config.group_id, offered)
+    async def _commit_offered(self, offsets: _Offsets, before: LoopCall[Refusals] | None = None) -> Refusals:
+        """Commits offsets of those offered, after the commit `before`, with whose outcome it returns or raises its own."""
+        refused = {}
+        if before is not None:
+            await before.ended()
+            refused = before.outcome()
+        values = {id_tp: one.value for id_tp, one in offsets.items()}
+        return refused | await commit_group_offsets(self._client.broker_client, self._config.group_id, values)
 
     def _take_outcome(self) -> None:
         """Takes the outcome of the commit that has ended; logs failures."""
@@ -280,7 +295,7 @@ class Committing:
                     await self._under_way.ended()
                     self._take_outcome()
                 if self._offer():
-                    self._under_way = LoopCall.started(self._commit_offered())
+                    self._under_way = LoopCall.started(self._commit_offered(self._offered))
                     await self._under_way.ended()
                     self._take_outcome()
         except (TimeoutError, CancelledError, ClientError):

@@ -163,7 +163,8 @@ class Consumer(ConsumerBase):
         timeout_ms = self._checked_timeout(timeout_ms)
         options = ProcessOptions(workers, order, on_error, max_in_flight, max_in_flight_bytes, handler_timeout_ms, timeout_ms)
         check_dedup(dedup_header, dedup_window, dedup_path)
-        with self._guard, self._closing_at_end(), self._guard.helper():
+        with self._guard, self._closing_at_end(), self._guard.helper(), self._whole():
+            self._go_back_after_failures()
             dedup = Dedup(dedup_header, dedup_window, dedup_path, self.config.group_id, self._dedup)
             if dedup_header is not None and dedup_path is None:
                 self._dedup = dedup

@@ -109,6 +109,11 @@ class Fetching:
             self._buffer.drop(id_tp)
             self._stale.add(id_tp)
 
+    def go_back(self) -> None:
+        """Goes back to the first unfinished record in work of each partition."""
+        for one in self._assignment.back_to_unfinished():
+            self.forget(one.id_tp)
+
     def give_up(self, id_tp: TopicIdPartition | None) -> None:
         """Drops a partition that is no longer assigned."""
         if id_tp is not None:

@@ -162,3 +162,16 @@ def test_offsets_that_begin_again_wait_for_nothing_of_the_log_before() -> None:
     assert schedule.first_unfinished(tp) == 7
     end(ready[1])
     assert schedule.first_unfinished(tp) is None
+
+
+def test_what_ends_behind_an_unfinished_record_takes_no_memory() -> None:
+    ready: list[Task] = []
+    schedule = schedule_of("none", ready)
+    tp = TopicPartition("t", 0)
+    schedule.add(tp, [ConsumerRecord("t", 0, offset, 0, 0, None, b"", ()) for offset in range(1_000)])
+    for task in ready[1:]:
+        schedule.end(task, is_handled=True)
+    assert schedule.first_unfinished(tp) == 0
+    assert len(schedule._newest[tp].unfinished) == 1
+    schedule.end(ready[0], is_handled=True)
+    assert schedule.first_unfinished(tp) is None

@@ -236,7 +236,11 @@ class Assignment:
     def confirm(self) -> None:
         """Counts all records handed over so far as processed."""
         self._unconfirmed.clear()
-        self._stored = {one: known for one, known in self._stored.items() if known.position in (None, one.position)}
+        self._stored = {
+            one: stored
+            for one, stored in self._stored.items()
+            if stored.position is None or (one.position is not None and stored.position == self._processed(one, one.position))
+        }
 
     def confirm_below(self, id_tp: TopicIdPartition, offset: int) -> None:
         """Counts the records below `offset` as processed, and no others until one that is handed over later counts."""
@@ -252,9 +256,11 @@ class Assignment:
             if offset is not None and one.gone is not None and one.gone.position is not None:
                 one.gone = one.gone._replace(position=min(LogPosition(offset), one.gone.position))
             if offset is not None and one.position is not None and offset < one.position:
-                epochs = one.epochs
+                epochs, stored = one.epochs, self._stored.get(one)
                 self.seek(one, offset)
                 one.epochs = epochs
+                if stored is not None and stored.position == offset:
+                    self._stored[one] = stored
                 back.append(one)
         if self.first_unfinished is not None:
             self.confirm()  # everything below the positions is finished
@@ -265,18 +271,20 @@ class Assignment:
         """The known positions; with `is_confirmed`, those below which all records are processed: before the records handed over
         last, or at the first unfinished one in work."""
         known = {one: one.position for one in partitions if one.position is not None and one.id_tp is not None}
-        if is_confirmed and self.first_unfinished is not None:
-            unfinished = {one: self.first_unfinished(one.tp) for one in known}
-            return {one: min(position, _or(unfinished[one], position)) for one, position in known.items()}
         if not is_confirmed:
             return known
-        stored = {one: self._stored[one].offset for one in known if one in self._stored}
-        return known | {one: at for one, at in self._unconfirmed.items() if one in known} | stored
+        if self.first_unfinished is None:
+            stored = {one: self._stored[one].offset for one in known if one in self._stored}
+            return known | {one: at for one, at in self._unconfirmed.items() if one in known} | stored
+        processed = {one: self._processed(one, position) for one, position in known.items()}
+        stands = {one: stored.offset for one, stored in self._stored.items() if stored.position in (None, processed.get(one))}
+        return processed | {one: offset for one, offset in stands.items() if one in processed}
+
+    def _processed(self, one: AssignedPartition, position: int) -> int:
+        """The position, or the first unfinished record in work."""
+        unfinished = None if self.first_unfinished is None else self.first_unfinished(one.tp)
+        return position if unfinished is None else min(position, unfinished)
 
 
 def _had_offset(one: AssignedPartition) -> int:
     return one.committed if isinstance(one.committed, int) and one.committed != NO_OFFSET else one.had_offset
-
-
-def _or(offset: int | None, otherwise: int) -> int:
-    return otherwise if offset is None else offset

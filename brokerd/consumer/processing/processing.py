@@ -117,7 +117,6 @@ class Processing:
         """Returns the exception that ended it, if any."""
         parts, workers = self._parts, self._options.workers
         ended_by: BaseException | None = None
-        self._go_back()  # an interrupt may have kept an earlier call from doing so
         parts.assignment.first_unfinished = self._work.first_unfinished
         with parts.committing.processing(self._write_ids):
             try:
@@ -135,7 +134,7 @@ class Processing:
                 self._write_ids()
             except BaseException as error:  # outranks a close and errors of `poll`, but not an interrupt
                 ended_by = error if ended_by is None or isinstance(ended_by, BrokerdError) else ended_by
-            self._go_back()
+            parts.fetching.go_back()
             self._commit()
         if self._work.repeated_count:
             skipped = counted(self._work.repeated_count, "record")
@@ -163,10 +162,6 @@ class Processing:
         if self._hung is not None:
             return self._timeout_of(self._hung)
         return ended_by if isinstance(ended_by, DedupFileError) else None
-
-    def _go_back(self) -> None:
-        for one in self._parts.assignment.back_to_unfinished():
-            self._parts.fetching.forget(one.id_tp)
 
     def _write_ids(self) -> None:
         """Makes the ids of handled messages durable; must precede commits beyond their records."""

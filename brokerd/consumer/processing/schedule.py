@@ -9,7 +9,7 @@ after committing a later one, the unfinished record would be skipped.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
@@ -38,23 +38,19 @@ ORDERS: dict[str, LaneOf] = {"key": _by_key, "partition": _by_partition, "none":
 
 
 class _Stretch:
-    """Records in work of one partition, with ascending offsets, from the first unfinished one on."""
+    """Records in work of one partition, with ascending offsets. Only the unfinished ones take memory, however many end before the
+    first."""
 
-    __slots__ = ("begun", "finished")
+    __slots__ = ("newest", "unfinished")
 
     def __init__(self) -> None:
-        self.begun: deque[int] = deque()
-        self.finished: set[int] = set()  # offsets of `begun` after its first
+        self.unfinished: OrderedDict[int, None] = OrderedDict()  # a dict would walk over all that it has lost at its front
+        self.newest = -1  # offset
 
-    def finish(self, offset: int) -> None:
-        """Marks a record as finished."""
-        begun, finished = self.begun, self.finished
-        if begun[0] != offset:
-            finished.add(offset)
-            return
-        begun.popleft()
-        while finished and begun[0] in finished:
-            finished.discard(begun.popleft())
+    def begin(self, records: Sequence[ConsumerRecord]) -> None:
+        """Adds records."""
+        self.unfinished.update((record.offset, None) for record in records)
+        self.newest = records[-1].offset
 
 
 class Task(NamedTuple):
@@ -96,9 +92,9 @@ class Schedule:
         end. The records of the old stretch are no longer in the log, so commits do not wait for them.
         """
         stretch = self._newest.get(tp)
-        if stretch is None or (stretch.begun and records[0].offset <= stretch.begun[-1]):
+        if stretch is None or (stretch.unfinished and records[0].offset <= stretch.newest):
             stretch = self._newest[tp] = _Stretch()
-        stretch.begun.extend(record.offset for record in records)
+        stretch.begin(records)
         for record in records:
             task = Task(record, self._lane_of(record), stretch, None if self._id_of is None else self._id_of(record))
             if task.lane in self._lanes:
@@ -123,12 +119,12 @@ class Schedule:
         for waiting in again:
             self._take_turn(waiting)
         # Must be last: an offset beyond a record may be committed only after its message counts as handled.
-        task.stretch.finish(task.record.offset)
+        del task.stretch.unfinished[task.record.offset]
 
     def first_unfinished(self, tp: TopicPartition) -> int | None:
         """The offset of the first unfinished record in work; None if there is none."""
         stretch = self._newest.get(tp)
-        return stretch.begun[0] if stretch is not None and stretch.begun else None
+        return next(iter(stretch.unfinished), None) if stretch is not None else None
 
     def _next_in_lane(self, task: Task) -> Task | None:
         waiting = self._lanes[task.lane]
@@ -149,6 +145,6 @@ class Schedule:
                     self._messages[identity] = []
                 self._begin(following)
                 return
-            following.stretch.finish(following.record.offset)
+            del following.stretch.unfinished[following.record.offset]
             self._pass_over(following.record)
             following = self._next_in_lane(following)

@@ -206,4 +206,5 @@ def _place(record: ConsumerRecord) -> str:
 
 
 def _size_bytes(record: ConsumerRecord) -> int:
-    return _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"") + headers

@@ -17,6 +17,7 @@ import pytest
 
 import brokerd
 from brokerd import Consumer, ConsumerRecord
+from brokerd.consumer.fetching import Fetching
 from tests.support.consumers import T0, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.interrupts import strike
@@ -74,3 +75,43 @@ def test_an_interrupt_of_processing_loses_nothing(
             assert consumer.poll(0) == []
         at += STRIDE
     assert at > 1_000
+
+
+@pytest.mark.parametrize("goes_on", ["process", "poll", "commit"])
+def test_an_interrupt_on_the_way_back_to_an_unfinished_record_passes_over_nothing(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, goes_on: str
+) -> None:
+    (partition,) = broker.create("t")
+    put(partition, [b"message %d" % number for number in range(RECORDS)], [b"%d" % (number % 5) for number in range(RECORDS)])
+    go_back, at, where = Fetching.go_back, 1, "-"
+
+    def struck(fetching: Fetching) -> None:
+        nonlocal where
+        where = strike(lambda: go_back(fetching), at, PLACES, is_signal=True)
+        if where:
+            raise KeyboardInterrupt
+
+    def handle(record: ConsumerRecord) -> None:
+        if record.offset == 7:
+            raise ValueError("seven")
+        handled.append(record.offset)
+
+    while where:
+        broker.groups.clear()
+        handled: list[int] = []
+        with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=0)) as consumer:
+            consumer.assign([T0])
+            with monkeypatch.context() as context:
+                context.setattr(Fetching, "go_back", struck)
+                with pytest.raises((KeyboardInterrupt, ValueError)):
+                    consumer.process(handle, workers=2, max_in_flight=10)
+            if goes_on == "commit":
+                consumer.commit()
+                assert committed(broker) == 7, where
+            while goes_on == "poll" and len(set(handled)) < RECORDS:
+                handled += [record.offset for record in consumer.poll()]
+            while consumer.position(T0) < RECORDS:
+                process(consumer, handled, None)
+            assert set(handled) == set(range(RECORDS)), where
+        at += 1
+    assert at > 20

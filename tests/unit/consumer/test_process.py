@@ -22,6 +22,7 @@ from brokerd.errors import (
     BrokerUnreachableError,
     ConsumerClosedError,
     ConsumerStateError,
+    GroupAuthorizationFailedError,
     HandlerTimeoutError,
     ProducerClosedError,
     UnknownTopicOrPartitionError,
@@ -354,6 +355,60 @@ def test_records_in_flight_are_bounded(consumer: Consumer, most: dict[str, int],
     assert consumer._assignment.partitions[T0].position == in_flight
     gate.let(*range(10))
     assert processing.outcome() == 10
+
+
+def test_headers_count_towards_the_bytes_in_flight(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    rows = key_values([b""] * 4, headers=[[("trace", bytes(1_000))]] * 4)
+    partition.put(new_batch(rows, tp=partition.tp))
+    gate = Gate(lambda record: record.offset)
+    with Consumer(settings(broker)) as consumer:
+        consumer.assign([T0])
+        handler = Until(4, consumer.close, gate)
+        processing = Processing(consumer, handler, workers=4, order="none", max_in_flight_bytes=2_000)
+        gate.await_running(0, 1)
+        assert consumer._assignment.partitions[T0].position == 2
+        gate.let(*range(4))
+        assert processing.outcome() == 4
+
+
+@pytest.mark.parametrize("new_records", [0, 1])
+def test_what_was_committed_stands_as_long_as_no_later_record_is_handled(broker: FakeBroker, new_records: int) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+
+    def fail(record: ConsumerRecord) -> None:
+        raise ValueError(f"offset {record.offset}")
+
+    with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=0)) as consumer:
+        consumer.assign([T0])
+        read(consumer, 10)
+        consumer.commit({T0: 2})
+        fill(partition, [1] * new_records)
+        with contextlib.suppress(ValueError):
+            consumer.process(fail, timeout_ms=None if new_records else 50)
+        consumer.process(fail, timeout_ms=0)
+    assert [commit[0] for commit in broker.commits[broker.commits.index({0: 2}) :]] == [2]
+
+
+def test_a_commit_that_has_failed_is_not_repeated_once_its_partition_is_given_up(broker: FakeBroker) -> None:
+    for partition in broker.create("t", 2):
+        fill(partition, [3])
+
+    def handle(record: ConsumerRecord) -> None:
+        if record.offset == 2:
+            raise ValueError("two")
+
+    config = settings(broker, group_id="g", enable_auto_commit=False)
+    with Consumer(config) as consumer, Consumer(config) as other:
+        broker.errors["CommitGroupOffsets"] = [GroupAuthorizationFailedError("not now")]
+        for tp in (T0, T1):
+            consumer.assign([tp])
+            with pytest.raises(ValueError, match="two"):
+                consumer.process(handle)
+            other.commit({T0: 3})
+    assert committed(broker) == 3
+    assert committed(broker, 1) == 2
 
 
 def test_wakeup_and_errors_of_poll_end_it_in_order(consumer: Consumer, broker: FakeBroker, stopped: threading.Event) -> None:
