@@ -85,7 +85,7 @@ class _Directory:
             except BrokerdError as error:
                 text = f"{error}. The broker does not start. {_CONSEQUENCES[name]}"
                 self.findings.append(Finding(Severity.ERROR, name, text))
-        self.checkpoint = read_checkpoint(files, self._node_epoch or 0)
+        self.checkpoint = read_checkpoint(files, self.elections)
         if self.checkpoint is None:
             text = "the checkpoint is missing or damaged: the broker starts read-only, or not at all; see `--rebuild-checkpoint`"
             self.findings.append(Finding(Severity.ERROR, CHECKPOINT, text))
@@ -137,6 +137,13 @@ class _Directory:
         if self._node_epoch is None:
             raise DataDirectoryError("the node epoch is missing or damaged; rebuild it first, with `--rebuild-lost`")
         return self._node_epoch
+
+    @property
+    def elections(self) -> int:
+        """How often starts have raised the leader epochs here: as each start of a node alone does. In a cluster, its controller
+        elects, and a higher epoch would tell the node that etcd has gone back.
+        """
+        return 0 if self._node_epoch is None or (self.meta is not None and self.meta.cluster_name) else self._node_epoch
 
     def durable_checks(self) -> list[PartitionCheck]:
         """A check of each partition, not yet run. Raises DataDirectoryError if the node epoch is lost, or the checkpoint, since
@@ -257,7 +264,7 @@ def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Fin
         for check in checks:
             is_lost = check.tp.directory_name not in files.listdir()
             check.run()
-            epoch = lost_leader_epoch(check.epochs, node_epoch)
+            epoch = lost_leader_epoch(check.epochs, directory.elections)
             entries[check.tp] = CheckpointEntry(check.first_offset, check.end_offset, check.first_offset, epoch)
             text = f"it holds offsets {check.first_offset} to {check.end_offset}"
             if is_lost:  # as a new partition, it would give its offsets again
@@ -344,7 +351,7 @@ def _with_damaged(
             assert directory.checkpoint is not None
             for check in checks:
                 if directory.checkpoint.get(check.tp, LOST_ENTRY).leader_epoch == LOST_ENTRY.leader_epoch:
-                    epoch = lost_leader_epoch(check.epochs, directory.node_epoch)
+                    epoch = lost_leader_epoch(check.epochs, directory.elections)
                     directory.checkpoint[check.tp] = check.entry._replace(leader_epoch=epoch)
             _replace_checkpoint(files, directory.node_epoch, directory.checkpoint)
             lost = find_lost_markers(files, checks)

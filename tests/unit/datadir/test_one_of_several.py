@@ -4,6 +4,7 @@ outside."""
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.doctor import accept_damaged, check_data_dir, rebuild_checkpoint
 from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.core import InSync, Role
 from brokerd.partition.following import ReplicatedPartition
@@ -191,6 +192,31 @@ def test_lost_topics_come_back_as_the_cluster_has_them_and_only_those_here(tmp_p
     assert manager.topics.list() == [TOPIC._replace(held=(1, 3))]
     manager.close()
     assert not (path / TopicIdPartition(TOPIC.id, 0).directory_name).exists()
+
+
+@pytest.mark.parametrize("is_rebuilt", [True, False], ids=["checkpoint", "damage"])
+def test_a_repair_raises_no_leader_epochs(tmp_path: Path, is_rebuilt: bool) -> None:
+    """The starts of a node of a cluster elect nothing. With a higher epoch than etcd has, it would say that etcd has gone back."""
+    manager = opened(RealFiles(str(tmp_path)))
+    run_here(manager.changes.hold(TOPIC, [0, 1, 2]))
+    lead(manager, 3, 0, 1)
+    for number in (0, 1):
+        append(held(manager, number), b"record")
+    damaged = tmp_path / held(manager, 0).segments[0].path
+    manager.close()
+    if is_rebuilt:
+        opened(RealFiles(str(tmp_path))).close()
+        (tmp_path / "checkpoint").unlink()
+        rebuild_checkpoint(str(tmp_path), ["orders-0"])
+    else:
+        (tmp_path / "node-epoch").unlink()
+        rebuild_lost(str(tmp_path), {})
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+        accept_damaged(str(tmp_path), ["orders-0"])
+    manager = opened(RealFiles(str(tmp_path)))
+    assert [held(manager, number).leader_epoch for number in (0, 1)] == [3, 3]
+    assert held(manager, 2).leader_epoch == 0
+    manager.close()
 
 
 def test_a_start_gives_no_roles_and_uses_up_no_epochs(files: MemoryFiles) -> None:
