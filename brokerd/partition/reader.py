@@ -345,7 +345,8 @@ class _Read:
         if start.is_derived:
             self._reader.forget_hints()
             segment.index = None
-            segment.remove_index()
+            with contextlib.suppress(OSError):  # on a disk that takes no writes any more, what is damaged is still to be said
+                segment.remove_index()
             return _Start(segment.base_offset, 0, False)
         return self._behind(file, segment, start, walk, problem)
 

@@ -177,6 +177,26 @@ def test_neighbours_of_several_rotten_places_stay_readable(at: int) -> None:
     assert list(readable(log)) == [n for n in range(COUNT) if n not in rotten]
 
 
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed segment", "active segment"])
+def test_damage_is_named_on_a_file_system_that_became_read_only(is_closed: bool) -> None:
+    """Not a failure of the disk, after which a client tries again and again: the index that leads to the bad batch is derived."""
+    files = MemoryFiles()
+    _, log = _filled(files)
+    offset = 13 if is_closed else log.segments[-1].base_offset + 1
+    _rot(files, log, offset, 20)
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "unlink":
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+    files.hook = refuse
+    for _ in range(2):
+        with pytest.raises(LogDamagedError, match=f"offsets {offset} to {offset} were durable and are damaged"):
+            payloads(log, offset)
+    assert log.damage is not None
+    assert list(readable(log)) == [n for n in range(COUNT) if n != offset]
+
+
 def test_what_stands_behind_a_page_that_is_wiped_out_is_found() -> None:
     files = MemoryFiles()
     _, log = _filled(files, log_segment_bytes=1 << 20)
