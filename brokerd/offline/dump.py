@@ -48,7 +48,11 @@ def describe_path(path: str, records: DecodeRecords | None = None) -> Iterator[E
         for name in entries:
             below = os.path.join(path, name)
             if os.path.isdir(below) or _describer(name) is not None:
-                yield from describe_path(below, records)
+                try:
+                    yield from describe_path(below, records)
+                except DataDirectoryError:
+                    if os.path.lexists(below):
+                        raise  # else a broker that runs has removed it meanwhile
         return
     parent, name = os.path.split(os.path.abspath(path))
     describer = _describer(name)

@@ -75,6 +75,21 @@ def test_damage_is_shown_where_it_is_and_what_follows_too(data_dir: Path) -> Non
     assert [entry["base_offset"] for entry in entries if entry["type"] == "batch"][:2] == [0, 2]
 
 
+def test_what_a_running_broker_removes_meanwhile_is_left_out(data_dir: Path) -> None:
+    """As retention and a deletion of a topic do: a file and a whole directory that were listed are gone."""
+    last = data_dir / ("f" * 32 + "-0")
+    last.mkdir()
+    entries = []
+    for entry in describe_path(str(data_dir)):
+        if entry["type"] == "segment" and last.exists():
+            _segment(data_dir, 1).unlink()
+            last.rmdir()
+        entries.append(entry)
+    offsets = [entry["base_offset"] for entry in entries if entry["type"] == "batch"]
+    assert offsets == [*range(12), *range(24, 30)]
+    assert "topics" in [entry["type"] for entry in entries], "what comes behind it is there"
+
+
 def test_files_that_are_none_of_ours_are_problems_or_refused(data_dir: Path, tmp_path: Path) -> None:
     (data_dir / "checkpoint").write_bytes(b"nonsense")
     assert [entry["type"] for entry in describe_path(str(data_dir / "checkpoint"))] == ["problem"]
