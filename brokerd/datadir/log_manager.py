@@ -65,7 +65,7 @@ class LogManager:
         self._cluster = cluster
         self._clock = clock
         self._open_files = OpenFiles(files, limit=config.log_max_open_files)
-        self._files = files = PatientFiles(files, self._open_files.make_room)
+        self._files = files = PatientFiles(files, self._open_files)
         self._spares = SpareFiles(files)
         self.checkpoint_problem = ""  # why the ends of logs are not known
         self.topics = TopicStore(files, self._spares)

@@ -21,7 +21,6 @@ from brokerd.partition.log_state import FIRST_EPOCH, GIVEN_UP, LOST_ENTRY, NEW_P
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.partition import LogResources
 from brokerd.partition.recovery import PartitionRecovery, Recovered
-from brokerd.storage.names import LOG_SUFFIX, offset_file
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +103,6 @@ class PartitionOpening:
     def begin_at(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, entry: CheckpointEntry) -> Recovered:
         """Recovers a partition of which there is a snapshot alone, at the log start of `entry`. In any thread. Raises OSError."""
         return self._recover(topic, config, tp, entry, None, "")
-
-    def unmake(self, tp: TopicIdPartition) -> None:
-        """Releases what a complete or failed `make` holds, instead of `open`. In any thread."""
-        self._resources.open_files.drop(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}")
 
     def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> ReplicatedPartition:
         """The partition, writable unless its log has stopped. It has no role yet."""

@@ -193,17 +193,11 @@ class TopicChanges:
             create_directories(self._files, tps)
             made.update({tp: self._opening.make(topic, config, tp) for tp in tps})
 
-        def unmake() -> None:
-            # The same names may be created again: a cached descriptor would then refer to a removed file.
-            for tp in tps:
-                self._opening.unmake(tp)
-            discard_directories(self._files, tps)
-
         try:
             yield make
             yield from self._topics.put(topic)
         except (OSError, StorageError) as error:
-            yield unmake
+            yield lambda: discard_directories(self._files, tps)
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error

@@ -601,9 +601,7 @@ class Partition:
         return CleanLog(ends.log_end_offset, segments)
 
     def mark_deleted(self) -> None:
-        """Stops the log because its topic is deleted, and closes files once they are no longer in use."""
+        """Stops the log because its files are about to be removed."""
         before_bytes = self.core.flushes.flushed_bytes
         self.core.deleted()
         self._give_up(before_bytes)
-        for segment in self.segments:
-            self._resources.open_files.drop(segment.path)

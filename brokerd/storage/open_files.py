@@ -118,20 +118,29 @@ class PatientFiles:
     appends never starve rolls, retention, topic changes and checkpoints.
 
     A retry is safe: such a call fails at opening a file or directory, before it changes anything.
+
+    What is unlinked leaves the cache after that, not before: a late read could cache it again, and a file that is made anew under
+    the same name would be taken for the removed one.
     """
 
-    def __init__(self, files: Files, make_room: Callable[[], bool]) -> None:
-        """`make_room` closes some cached files; False if there were none to close."""
-        self._make_room = make_room
+    def __init__(self, files: Files, cache: OpenFiles) -> None:
+        self._cache = cache
         self.open = self._repeated(files.open)
         self.create = self._repeated(files.create)
         self.listdir = self._repeated(files.listdir)
         self.mkdir = self._repeated(files.mkdir)
         self.rmdir = self._repeated(files.rmdir)
-        self.unlink = self._repeated(files.unlink)
+        self._unlink = self._repeated(files.unlink)
         self.rename = self._repeated(files.rename)
         self.sync_dir = self._repeated(files.sync_dir)
         self.lock, self.close = files.lock, files.close
+
+    def unlink(self, path: str) -> None:
+        """See Files."""
+        try:
+            self._unlink(path)
+        finally:
+            self._cache.drop(path)
 
     def _repeated(self, call: Callable[P, T]) -> Callable[P, T]:
         def repeat(*args: P.args, **keywords: P.kwargs) -> T:
@@ -139,7 +148,7 @@ class PatientFiles:
                 try:
                     return call(*args, **keywords)
                 except OSError as error:
-                    if not is_too_many_open(error) or not self._make_room():
+                    if not is_too_many_open(error) or not self._cache.make_room():
                         raise
 
         return repeat

@@ -139,7 +139,6 @@ class Segment(SegmentBounds):
                 self._files.unlink(self._path(SNAPSHOT_SUFFIX))
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(self.path)
-        self._open_files.drop(self.path)
 
     def scan(self, file: File, *, begin: tuple[int, int] | None = None, max_epoch: int = NO_EPOCH_LIMIT) -> Scan:
         """A scan of the batches in `file`, the segment's data file. `begin`: (base offset, position) of the first; None: all."""

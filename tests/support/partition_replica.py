@@ -32,7 +32,7 @@ from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import first_that_stops
 from brokerd.storage.files import Files
-from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.open_files import OpenFiles, PatientFiles
 from brokerd.storage.spare_files import SpareFiles
 from tests.support.files import MemoryFiles
 from tests.support.producer_oracle import ProducerOracle
@@ -101,6 +101,7 @@ class Replica:
     def start(self, *, is_alone: bool) -> None:
         """Recovers what is on the disk. `is_alone`: there is no other replica."""
         open_files = OpenFiles(self.files, limit=4)
+        files = PatientFiles(self.files, open_files)
         given = RecoveryInput(
             tp=TP,
             name="t-0",
@@ -112,9 +113,9 @@ class Replica:
             read_only_reason="",
             may_be_cut=not is_alone,
         )
-        state = PartitionRecovery(self.files, open_files, given).run().state
+        state = PartitionRecovery(files, open_files, given).run().state
         assert first_that_stops(state.damaged, state.log_start_offset) is None, state.damaged
-        resources = LogResources(self.files, SpareFiles(self.files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
+        resources = LogResources(files, SpareFiles(files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
         self._log = ReplicatedPartition(TP, "t", self.config, resources, state)
         self.table = PartitionTable(TopicStore(self.files))
         self.table.add(self._log)

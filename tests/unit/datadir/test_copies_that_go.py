@@ -206,6 +206,37 @@ def test_a_copy_that_is_dropped_can_be_held_again_wherever_the_life_ends(is_powe
     assert copy is None, "it was dropped"
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_read_that_goes_on_late_leaves_nothing_in_the_way_of_the_next_copy(is_dropped: bool) -> None:
+    """A descriptor of a removed segment that it had opened was taken for the new one's, which has the same name."""
+    files = MemoryFiles()
+    manager = led(files, OLD_END)
+    old = copy_of(manager)
+    run_here(manager.replicas.follow({TP: 4}))
+    begin = old.segments[1].base_offset
+    late = list[int]()
+
+    def read(operation: str, path: str) -> None:
+        if operation == "unlink" and path.endswith(LOG_SUFFIX):
+            base = next(segment.base_offset for segment in old.segments if segment.path == path)
+            late.append(old.read(base, below=LogEnd.LOG_END, max_bytes=1_000, cached_only=False).next_offset)
+
+    files.hook = read
+    if is_dropped:
+        run_here(manager.replicas.drop(TOPIC.id, [0]))
+        run_here(manager.changes.hold(TOPIC, [0]))
+    else:
+        run_here(manager.replicas.begin_anew(TP, SNAPSHOT._replace(offset=begin), 4))
+    files.hook = None
+    assert len(late) == len(old.segments)
+    copy = copy_of(manager)
+    assert (copy.damage, copy.ends.log_end_offset) == (None, 0 if is_dropped else begin)
+    run_here(manager.replicas.lead({TP: 5}, {TP: InSync((9,), 2, 2)}))
+    append(copy, bytes(300), producer=PRODUCER, sequence=0 if is_dropped else START)
+    found = copy.read(0 if is_dropped else begin, below=LogEnd.LOG_END, max_bytes=1_000, cached_only=False)
+    assert [decode_header(bytes(chunk)).leader_epoch for chunk in found.chunks] == [5]
+
+
 def test_a_copy_that_begins_anew_knows_the_last_batches_below_it_too() -> None:
     """One of them may be sent again: its acknowledgement was lost."""
     leader = copy_of(led(MemoryFiles(), OLD_END))

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from brokerd.storage.open_files import PatientFiles
+from brokerd.storage.open_files import OpenFiles, PatientFiles
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
@@ -67,14 +67,12 @@ def test_delete_records_and_retention_go_on(crowded: LogManager) -> None:
 
 def test_where_nothing_can_be_closed_the_error_is_raised() -> None:
     files = scarce_files()
-    handles = [files.create(f"f{number}") for number in range(LIMIT)]
-    with pytest.raises(OSError, match="Too many open files") as refused:
-        PatientFiles(files, lambda: False).sync_dir()
+    handles = [files.create(f"f{number}") for number in range(LIMIT - 1)]
+    cache = OpenFiles(files, limit=4)
+    with cache.use("f0"), pytest.raises(OSError, match="Too many open files") as refused:
+        PatientFiles(files, cache).sync_dir()
     assert refused.value.errno == errno.EMFILE
-
-    def close_one() -> bool:
-        handles.pop().close()
-        return True
-
-    PatientFiles(files, close_one).sync_dir()
-    assert len(handles) == LIMIT - 1
+    assert len(cache) == 1
+    PatientFiles(files, cache).sync_dir()
+    assert len(cache) == 0
+    assert files.open_count == len(handles)
