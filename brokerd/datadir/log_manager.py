@@ -124,13 +124,12 @@ class LogManager:
         unknown = remove_leftovers(self._files, self.topics) if not self._opening.read_only_reason else []
         # Keep the entries of unknown directories: if the topics are restored, their durable ends are needed.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
-        if found is None:
-            found = {}
-            if self.topics.all() or unknown:
-                self.checkpoint_problem = _NO_CHECKPOINT
-                self._opening.read_only_reason = self._opening.read_only_reason or _NO_CHECKPOINT
-        kept = {tp: entry for tp, entry in found.items() if tp in unknown_tps}
-        self._checkpoint.open(self.node_epoch, found, kept)
+        if found is None and (self.topics.all() or unknown):
+            self.checkpoint_problem = _NO_CHECKPOINT
+            self._opening.read_only_reason = self._opening.read_only_reason or _NO_CHECKPOINT
+        written = found or {}
+        kept = {tp: entry for tp, entry in written.items() if tp in unknown_tps}
+        self._checkpoint.open(self.node_epoch, written, kept)
         self._is_open = True
         # 4 to 7, each partition
         cut = self._take_all(self._opening.all(self.topics, found, clean))

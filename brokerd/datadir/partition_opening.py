@@ -66,8 +66,9 @@ class PartitionOpening:
         if self.read_only_reason:
             raise StorageError(f"the data directory is read-only: {self.read_only_reason}")
 
-    def all(self, topics: TopicStore, found: Entries, clean: CleanLogs) -> Iterator[Opened]:
-        """Opens each partition of all topics, one after the other."""
+    def all(self, topics: TopicStore, checkpoint: Entries | None, clean: CleanLogs) -> Iterator[Opened]:
+        """Opens each partition of all topics, one after the other. `checkpoint`: None if it is lost."""
+        found, is_end_known = checkpoint or {}, checkpoint is not None
         for topic in topics.all():
             config = effective_config(topic, self._config.topic_defaults())
             for partition in topic.partitions_here:
@@ -81,14 +82,14 @@ class PartitionOpening:
                         remove_logs_from_end(self._resources.files, [tp])
                         remove_directories(self._resources.files, [tp])
                         entry = NEW_PARTITION._replace(leader_epoch=entry.leader_epoch)
-                    recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason)
+                    recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason, is_end_known=is_end_known)
                 except OSError as error:
                     why, is_read_only = (
                         f"its recovery could not write ({error.strerror}); repair the disk and restart",
                         True,
                     )
                     logger.error("%s-%d is read-only: %s", topic.name, partition, why)
-                    recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason or why)
+                    recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason or why, is_end_known=is_end_known)
                 if tp not in found:
                     recovered.state.leader_epoch = lost_leader_epoch(recovered.state.epochs, self.ended_node_epoch)
                 opened = self.open(topic, config, tp, recovered)
@@ -116,6 +117,8 @@ class PartitionOpening:
         entry: CheckpointEntry,
         clean: CleanLog | None,
         read_only_reason: str,
+        *,
+        is_end_known: bool = True,
     ) -> Recovered:
         given = RecoveryInput(
             tp=tp,
@@ -127,5 +130,6 @@ class PartitionOpening:
             clean=clean,
             read_only_reason=read_only_reason,
             may_be_cut=self._may_be_cut,
+            is_durable_end_known=is_end_known,
         )
         return PartitionRecovery(self._resources.files, self._resources.open_files, given).run()

@@ -71,12 +71,14 @@ class PartitionRecovery:
         offsets = snapshot_offsets(self._list())
         is_clean = self._is_clean()
         walk = self._walk(offsets, is_clean)
-        end = walk.end
+        end, cut_bytes = walk.end, 0
         if walk.is_stopped:
             # Change nothing: keep bytes above durable_end until an operator has decided, but do not serve them.
-            end = max(self._durable_end, walk.first_offset)
+            if self._given.is_durable_end_known:
+                end = max(self._durable_end, walk.first_offset)
         elif self._may_write():
             self._cut(walk, offsets)
+            cut_bytes = walk.cut_bytes
             if not is_clean or self._snapshot is None:
                 self._write_tail_again(walk.segments)
             self._settle(walk, offsets)
@@ -84,7 +86,7 @@ class PartitionRecovery:
             if hole.is_taken_out and hole.until_offset > self._given.checkpoint.log_start_offset:
                 said = (self._given.name, hole.first_offset, hole.until_offset - 1)
                 logger.warning("%s: offsets %d to %d are taken out: readers skip them", *said)
-        return Recovered(self._state(end, walk), walk.cut_bytes)
+        return Recovered(self._state(end, walk), cut_bytes)
 
     # Before step 4: the directory
 

@@ -25,7 +25,7 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.offline import doctor
 from brokerd.storage.checksummed_file import encode_document
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, delete_records, first_log, open_manager, payloads, read_batches
+from tests.support.build import append, delete_records, first_log, open_manager, payloads, read_batches, readable
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 from tests.support.steps import run_here
@@ -349,6 +349,44 @@ def test_without_its_checkpoint_a_directory_is_read_only(harm: str) -> None:
         with pytest.raises(StorageError, match="read-only"):
             manager.delete_topic("t")
         manager.close()
+
+
+def test_without_its_checkpoint_damage_is_named_and_what_stands_behind_it_is_read() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files, log_segment_bytes=4_096)
+    log = first_log(manager)
+    for _ in range(30):
+        append(log, bytes(400))
+    log.flush()
+    files.kill()
+    files.remove_file("checkpoint")
+    for segment in log.segments[:2]:
+        files.flip_bit(segment.path, (496 * 2 + 20) * 8)
+    torn = files.read_file(log.segments[-1].path)[:-1]
+    files.write_file(log.segments[-1].path, torn)
+    manager, report = open_manager(files, log_segment_bytes=4_096)
+    rotten = [segment.base_offset + 2 for segment in log.segments[:2]]
+    log = first_log(manager)
+    assert list(readable(log)) == [n for n in range(29) if n not in rotten]
+    with pytest.raises(LogDamagedError, match=f"offsets {rotten[0]} to {rotten[0]} were durable"):
+        payloads(log, rotten[0])
+    assert len(report.damaged) == 1
+    assert not report.cut_bytes, "nothing is cut, neither there nor at the end"
+    assert files.read_file(log.segments[-1].path) == torn
+
+
+def test_without_its_checkpoint_a_torn_tail_is_not_called_cut(caplog: pytest.LogCaptureFixture) -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    append(log, b"kept")
+    log.flush()
+    files.kill()
+    files.remove_file("checkpoint")
+    files.write_file(log.segments[0].path, files.read_file(log.segments[0].path) + b"torn")
+    _, report = open_manager(files)
+    assert not report.cut_bytes
+    assert "torn tail" not in caplog.text
 
 
 def test_without_its_checkpoint_a_log_is_read_from_its_first_segment_on() -> None:
