@@ -105,7 +105,7 @@ class LogManager:
             raise DataDirectoryError(f"{path}: {error.message}") from error
 
     def _open(self) -> RecoveryReport:
-        # 1: lock, version, node epoch
+        # 1: lock, version
         check_not_foreign(self._files)
         self._files.lock()
         self._spares.find()
@@ -115,18 +115,17 @@ class LogManager:
         self.topics.open()
         self.decided_members = read_decided(self._files)
         ended = read_node_epoch(self._files)
-        self._register(ended)
         elections = self._opening.ended_node_epoch = ended if self.partitions.elects_itself else 0
-        # 2: the clean mark
-        clean = take_clean_mark(self._files, ended, keep=bool(self._opening.read_only_reason))
-        # 3: the checkpoint
+        # 2: the checkpoint, the node epoch
         found = read_checkpoint(self._files, elections)
+        if found is None and (self.topics.all() or any(map(parse_partition_directory, self._files.listdir()))):
+            self.checkpoint_problem = self._opening.read_only_reason = _NO_CHECKPOINT
+        self._register(ended)
+        # 3: the clean mark
+        clean = take_clean_mark(self._files, ended, keep=bool(self._opening.read_only_reason))
         unknown = remove_leftovers(self._files, self.topics) if not self._opening.read_only_reason else []
         # Keep the entries of unknown directories: if the topics are restored, their durable ends are needed.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
-        if found is None and (self.topics.all() or unknown):
-            self.checkpoint_problem = _NO_CHECKPOINT
-            self._opening.read_only_reason = self._opening.read_only_reason or _NO_CHECKPOINT
         written = found or {}
         kept = {tp: entry for tp, entry in written.items() if tp in unknown_tps}
         self._checkpoint.open(self.node_epoch, written, kept)
@@ -178,9 +177,11 @@ class LogManager:
     def _register(self, ended: int) -> None:
         """Numbers this life, and first makes the file names that it finds durable: a killed broker may have renamed a checkpoint
         without syncing the directory, and segments are removed by what it says. If that fails, the directory is
-        read-only.
+        read-only. In a read-only one nothing is written: with another number the clean mark would not be this directory's.
         """
         self.node_epoch = ended + 1
+        if self._opening.read_only_reason:
+            return
         try:
             self._files.sync_dir()
             write_node_epoch(self._files, self.node_epoch)

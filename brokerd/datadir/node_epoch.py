@@ -1,4 +1,5 @@
-"""The node epoch: each life of a directory has a number of its own, durable before anything else is written.
+"""The node epoch: each life of a directory has a number of its own, durable before anything else is written. One without a
+checkpoint writes nothing, and leaves the number to the next.
 
 A node alone leads all its partitions, and each life is an election: it raises the leader epoch of every partition by one. So one
 small write makes the new epochs of all partitions durable: the checkpoint holds each partition's leader epoch and the node epoch in

@@ -109,11 +109,11 @@ def take_clean_mark(files: Files, node_epoch: int, *, keep: bool = False) -> Cle
     except FileNotFoundError:
         return {}
     except DocumentError:
-        value = {"node_epoch": -1}
+        value = {}
     if not keep:
         files.unlink(CLEAN_SHUTDOWN)
         files.sync_dir()
-    if value["node_epoch"] != node_epoch:
+    if value.get("node_epoch") != node_epoch:
         return {}
     logs: CleanLogs = {}
     for name, (end, segments) in value["partitions"].items():

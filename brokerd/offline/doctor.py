@@ -61,13 +61,15 @@ _CONSEQUENCES = {
 }
 
 _END_UNKNOWN = (
-    "this is the coordinator's log, of transactions and of group offsets, and nothing tells where it ends: the broker does not "
-    "start until the checkpoint is rebuilt"
+    "this is the coordinator's log, of transactions and of group offsets, and the checkpoint is lost, which tells where it ends: "
+    "the broker does not start until that is rebuilt"
 )
 
 
 class _Directory:
-    """A data directory, and the files that describe it. `checkpoint` is None if it is lost; `findings` are about these files."""
+    """A data directory, and the files that describe it. `entries`: the checkpoint's, with the ends that the mark of a clean stop
+    tells; the latter alone if the checkpoint is lost. `findings` are about these files.
+    """
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -85,13 +87,14 @@ class _Directory:
             except BrokerdError as error:
                 text = f"{error}. The broker does not start. {_CONSEQUENCES[name]}"
                 self.findings.append(Finding(Severity.ERROR, name, text))
-        self.checkpoint = read_checkpoint(files, self.elections)
-        if self.checkpoint is None:
+        found = read_checkpoint(files, self.elections)
+        self.entries = found or {}
+        self.is_checkpoint_lost = found is None
+        if self.is_checkpoint_lost:
             text = "the checkpoint is missing or damaged: the broker starts read-only, or not at all; see `--rebuild-checkpoint`"
             self.findings.append(Finding(Severity.ERROR, CHECKPOINT, text))
-        else:
-            for tp, clean in take_clean_mark(files, -1 if self._node_epoch is None else self._node_epoch, keep=True).items():
-                self.checkpoint[tp] = self.checkpoint.get(tp, LOST_ENTRY).known_durable(clean.log_end_offset)
+        for tp, clean in take_clean_mark(files, -1 if self._node_epoch is None else self._node_epoch, keep=True).items():
+            self.entries[tp] = self.entries.get(tp, LOST_ENTRY).known_durable(clean.log_end_offset)
 
     def _read_meta(self) -> None:
         self.meta = read_meta(self.files)
@@ -148,7 +151,7 @@ class _Directory:
     def durable_checks(self) -> list[PartitionCheck]:
         """A check of each partition, not yet run. Raises DataDirectoryError if the node epoch is lost, or the checkpoint, since
         durable ends are unknown then."""
-        if self.checkpoint is None:
+        if self.is_checkpoint_lost:
             raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
         _ = self.node_epoch
         return self.checks()
@@ -162,13 +165,13 @@ class _Directory:
         for topic in self.topics.all():
             for number in topic.partitions_here:
                 partitions[TopicIdPartition(topic.id, number)] = str(TopicPartition(topic.name, number))
-        checkpoint = self.checkpoint
         return [
             PartitionCheck(
                 self.files,
                 tp,
                 name,
-                checkpoint.get(tp, LOST_ENTRY) if checkpoint is not None else None,
+                self.entries.get(tp, LOST_ENTRY),
+                is_durable_end_known=not self.is_checkpoint_lost,
                 decodes_records=decodes_records,
             )
             for tp, name in partitions.items()
@@ -212,13 +215,13 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
             found = check.run()
             findings.extend(found)
             if is_coordinator_log(check.tp) and not check.is_given_up:
-                if directory.checkpoint is None:
+                if directory.is_checkpoint_lost:
                     findings.append(check.finding(Severity.ERROR, "", _END_UNKNOWN))
                 is_unusable = any(finding.severity is Severity.ERROR for finding in found)
                 findings.extend(_of_coordinator_log(files, check, is_unusable=is_unusable))
         if directory.has_topics:
             findings.extend(directory.unknown_directories())
-        if directory.checkpoint is not None:
+        if not directory.is_checkpoint_lost:
             findings.extend(findings_of(files, find_lost_markers(files, checks)))
         if directory.meta is not None and any(finding.severity is Severity.ERROR for finding in findings):
             findings[:0] = _of_cluster(directory.meta)
@@ -248,13 +251,14 @@ def _of_coordinator_log(files: Files, check: PartitionCheck, *, is_unusable: boo
 
 
 def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Finding]:
-    """Rebuilds a missing or damaged checkpoint, assuming that the intact part of each log is durable. In a cluster, that holds for
-    `only_copies`; all others count as damaged at their ends, where they may lack what was acknowledged. Returns notes on what it
-    wrote. Raises DataDirectoryError if the checkpoint is intact.
+    """Rebuilds a missing or damaged checkpoint. The intact part of each log was durable, and what the mark of a clean stop, the
+    newest whole snapshot or a hole says; what follows is taken for a torn tail. In a cluster, that holds for `only_copies`; all
+    others count as damaged at their ends, where they may lack what was acknowledged. Returns notes on what it wrote. Raises
+    DataDirectoryError if the checkpoint is intact.
     """
     with locked(path) as files:
         directory = _Directory(files)
-        if directory.checkpoint is not None:
+        if not directory.is_checkpoint_lost:
             raise DataDirectoryError("the checkpoint is in order; nothing to do")
         node_epoch = directory.node_epoch
         entries, findings = {}, []
@@ -266,13 +270,17 @@ def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Fin
             check.run()
             epoch = lost_leader_epoch(check.epochs, directory.elections)
             entries[check.tp] = CheckpointEntry(check.first_offset, check.end_offset, check.first_offset, epoch)
-            text = f"it holds offsets {check.first_offset} to {check.end_offset}"
+            text = f"it starts at offset {check.first_offset}, and its next record gets offset {check.end_offset}"
+            if check.damaged:
+                text += "; it is damaged, as `brokerd doctor` says now"
             if is_lost:  # as a new partition, it would give its offsets again
                 entries[check.tp] = entries[check.tp]._replace(durable_end=check.end_offset + 1)
                 text = "its directory is missing: it counts as damaged"
             elif only_copies and check.name not in only_copies:
                 entries[check.tp] = entries[check.tp]._replace(durable_end=check.end_offset + 1)
-                text += ", and counts as damaged behind them: take it away with `brokerd cluster reassign`, and give it back"
+                text += "; it counts as damaged there: take it away with `brokerd cluster reassign`, and give it back"
+            elif check.torn_bytes:
+                text += f"; the next start cuts {check.torn_bytes} bytes there, since nothing tells whether they were durable"
             findings.append(Finding(Severity.NOTE, CHECKPOINT, text, check.name, check.end_offset))
         _replace_checkpoint(files, node_epoch, entries)
         return findings
@@ -348,12 +356,11 @@ def _with_damaged(
                 findings.extend(repair(files, check))
         if findings:
             # Last, since it drops the clean mark, which alone may have had the latest durable ends.
-            assert directory.checkpoint is not None
             for check in checks:
-                if directory.checkpoint.get(check.tp, LOST_ENTRY).leader_epoch == LOST_ENTRY.leader_epoch:
+                if directory.entries.get(check.tp, LOST_ENTRY).leader_epoch == LOST_ENTRY.leader_epoch:
                     epoch = lost_leader_epoch(check.epochs, directory.elections)
-                    directory.checkpoint[check.tp] = check.entry._replace(leader_epoch=epoch)
-            _replace_checkpoint(files, directory.node_epoch, directory.checkpoint)
+                    directory.entries[check.tp] = check.entry._replace(leader_epoch=epoch)
+            _replace_checkpoint(files, directory.node_epoch, directory.entries)
             lost = find_lost_markers(files, checks)
             decide_by_markers(files, lost)
             findings.extend(findings_of(files, lost))

@@ -12,9 +12,9 @@ from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersion
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.offline.coordinator_log import is_coordinator_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_offsets
+from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_end, snapshot_offsets
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
-from brokerd.partition.log_state import GIVEN_UP, LOST_ENTRY, CheckpointEntry, Snapshot
+from brokerd.partition.log_state import GIVEN_UP, CheckpointEntry, Snapshot
 from brokerd.partition.log_walk import LogWalk, RecoveryInput, segment_sizes
 from brokerd.partition.producer_state import ProducerStateEntry
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
@@ -74,22 +74,24 @@ class _Replayed(NamedTuple):
 
 
 class PartitionCheck:
-    """Checks one partition. Call `run` once; it sets the offsets, `holes`, `damaged` and `cut`, and adds to `entry` what the holes
-    say. `entry` is None if the checkpoint is lost; the intact part of the log then counts as durable."""
+    """Checks one partition. Call `run` once; it sets the offsets, `holes`, `damaged`, `cut` and `torn_bytes`, and adds to `entry`
+    what the holes say. Unless `is_durable_end_known`, as the checkpoint is lost, the intact part of the log counts as durable, and
+    what the newest snapshot says."""
 
     def __init__(
         self,
         files: Files,
         tp: TopicIdPartition,
         name: str,
-        entry: CheckpointEntry | None,
+        entry: CheckpointEntry,
         *,
+        is_durable_end_known: bool,
         decodes_records: bool = False,
     ) -> None:
         self._files = files
         self._open_files = OpenFiles(files, limit=4)
-        self.entry = entry or LOST_ENTRY
-        self._is_durable_end_known = entry is not None
+        self.entry = entry
+        self._is_durable_end_known = is_durable_end_known
         self._decodes_records = decodes_records
         self._seed = crc_seed(tp)
         self._findings: list[Finding] = []
@@ -104,6 +106,7 @@ class PartitionCheck:
         self.damaged: list[Hole] = []  # unreadable ranges outside the holes, in order
         self.is_outdated = False  # the checkpoint and the node epoch are older than the log
         self.cut: tuple[int, int] | None = None  # base offset of the segment, and position in it, of the first of `damaged`
+        self.torn_bytes = 0  # which the next start cuts
         self._is_whole = True
 
     def run(self) -> list[Finding]:
@@ -118,6 +121,8 @@ class PartitionCheck:
             self._add(Severity.ERROR, "", "the partition's directory is missing", self.entry.log_start_offset)
         self.holes = read_holes(self._files, self._directory, self._seed)
         self.entry = self.entry.known_durable(holes_end(self.holes))
+        if not self._is_durable_end_known:
+            self.entry = self.entry.known_durable(snapshot_end(self._files, self._directory, self._seed))
         for hole in self.holes:
             if hole.is_taken_out and hole.until_offset > self.entry.log_start_offset:
                 text = f"offsets {hole.first_offset} to {hole.until_offset - 1} are taken out: readers skip them"
@@ -179,6 +184,7 @@ class PartitionCheck:
         self._note_state(walk, walk.end, snapshots)
         self.first_offset, self.end_offset, self.epochs = walk.first_offset, walk.end, walk.epochs
         self.is_outdated, self.cut, self._is_whole = walk.is_outdated, walk.cut, not walk.damaged
+        self.torn_bytes = walk.cut_bytes
         for damaged in walk.damaged:
             base = max((base for base in sizes if base <= damaged.first_offset), default=0)
             self._report_damage(offset_file(base, LOG_SUFFIX), damaged)

@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping
 
 from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, Entries, decode_checkpoint
 from brokerd.datadir.node_epoch import create_node_epoch, find_node_epoch
-from brokerd.datadir.node_state import CLEAN_KIND, FORMAT_VERSION, META_KIND, create_meta, read_meta
+from brokerd.datadir.node_state import (
+    CLEAN_KIND,
+    FORMAT_VERSION,
+    META_KIND,
+    create_meta,
+    read_meta,
+    take_clean_mark,
+    write_clean_mark,
+)
 from brokerd.datadir.topic_store import COORDINATOR, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, topic_name_problem
@@ -67,8 +75,6 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
         seen_epoch = _largest_epoch(files)
         for name in set(lost) & set(files.listdir()):
             files.rename(name, name + _DAMAGED_SUFFIX)
-        if CLEAN_SHUTDOWN in files.listdir():
-            files.unlink(CLEAN_SHUTDOWN)
         files.sync_dir()
         return _write(files, lost, topics, seen_epoch)
 
@@ -127,6 +133,8 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen_epoch: int) 
                 notes.append((TOPICS, f"topic {topic.id.hex()} is called '{topic.name}' and has {count}; settings are lost"))
     if NODE_EPOCH in lost:
         epoch = max(seen_epoch, 0) + EPOCH_MARGIN
+        if clean := take_clean_mark(files, seen_epoch, keep=True):  # it alone may have the latest durable ends
+            write_clean_mark(files, epoch, clean)
         create_node_epoch(files, epoch)
         notes.append((NODE_EPOCH, f"the node epoch continues at {epoch}; the last one known is {seen_epoch}"))
     if META in lost:

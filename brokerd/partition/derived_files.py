@@ -114,6 +114,18 @@ def snapshot_offsets(names: list[str]) -> list[int]:
     return sorted(entry[0] for entry in parsed if entry is not None and entry[1] == SNAPSHOT_SUFFIX)
 
 
+def snapshot_end(files: Files, directory: str, seed: int) -> int:
+    """The offset of the newest whole snapshot; 0 if there is none. All below was durable: it is written after the sync."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = files.listdir(directory)
+    for offset in reversed(snapshot_offsets(names)):
+        with contextlib.suppress(OSError):
+            if read_snapshot(files, directory, offset, seed) is not None:
+                return offset
+    return 0
+
+
 def remove_snapshot(files: Files, directory: str, offset: int) -> None:
     """Removes a snapshot if it is there. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):

@@ -24,6 +24,7 @@ from brokerd.partition.derived_files import (
     read_snapshot,
     remove_leader_epochs,
     remove_snapshot,
+    snapshot_end,
     snapshot_offsets,
     write_leader_epochs,
     write_snapshot,
@@ -59,7 +60,10 @@ class PartitionRecovery:
         self._directory = given.tp.directory_name
         self._seed = crc_seed(given.tp)
         self._holes = read_holes(files, self._directory, self._seed)
-        self._given = given._replace(checkpoint=given.checkpoint.known_durable(holes_end(self._holes)))
+        ends = [holes_end(self._holes)]
+        if not given.is_durable_end_known:
+            ends.append(snapshot_end(files, self._directory, self._seed))
+        self._given = given._replace(checkpoint=given.checkpoint.known_durable(*ends))
         self._durable_end = self._given.checkpoint.durable_end
         self._sizes: dict[int, int] = {}
         self._snapshot: Snapshot | None = None  # the one confirmed by the log

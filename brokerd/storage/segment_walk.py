@@ -69,11 +69,9 @@ class SegmentWalk:
 
     def is_torn(self) -> bool:
         """True if the bad batch begins a torn tail, which was never known to be durable. Raises OSError."""
-        if self.scan.must_keep:
+        if self.scan.must_keep or self.scan.next_offset < self._durable_end:
             return False
-        if self._is_durable_end_known:
-            return self.scan.next_offset >= self._durable_end
-        return self._behind() is None and self._successor is None
+        return self._is_durable_end_known or (self._behind() is None and self._successor is None)
 
     def go_past(self) -> Lost:
         """Returns the damage at the bad batch, and moves past it if the log continues in this segment. Raises OSError."""

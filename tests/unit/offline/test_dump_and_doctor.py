@@ -192,7 +192,7 @@ def test_a_missing_checkpoint_is_rebuilt_when_asked(data_dir: Path) -> None:
     assert not report.read_only_reason
     assert append(first_log(manager), b"again") == 30
     epochs.append(first_log(manager).leader_epoch)
-    assert epochs == sorted(set(epochs)), "each life has a higher epoch"
+    assert epochs[0] < epochs[1] == epochs[2], "a life that could write has an epoch of its own"
     manager.close()
 
 

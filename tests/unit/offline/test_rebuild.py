@@ -76,6 +76,34 @@ def test_one_lost_file_is_made_anew(data_dir: Path, name: str, how: str) -> None
     manager.close()
 
 
+def test_what_a_clean_stop_says_of_the_ends_outlives_a_lost_node_epoch(data_dir: Path) -> None:
+    """A full disk took the mark of the clean stop, and no checkpoint."""
+    manager = _open(data_dir)
+    manager.write_checkpoint()
+    checkpoint = (data_dir / "checkpoint").read_bytes()
+    log = first_log(manager, "u")
+    append(log, b"acknowledged")
+    manager.close()
+    (data_dir / "checkpoint").write_bytes(checkpoint)
+    (data_dir / "node-epoch").unlink()
+    last = data_dir / log.segments[-1].path
+    last.write_bytes(last.read_bytes()[:-1])
+    rebuild_lost(str(data_dir), {})
+    assert [(finding.partition, finding.offset) for finding in errors_in(data_dir)] == [("u-0", 60)]
+    manager = _open(data_dir)
+    assert first_log(manager, "u").damage is not None
+    manager.close()
+
+
+def test_a_rotten_mark_of_a_clean_stop_says_nothing(data_dir: Path) -> None:
+    (data_dir / "clean-shutdown").write_bytes(b"nonsense")
+    (data_dir / "node-epoch").unlink()
+    assert [finding.path for finding in errors_in(data_dir)] == ["node-epoch"]
+    rebuild_lost(str(data_dir), {})
+    assert not errors_in(data_dir)
+    _open(data_dir).close()
+
+
 def test_a_lost_log_of_a_node_of_a_cluster_is_not_made_anew(data_dir: Path) -> None:
     """An empty one would count as in sync, and could lead."""
     manager = _open(data_dir)

@@ -119,6 +119,66 @@ def test_a_clean_stop_without_a_checkpoint_says_what_was_durable(tmp_path: Path,
     manager.close()
 
 
+@pytest.mark.parametrize("before", ["nothing", "a start", "the node epoch is lost too"])
+@pytest.mark.parametrize("harm", ["rotten batch", "missing segment", "missing segments"])
+@pytest.mark.parametrize("proof", ["clean mark", "snapshot"])
+def test_a_rebuilt_checkpoint_takes_no_damage_for_a_torn_tail(tmp_path: Path, proof: str, harm: str, before: str) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log)
+    manager.close()
+    (tmp_path / "checkpoint").unlink()
+    last = tmp_path / log.segments[-1].path
+    if proof == "snapshot":
+        (tmp_path / "clean-shutdown").unlink()
+    else:
+        for path in last.parent.glob("*.snapshot"):
+            path.unlink()
+    if harm == "rotten batch":
+        _rot(last, last.stat().st_size - 20)
+    for segment in log.segments[-1:] if harm == "missing segment" else log.segments if harm == "missing segments" else ():
+        (tmp_path / segment.path).unlink()
+    written = _bytes_of_logs(tmp_path)
+    if before == "a start":
+        manager, log = _open(tmp_path)
+        assert log.damage is not None
+        assert log.ends.log_end_offset == COUNT
+        manager.close()
+    if before == "the node epoch is lost too":  # as docs/backup.md says
+        (tmp_path / "node-epoch").unlink()
+        rebuild_lost(str(tmp_path), {})
+
+    (error,) = (finding for finding in errors_in(tmp_path) if finding.path != "checkpoint")
+    assert not [finding for finding in check_data_dir(str(tmp_path)) if "torn tail" in finding.message]
+    (note,) = rebuild_checkpoint(str(tmp_path))
+    assert f"its next record gets offset {COUNT}; it is damaged" in note.message
+    assert [finding.offset for finding in errors_in(tmp_path)] == [error.offset]
+    manager, log = _open(tmp_path)
+    assert log.damage is not None
+    assert log.ends.log_end_offset == COUNT
+    with pytest.raises(LogDamagedError):
+        _append(log)
+    manager.close()
+    assert _bytes_of_logs(tmp_path) == written, "nothing is cut"
+    accept_damaged(str(tmp_path))
+    manager, log = _open(tmp_path)
+    assert _append(log) == COUNT
+    manager.close()
+
+
+def test_a_tail_for_which_nothing_vouches_is_cut_and_that_is_said(tmp_path: Path) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log, 3)
+    manager.close()
+    for path in (tmp_path / "checkpoint", tmp_path / "clean-shutdown", *tmp_path.glob(f"*/{3:020d}.snapshot")):
+        path.unlink()
+    _rot(tmp_path / log.segments[0].path, 2 * SIZE + 20)
+    (note,) = rebuild_checkpoint(str(tmp_path))
+    assert f"gets offset 2; the next start cuts {SIZE} bytes there, since nothing tells whether they were durable" in note.message
+    manager, log = _open(tmp_path)
+    assert (log.damage, log.ends.log_end_offset) == (None, 2)
+    manager.close()
+
+
 def _bytes_of_logs(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(root.glob("*/*.log"))}
 
