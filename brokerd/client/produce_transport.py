@@ -46,9 +46,12 @@ class GrpcProduceTransport(ProduceTransport):
     def __init__(self, config: ClientConfig, clock: Clock) -> None:
         """Does not connect yet. Raises ConfigError if bootstrap.servers is malformed."""
         self._client = BrokerClient(config, clock, is_retrying=False)
+        self._told: dict[str, TopicInfo] = {}  # the last answer about each topic: one that is behind it is not believed
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicInfo | WireError]:
-        metadata = await self._client.metadata(topics)
+        told = [self._told[topic] for topic in topics if topic in self._told]
+        metadata = await self._client.metadata(topics, {topic.topic_id: topic.partition_count for topic in told})
+        self._told.update(metadata.topics)
         return {**metadata.errors, **metadata.topics}
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:

@@ -15,6 +15,7 @@ from brokerd.errors import (
     UnknownTopicIdError,
 )
 from brokerd.ids import TopicIdPartition, TopicInfo, TopicPartition
+from brokerd.producer.core.streams import FetchMetadata, RequestProducerId
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse
 from tests.support.producer_scenarios import assert_nobody_starves
 from tests.support.producer_simulation import TOPIC, TOPIC_ID, Op, Simulation
@@ -61,11 +62,13 @@ def test_a_topic_created_anew_gets_what_the_old_one_certainly_did_not() -> None:
     answer(simulation, PartitionResult(TopicIdPartition(TOPIC_ID, 0), -1, -1, gone))
     simulation.core.on_metadata({TOPIC: TopicInfo(b"another topic id", (0, 0, 0))}, simulation.now_ms)
     simulation.step()
-    do(simulation, [("cut", 0), ("tick", 500), ("open", 1), ("tick", 1)])
+    do(simulation, [("cut", 0), ("tick", 500)])
+    assert [type(call) for call in simulation.calls] == [RequestProducerId, FetchMetadata]
+    do(simulation, [("call", 0), ("open", 1), ("tick", 1)])
     assert errors(simulation)[3:5] == ["UnknownTopicIdError"] * 2
     assert "may have been in the old one" in str(simulation.records[0][3].batch.error)
     (sent,) = simulation.streams[-1].requests
-    assert [(batch.base_sequence, batch.records) for batch in sent.batches] == [(0, [1, 2])]
+    assert [(batch.identity.epoch, batch.base_sequence, batch.records) for batch in sent.batches] == [(1, 0, [1, 2])]
 
 
 def test_what_is_refused_for_a_while_is_not_sent_again_sooner() -> None:

@@ -12,6 +12,8 @@ Rules of sequences (ARCHITECTURE.md has the broker's side, the table of producer
 - A batch that ends without being known to be in the log leaves a *gap*. No new batch of that partition is drained until each
   earlier one has its outcome: it is resent with its old sequence while its fate is unknown. Then the partition moves to a raised
   epoch, in which batches that were certainly never appended get new sequences from 0.
+- A partition whose topic was recreated has a gap, too: a node that is behind may name the old topic once more, and where sequences
+  from 0 were used before, the same ones in the same epoch are taken for duplicates.
 - If the broker misses batches that it has acknowledged, it has lost them: this is fatal, and never leads to an epoch bump.
 - Fencing is final.
 
@@ -302,8 +304,14 @@ class Identity:
     def on_ended(self, batch: ProducerBatch) -> None:
         """Notes that a batch has ended without being known to be in the log, and is not in flight: it leaves a gap."""
         self._drop(batch)
-        self.sequences[batch.tp].has_gap = True
-        self.renumber(batch.tp)
+        self.leave_gap(batch.tp)
+
+    def leave_gap(self, tp: TopicPartition) -> None:
+        """Makes a partition wait for a raised epoch, if it has sequences: a batch is missing, or its topic was recreated."""
+        state = self.sequences.get(tp)
+        if state is not None:
+            state.has_gap = True
+            self.renumber(tp)
 
     def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
         """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence also shows which other batches were never appended."""
@@ -329,7 +337,7 @@ class Identity:
     def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
         """After UNKNOWN_PRODUCER_ID for the first batch: the queued batches of unknown fate, which no response can settle now."""
         state = self.sequences.get(tp)
-        if state is None or not state.is_forgotten:  # None: the verdict on that batch has ended the sequences of an old topic
+        if state is None or not state.is_forgotten:  # None: that batch is of an earlier member
             return []
         return [batch for batch in state.sequenced if batch.is_fate_unknown and not batch.is_in_flight]
 
@@ -351,12 +359,6 @@ class Identity:
         for batch in state.sequenced:
             batch.clear_sequence()
         state.sequenced.clear()
-
-    def forget(self, tp: TopicPartition) -> None:
-        """Drops the sequences of a partition whose topic was recreated. None of its batches may be in flight."""
-        state = self.sequences.pop(tp, None)
-        for batch in state.sequenced if state is not None else ():
-            batch.clear_sequence()
 
     def _awaits_epoch(self, state: PartitionSequences) -> bool:
         return state.has_gap and not any(batch.is_in_flight or batch.is_fate_unknown for batch in state.sequenced)

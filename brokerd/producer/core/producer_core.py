@@ -260,16 +260,19 @@ class ProducerCore:
 
     def _reset_replaced(self, tp: TopicPartition, now_ms: int) -> None:
         """Resets a partition of a recreated topic, once nothing is in flight to the old one. Batches that may be in the old log
-        fail, so that none is written twice; the others go to the new partition.
+        fail, so that none is written twice; the others go to the new partition, in a raised epoch. A member has one epoch, and
+        could not be committed without what it wrote to the old topic, so it stops.
         """
         if tp not in self.topics.replaced or self.accumulator.in_flight_count(tp):
             return
+        self.topics.replaced.discard(tp)
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
                 self.fail(batch, _replaced_error(tp), now_ms)
+        if self.identity.membership is not None and tp in self.identity.sequences:
+            self.stop(_replaced_error(tp), now_ms)
         for identity in (self.own_identity, self.identity):
-            identity.forget(tp)
-        self.topics.replaced.discard(tp)
+            identity.leave_gap(tp)
 
     def _fail_topic(self, topic: str, error: WireError, now_ms: int) -> None:
         for batch in list(self.accumulator.incomplete):

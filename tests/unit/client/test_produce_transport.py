@@ -20,7 +20,7 @@ from brokerd.errors import BrokerUnreachableError, NotReadyError, UnknownTopicId
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicInfo
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, BatchToProduce, Hello, ProduceRequest, ProduceTransport
 from brokerd.wire.v1 import produce_pb2
-from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.fake_broker import FakeBroker, Partition, fake_broker, fake_cluster
 from tests.support.loop import all_wait
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S
@@ -62,6 +62,28 @@ def test_metadata_and_producer_ids(broker: FakeBroker, loop_thread: LoopThread) 
         assert await transport.init_producer_id(granted) == ProducerIdAndEpoch(granted.producer_id, 1)
 
     with_transport(loop_thread, broker.port, work)
+
+
+def test_a_node_that_is_behind_does_not_name_the_former_topic(loop_thread: LoopThread) -> None:
+    """It takes itself for connected. The producer would take the topic for recreated, and fail what is on its way."""
+    with fake_cluster(2) as cluster:
+        old, new = cluster.create("t"), cluster.create("t")
+
+        async def work(transport: ProduceTransport) -> None:
+            async def named() -> bytes:
+                view = (await transport.metadata(["t"]))["t"]
+                assert isinstance(view, TopicInfo)
+                return view.topic_id
+
+            assert await named() == new[0].tp.topic_id
+            for node in cluster.nodes:  # whichever is asked
+                node.told = {"t": old}
+                assert await named() == new[0].tp.topic_id
+                node.told = {}
+            newer = cluster.create("t")
+            assert await named() == newer[0].tp.topic_id
+
+        with_transport(loop_thread, cluster.nodes[0].port, work)
 
 
 def test_calls_are_tried_once(broker: FakeBroker, loop_thread: LoopThread) -> None:

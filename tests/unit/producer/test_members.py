@@ -25,6 +25,7 @@ from brokerd.errors import (
     StorageError,
     TransactionStateError,
     TxnConflictError,
+    UnknownTopicIdError,
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
@@ -341,3 +342,23 @@ def test_rows_of_a_failed_member_are_refused_however_they_are_sent(broker: Broke
         batch = pa.RecordBatch.from_pydict({"key": [b"k"] * rows, "value": [b"0123456789"] * rows})
         with pytest.raises(AlreadyCommittedError):
             producer.send_batch("t", batch)
+
+
+def test_a_member_whose_topic_is_recreated_ends(broker: BrokerDouble, producer: Producer) -> None:
+    """It has one epoch, and what it wrote before is gone."""
+    producer.begin_member(member())
+    producer.send("t", b"old", partition=0).result(DEADLINE_S)
+    broker.create_topic("t", 2)
+    with producer._shared.lock:
+        producer._core.topics.request_refresh()
+        producer._wake()
+    wait_until(lambda: producer._core.identity.error is not None)
+    with pytest.raises(UnknownTopicIdError, match="topic 't' was deleted or recreated"):
+        producer.send("t", b"new", partition=0)
+    with pytest.raises(UnknownTopicIdError, match="topic 't' was deleted or recreated"):
+        producer.end_member()
+    producer.abort_member()
+    producer.begin_member(member(2))
+    producer.send("t", b"new", partition=0)
+    assert producer.end_member().records == 1
+    assert broker.values("t", 0) == [b"new"]

@@ -28,6 +28,7 @@ from tests.support.broker_double import BrokerDouble, TopicDouble
 from tests.support.broker_model import PartitionModel
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
+from tests.unit.producer.test_producer import producer_of
 
 IDLE_MS = 10_000
 VIEW = TopicInfo(b"1" * 16, (0, 0))
@@ -347,9 +348,40 @@ def test_a_restored_copy_is_believed_once_its_leader_was_forgotten(topics: Topic
     assert topics.leader_epoch_of(TopicPartition("busy", 1)) == 5
 
 
-def test_sequences_that_a_verdict_has_reset_leave_nothing_to_settle() -> None:
-    """The refused batch was the last of a recreated topic's old partition, so its end has dropped the partition's sequences."""
-    identity = Identity(ProducerConfig(), random.Random(1))
-    tp = TopicPartition("t", 0)
-    identity.forget(tp)
-    assert identity.unknowable(tp) == []
+def test_a_batch_of_an_earlier_member_leaves_nothing_to_settle() -> None:
+    assert Identity(ProducerConfig(), random.Random(1)).unknowable(TopicPartition("t", 0)) == []
+
+
+def tell(producer: Producer, broker: BrokerDouble, topic: TopicDouble) -> None:
+    """The next node that is asked tells of this topic."""
+    broker.topics["t"] = topic
+
+    def is_known() -> bool:
+        with producer._shared.lock:
+            view = producer._core.topics.view("t")
+            return view is not None and view.topic_id == topic.topic_id
+
+    with producer._shared.lock:
+        producer._core.topics.request_refresh()
+        producer._wake()
+    wait_until(is_known)
+
+
+@pytest.mark.parametrize("is_old_written", [False, True])
+def test_a_node_that_is_behind_makes_no_record_a_duplicate(is_old_written: bool) -> None:
+    """It names the topic's former id once more. The sequences that were used since are used."""
+    broker = BrokerDouble()
+    old = broker.create_topic("t", 1)
+    with producer_of(broker) as producer:
+        producer.send("t", b"old").result(DEADLINE_S)
+        new = broker.create_topic("t", 1)
+        tell(producer, broker, new)
+        for number in range(3):
+            producer.send("t", b"%d" % number).result(DEADLINE_S)
+        tell(producer, broker, old)
+        if is_old_written:
+            assert producer.send("t", b"old, too").result(DEADLINE_S).offset == 1
+        tell(producer, broker, new)
+        for number in range(3, 6):
+            assert producer.send("t", b"%d" % number).result(DEADLINE_S).offset == number
+    assert broker.values("t", 0) == [b"0", b"1", b"2", b"3", b"4", b"5"]
