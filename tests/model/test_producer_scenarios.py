@@ -11,6 +11,8 @@ import pytest
 from brokerd.errors import (
     DuplicateSequenceError,
     Fate,
+    LogDamagedError,
+    NotLeaderError,
     NotReadyError,
     UnknownTopicIdError,
 )
@@ -69,6 +71,17 @@ def test_a_topic_created_anew_gets_what_the_old_one_certainly_did_not() -> None:
     assert "may have been in the old one" in str(simulation.records[0][3].batch.error)
     (sent,) = simulation.streams[-1].requests
     assert [(batch.identity.epoch, batch.base_sequence, batch.records) for batch in sent.batches] == [(1, 0, [1, 2])]
+
+
+def test_what_the_old_topics_leader_says_is_not_of_the_new_one() -> None:
+    """It has resigned, or is damaged, in an epoch that the new topic's leader may never reach."""
+    simulation = do(five_in_flight(), [*OPENED, *[("append", 0, 2)] * 2])
+    new = TopicInfo(b"another topic id", (0, 0, 0), leader_epochs=(1, 1, 1))
+    simulation.core.on_metadata({TOPIC: new}, simulation.now_ms)
+    for error in (NotLeaderError("resigned", current_leader_epoch=7), LogDamagedError("damaged", current_leader_epoch=7)):
+        answer(simulation, PartitionResult(TopicIdPartition(TOPIC_ID, 0), -1, -1, error))
+    assert errors(simulation)[1:] == ["UnknownTopicIdError"] * 2 + ["LogDamagedError"] * 2
+    assert simulation.core.topics.view(TOPIC) == new
 
 
 def test_what_is_refused_for_a_while_is_not_sent_again_sooner() -> None:

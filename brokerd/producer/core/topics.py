@@ -96,11 +96,15 @@ class TopicRegistry:
         return self._views.get(topic)
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """The partition's leader, or NO_LEADER, also while the partition is in `replaced`."""
-        if tp in self.replaced:
-            return NO_LEADER
+        """The partition's leader, or NO_LEADER."""
+        view = self._view_with(tp)
+        return view.leaders[tp.partition] if view is not None else NO_LEADER
+
+    def _view_with(self, tp: TopicPartition) -> TopicInfo | None:
+        """The last view of the topic, if it has the partition. None also while the partition is in `replaced`: what is in flight is
+        for the old topic, and what its leader says is not of the new one."""
         view = self._views.get(tp.topic)
-        return view.leaders[tp.partition] if view is not None and tp.partition < len(view.leaders) else NO_LEADER
+        return view if view is not None and tp.partition < view.partition_count and tp not in self.replaced else None
 
     def leader_epoch_of(self, tp: TopicPartition) -> int:
         """The highest leader epoch seen for the partition; -1 = unknown."""
@@ -108,14 +112,14 @@ class TopicRegistry:
 
     def note_leader(self, tp: TopicPartition, leader: int, epoch: int) -> None:
         """Notes the leader that a refusal names (NO_LEADER: it knows only the epoch), unless a higher epoch was seen."""
-        view = self._views.get(tp.topic)
+        view = self._view_with(tp)
         if view is not None and epoch > view.leader_epoch(tp.partition):
             self._see(tp.topic, view.led_by(tp.partition, leader, epoch))
 
     def forget_leader(self, tp: TopicPartition) -> None:
         """Forgets the partition's leader and epoch: no node has heard of this epoch for as long as a delivery may take, so the data
         may be a restored copy's."""
-        view = self._views.get(tp.topic)
+        view = self._view_with(tp)
         if view is not None:
             self._see(tp.topic, view.led_by(tp.partition, NO_LEADER, NO_EPOCH))
 
@@ -128,7 +132,7 @@ class TopicRegistry:
 
     def note_problem(self, tp: TopicPartition, why: str) -> None:
         """Notes that a partition refuses records: until the next metadata, keyless records avoid it."""
-        view = self._views.get(tp.topic)
+        view = self._view_with(tp)
         if view is not None:
             self._views[tp.topic] = view._replace(problems={**view.problems, tp.partition: why})
         self.request_refresh()

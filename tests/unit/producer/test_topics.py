@@ -338,6 +338,15 @@ def test_a_refusal_that_names_a_newer_leader_is_believed(topics: TopicRegistry) 
     assert (topics.leader_of(tp), topics.leader_epoch_of(tp)) == (1, 5)
 
 
+def test_a_refusal_of_a_partition_that_is_gone_changes_nothing(topics: TopicRegistry) -> None:
+    """As after a restore from before it was added."""
+    topics.on_result({"busy": VIEW._replace(leader_epochs=(3, 3))}, 0)
+    before = topics.view("busy")
+    topics.note_leader(TopicPartition("busy", 2), 1, 4)
+    topics.forget_leader(TopicPartition("busy", 2))
+    assert topics.view("busy") == before
+
+
 def test_a_restored_copy_is_believed_once_its_leader_was_forgotten(topics: TopicRegistry) -> None:
     tp = TopicPartition("busy", 0)
     topics.on_result({"busy": VIEW._replace(leader_epochs=(5, 5))}, 0)
