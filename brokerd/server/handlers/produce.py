@@ -12,7 +12,7 @@ Behaviour
 - The request names the leader epoch that its sender knows: an older one than the partition's is FENCED_LEADER_EPOCH, a newer one
   UNKNOWN_LEADER_EPOCH. Batches of idempotent producers must name it. Otherwise a producer with old metadata would reach a former
   leader, which may lack what the present one has acknowledged.
-- A duplicate is answered with its original offset; nothing is appended.
+- A duplicate is answered with its original offset, or DUPLICATE_SEQUENCE_NUMBER if that is not known; nothing is appended.
 - A transactional batch is accepted only from an open member, with acks=-1; a member's non-transactional batches are refused. The
   batch's producer id determines the member; transactional_id and member_id may be empty, and must match if they are not.
 - Where another node is the coordinator, it is asked before a member's first batch. Without its answer the batch is refused with
@@ -47,6 +47,7 @@ import pyarrow as pa
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import (
     BrokerdError,
+    DuplicateSequenceError,
     ErrorCode,
     InvalidRequestError,
     InvalidRequiredAcksError,
@@ -153,6 +154,9 @@ def handle(broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, req
         except WireError as error:
             broker.counters.failed_produce.labels(error.code.name).inc()
             result.error.CopyFrom(to_proto(not_appended(error)))
+            if isinstance(error, DuplicateSequenceError):  # acknowledged by it: somewhere below the log end
+                partition = broker.partitions.leader(tp)
+                appended[index] = Appended(partition, partition.ends.log_end_offset - 1, partition.leader_epoch)
         except Exception as error:
             result.error.CopyFrom(to_proto(internal(f"append to {tp}", error)))
         else:

@@ -192,6 +192,22 @@ def test_a_duplicate_waits_until_its_first_copy_is_durable(client: RawClient, fi
     assert client.latest(tp) == 1
 
 
+def test_a_duplicate_whose_offset_is_not_known_waits_until_it_is_durable(client: RawClient, files: MemoryFiles) -> None:
+    """A part of a batch whose first response was lost, and which was split since."""
+    (tp,) = client.create_topic()
+    producer_id = client.new_producer_id()
+    first, second = client.producer(), client.producer()
+    with Gate(files, "fdatasync") as gate:
+        first.post([(tp, idempotent_batch(tp, producer_id, 0, 2))])
+        gate.wait_until_reached()
+        second.post([(tp, idempotent_batch(tp, producer_id, 0))], timeout_ms=100)
+        result = second.answer().results[0]
+        assert code_of(result) is ErrorCode.REQUEST_TIMED_OUT, "the producer takes the other error for an acknowledgement"
+        assert Fate(result.error.fate) is Fate.UNKNOWN
+    assert first.answer().results[0].base_offset == 0
+    assert code_of(second.produce(tp, idempotent_batch(tp, producer_id, 0))) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
 def test_a_failed_flush_is_an_unknown_fate_and_stops_this_log_alone(client: RawClient, files: MemoryFiles) -> None:
     bad, good = client.create_topic(partitions=2)
     stream = client.producer()
