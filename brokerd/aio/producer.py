@@ -347,7 +347,7 @@ class Transaction(TransactionBase):
         membership = self._begin_after(last)
         try:
             await self._producer.begin_member(membership)
-            self._is_open = True
+            self._is_open = self._is_used = True
             return self
         except BrokerdError:
             raise

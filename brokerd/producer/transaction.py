@@ -174,13 +174,16 @@ class TransactionBase:
         self._execution_id = uuid.uuid4().hex
         self._offsets = SentOffsets()
         self._is_open = False
+        self._is_used = False
         self._membership: Membership | None = None
         self.version = -1
         self.is_committed = False
 
     def _begin_after(self, last: int) -> Membership:
         """Chooses the version, given the last committed one, and returns its member. Raises AlreadyCommittedError,
-        ProducerFencedError."""
+        ProducerFencedError, and TransactionStateError if a block has begun with this transaction before."""
+        if self._is_used:  # its offsets and its outcome would be taken for those of the next block
+            raise TransactionStateError("this transaction was used before: call producer.transaction() for each one")
         version = last + 1 if self._asked_version is None else self._asked_version
         if version == last:
             raise AlreadyCommittedError(
@@ -296,7 +299,7 @@ class TransactionBase:
 
 
 class Transaction(TransactionBase):
-    """One transaction, as a context manager."""
+    """One transaction, as a context manager for one block."""
 
     def __init__(self, producer: Producer, coordinator: Callable[[], Coordinator], version: int | None) -> None:
         super().__init__(producer.config, version)
@@ -305,13 +308,13 @@ class Transaction(TransactionBase):
 
     def __enter__(self) -> Self:
         """Fetches the last version, for max.block.ms at most, and begins. Raises AlreadyCommittedError if the version is committed,
-        ProducerFencedError if a newer one is, TransactionStateError if a transaction of this producer is open,
-        BrokerUnreachableError."""
+        ProducerFencedError if a newer one is, TransactionStateError if a transaction of this producer is open or this one was used
+        before, BrokerUnreachableError."""
         last = self._coordinator().last_version(self._transactional_id, timeout_ms=self._config.max_block_ms)
         membership = self._begin_after(last)
         try:
             self._producer.begin_member(membership)
-            self._is_open = True
+            self._is_open = self._is_used = True
             return self
         except BrokerdError:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -92,6 +93,29 @@ def test_an_exception_aborts(broker: BrokerDouble, coordinator: CoordinatorDoubl
         producer.send("t", b"y")
     assert transaction.version == 0
     assert broker.committed_values("t") == [b"y"]
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_a_transaction_is_used_once(producer: Producer, is_aborted: bool) -> None:
+    """A second block would have the first one's offsets and outcome."""
+    transaction = producer.transaction()
+    with pytest.raises(ZeroDivisionError) if is_aborted else contextlib.nullcontext(), transaction:
+        with pytest.raises(TransactionStateError, match="was used before"), transaction:
+            pass
+        if is_aborted:
+            raise ZeroDivisionError
+    with pytest.raises(TransactionStateError, match=r"was used before: call producer\.transaction\(\) for each one"), transaction:
+        pass
+    assert transaction.is_committed is not is_aborted
+
+
+def test_a_transaction_that_could_not_begin_is_begun_again(producer: Producer) -> None:
+    transaction = producer.transaction()
+    with producer.transaction(), pytest.raises(TransactionStateError, match="is open"), transaction:
+        pass
+    with transaction:
+        producer.send("t", b"x")
+    assert (transaction.is_committed, transaction.version) == (True, 1)
 
 
 def test_a_transaction_without_records_is_committed_too(broker: BrokerDouble, producer: Producer) -> None:
