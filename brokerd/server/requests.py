@@ -29,6 +29,7 @@ OTHER_FIELDS = 64
 # Allowance of fields per entry: with this margin, one entry too many is still parsed and named in the refusal.
 FIELDS_PER_ENTRY = 2
 TOPIC_ID_BYTES = 16
+MEMBER_ID_BYTES = 16
 ID_MAX_CHARACTERS = 249
 CONFIG_MAX_CHARACTERS = 255
 _CREATED_MAX = 100
@@ -198,6 +199,12 @@ def check_topic_id(field: str, topic_id: bytes) -> None:
     """Checks that a topic id has 16 bytes."""
     if len(topic_id) != TOPIC_ID_BYTES:
         raise malformed(field, f"has {len(topic_id)} bytes, but must have {TOPIC_ID_BYTES}")
+
+
+def check_member_id(member_id: bytes) -> None:
+    """Checks that a member's id has 16 bytes."""
+    if len(member_id) != MEMBER_ID_BYTES:
+        raise malformed("member_id", f"has {len(member_id)} bytes, but must have {MEMBER_ID_BYTES}")
 
 
 def check_count(field: str, values: Sized, limit: int, setting: str = "") -> None:

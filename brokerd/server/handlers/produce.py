@@ -68,7 +68,9 @@ from brokerd.server.limits.fence import Instance
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
     OTHER_FIELDS,
+    check_member_id,
     check_not_negative,
+    check_text,
     first_double,
     topic_id_partition,
     without_leader_epoch,
@@ -123,6 +125,9 @@ def decode(data: bytes, *, partitions_max: int) -> Produce:
     if len(batches) != len(partitions):
         raise malformed("records", f"has {len(batches)} entries, but partitions has {len(partitions)}")
     check_not_negative("timeout_ms", head.timeout_ms)
+    check_text("transactional_id", head.transactional_id)
+    if head.member_id:
+        check_member_id(head.member_id)
     return Produce(head, partitions, batches, len(data))
 
 

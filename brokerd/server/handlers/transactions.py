@@ -13,14 +13,13 @@ from brokerd.server.coordinator.groups import AskedOffsets
 from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.handlers.groups import check_deleted, check_entry, checked_offset, knows_end
-from brokerd.server.requests import check_id, check_not_negative, check_text, topic_id_partition
+from brokerd.server.requests import check_id, check_member_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1 import transaction_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset
 
 _NOT_GIVEN = ((-1, -1), (0, 0))
 _DECISIONS = (transaction_pb2.TRANSACTION_DECISION_COMMIT, transaction_pb2.TRANSACTION_DECISION_ABORT)
-MEMBER_ID_BYTES = 16
 
 
 # InitProducerId
@@ -33,7 +32,7 @@ def _check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> N
         _check_execution(request)
         check_text("run_id", request.run_id)
         check_text("owner", request.owner)
-        _check_member_id(request.member_id)
+        check_member_id(request.member_id)
         if (producer_id, epoch) not in _NOT_GIVEN:
             raise malformed("producer_id", f"is {producer_id}, but must be -1 with a transactional_id: each member gets a new one")
         return
@@ -96,7 +95,7 @@ async def heartbeat(
     - INVALID_TXN_STATE if the member is not open: it expired, was aborted, or its version is decided. That is final.
     """
     _check_execution(request)
-    _check_member_id(request.member_id)
+    check_member_id(request.member_id)
     authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.HeartbeatResponse()
     with fails_with(response, "a heartbeat"), authorizer.noting_refusals():
@@ -228,9 +227,3 @@ def _check_execution(request: _NamesExecution) -> None:
     check_id("transactional_id", request.transactional_id)
     check_not_negative("txn_version", request.txn_version)
     check_id("execution_id", request.execution_id)
-
-
-def _check_member_id(member_id: bytes) -> None:
-    """Checks that a member's id has 16 bytes."""
-    if len(member_id) != MEMBER_ID_BYTES:
-        raise malformed("member_id", f"has {len(member_id)} bytes, but must have {MEMBER_ID_BYTES}")

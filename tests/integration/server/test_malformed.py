@@ -165,6 +165,9 @@ def test_a_malformed_fetch_names_its_field(target: Target, fields: dict[str, Any
     ("fields", "field"),
     [
         ({"timeout_ms": -1}, "timeout_ms"),
+        ({"transactional_id": "i" * 250}, "transactional_id"),
+        ({"transactional_id": "a\nb"}, "transactional_id"),
+        ({"member_id": b"short"}, "member_id"),
         ({"partitions": [partition(produce_pb2.PartitionProduce)]}, "records"),
         ({"records": [b"x"]}, "records"),
         ({"partitions": [partition(produce_pb2.PartitionProduce, topic_id=b"x")], "records": [b"x"]}, "partitions.topic_id"),
