@@ -18,18 +18,17 @@ from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.partition_directories import create_directories, discard_directories, remove_directories
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore, effective_config
+from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore, check_topic_name, effective_config
 from brokerd.errors import (
     Fate,
     InvalidConfigError,
     InvalidPartitionsError,
-    InvalidTopicError,
     PolicyViolationError,
     StorageError,
     TopicAlreadyExistsError,
     counted,
 )
-from brokerd.ids import TopicIdPartition, new_topic_id, topic_name_problem
+from brokerd.ids import TopicIdPartition, new_topic_id
 from brokerd.partition.recovery import Recovered
 from brokerd.steps import Steps
 from brokerd.storage.files import Files
@@ -88,9 +87,7 @@ class TopicChanges:
         Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidConfigError, PolicyViolationError,
         StorageError.
         """
-        problem = topic_name_problem(name)
-        if problem:
-            raise InvalidTopicError(f"'{name[:300]}' cannot be a topic's name: {problem}")
+        check_topic_name(name)
         if self._topics.has(name) or any(topic.name == name for topic in before):
             raise TopicAlreadyExistsError(f"topic '{name}' already exists")
         count = partitions or self._config.num_partitions

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from brokerd.config.settings import INT64_MAX
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.node_state import damaged, missing
-from brokerd.errors import Fate, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
-from brokerd.ids import INTERNAL_PREFIX, TopicIdPartition
+from brokerd.errors import Fate, InvalidTopicError, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from brokerd.ids import INTERNAL_PREFIX, TopicIdPartition, topic_name_problem
 from brokerd.steps import Job, Steps
 from brokerd.storage.checksummed_file import DocumentError, NotSyncedError, read_json, write_json
 from brokerd.storage.files import Files
@@ -30,6 +30,13 @@ from brokerd.storage.spare_files import SpareFiles
 
 TOPICS_KIND = "topics"
 TOPICS_VERSION = 1
+
+
+def check_topic_name(name: str, *, internal: bool = False) -> None:
+    """Raises InvalidTopicError. `internal` allows the broker's own names."""
+    problem = topic_name_problem(name, internal=internal)
+    if problem:
+        raise InvalidTopicError(f"'{name[:300]}' cannot be a topic's name: {problem}")
 
 
 class Topic(NamedTuple):

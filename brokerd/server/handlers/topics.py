@@ -254,6 +254,7 @@ async def elect_unclean(
     name = f"'{request.name}-{request.partition}'"
     with fails_with(response, f"an unclean election for {name}"):
         authorizer.require_everything("let a copy lead that is not in sync")
+        authorizer.require_name(Right.ADMIN, request.name)
         what = "" if request.validate_only else f"let a copy that is not in sync lead partition {name}"
         with broker.audit.change(what) as change:
             copies = await broker.cluster.topics.elect_unclean(request.name, request.partition, validate_only=request.validate_only)

@@ -25,7 +25,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from brokerd.datadir.topic_store import TopicStore
+from brokerd.datadir.topic_store import TopicStore, check_topic_name
 from brokerd.errors import (
     BrokerdError,
     ConfigError,
@@ -171,7 +171,9 @@ class TopicAuthorizer:
         self._granted: dict[Right | None, set[bytes]] = {right: set() for right in _VERBS}
 
     def require_name(self, right: Right | None, name: str) -> None:
-        """Raises TopicAuthorizationFailedError unless the principal has the right on the topic (None: may see it)."""
+        """Raises TopicAuthorizationFailedError unless the principal has the right on the topic (None: may see it), and before that
+        InvalidTopicError: what errors, logs and the audit trail say of a topic is no longer than a name can be."""
+        check_topic_name(name, internal=True)
         if not (self.rights.sees(name) if right is None else self.rights.allows(right, name)):
             error = self._forbidden(right, name)
             self.note_refused(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +138,30 @@ def test_a_malformed_field_is_named(target: Target, name: str, request_: Message
     status: Any = caught.value
     assert status.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert status.details().startswith(f"{field}: ")
+
+
+LONG = "n" * 250
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("Metadata", metadata_pb2.MetadataRequest(topics=[LONG])),
+        ("CreateTopics", topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name=LONG)])),
+        ("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=[LONG])),
+        ("DescribeTopics", topics_pb2.DescribeTopicsRequest(names=[LONG])),
+        ("CreatePartitions", topics_pb2.CreatePartitionsRequest(name=LONG, total_count=2)),
+        ("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest(name=LONG, set={"a": "1"})),
+        (
+            "AlterPartitionReassignments",
+            topics_pb2.AlterPartitionReassignmentsRequest(partitions=[topics_pb2.PartitionReassignment(name=LONG)]),
+        ),
+        ("ElectUncleanLeader", topics_pb2.ElectUncleanLeaderRequest(name=LONG)),
+    ],
+)
+def test_a_name_that_no_topic_can_have_is_refused_before_it_is_used(target: Target, name: str, request_: Message) -> None:
+    """What is to be written to the audit trail is held for as long as the change waits: 200 texts of one request."""
+    assert re.findall(r"code: (\w+)", str(target[1].call(name, request_))) == ["ERROR_CODE_INVALID_TOPIC"]
 
 
 @pytest.mark.parametrize(
