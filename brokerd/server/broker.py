@@ -26,6 +26,7 @@ from brokerd.server.coordinator.members import Members
 from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.coordinator.transactions import Outcomes, Transactions
 from brokerd.server.limits.fence import InstanceFence
+from brokerd.server.limits.places import Changes
 from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
@@ -65,6 +66,7 @@ class BrokerParts:
         self.produce_purgatory = TimedPurgatory(clock)
         self.fetch_purgatory = TimedPurgatory(clock)
         self.admin = Admin()
+        self.changes = Changes()
         self.outcomes = Outcomes()
         self.cluster: ClusterNode | Alone = cluster or Alone(
             lambda: Node(self.node_id, 0, Registration(*self.address(), logs.directory_id, config.rack)),

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf.message import Message
 
 from brokerd.clock import stopwatch_ns
-from brokerd.errors import BrokerdError, NotReadyError, ResourceExhaustedError
+from brokerd.errors import BrokerdError, NotReadyError
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import Trailer, internal, status_of, to_its_end
+from brokerd.server.failures import Trailer, internal, status_of
 from brokerd.server.handlers import (
     groups,
     list_offsets,
@@ -33,6 +34,7 @@ from brokerd.server.handlers import (
 )
 from brokerd.server.handlers.fetch import FetchHandler
 from brokerd.server.handlers.produce import ProduceHandler
+from brokerd.server.limits.places import place
 from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import Callers
@@ -77,7 +79,7 @@ METHODS: dict[str, Method] = {
     "DescribeGroup": Method(groups.describe_group),
     "DeleteGroup": Method(groups.delete_group, changes=True),
     "InitProducerId": Method(transactions.init_producer_id),
-    "EndTransaction": Method(transactions.end_transaction),
+    "EndTransaction": Method(transactions.end_transaction, changes=True),
     "Heartbeat": Method(transactions.heartbeat),
     "ListTransactions": Method(transaction_admin.list_transactions),
     "DescribeTransaction": Method(transaction_admin.describe_transaction),
@@ -165,7 +167,7 @@ class BrokerService:
 
     async def _read(self, method: Unary, context: Context, caller: Caller) -> bytes:
         """The single message of a call, which is half open until it arrives."""
-        with _place(self._half_open, caller.owner, "calls are waiting for their requests"):
+        with place(self._half_open, caller.owner, "calls are waiting for their requests"):
             return await read_request(context, method.request.DESCRIPTOR.name, _PATIENCE_S)
 
     async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes) -> bytes:
@@ -178,8 +180,8 @@ class BrokerService:
             if self._broker.is_stopping and not served.works_at_stop:
                 raise NotReadyError(STOPPING)
             request = self._requests.parse(method.name, data)
-            work = served.handle(self._broker, authorizer, request)
-            response = await (to_its_end(work) if served.changes else work)
+            work = partial(served.handle, self._broker, authorizer, request)
+            response = await (self._broker.changes.run(work, len(data)) if served.changes else work())
             return response.SerializeToString()
         finally:
             self._broker.counters.request_time.labels(method.name, TOTAL).observe((stopwatch_ns() - started_ns) / 1e9)
@@ -200,7 +202,7 @@ class BrokerService:
             authorizer, caller = self._callers.authenticate(context)
             if self._broker.is_stopping:
                 raise NotReadyError(STOPPING)
-            with _place(self._stream_shares, caller.owner, "streams are open", ", and max.streams allows no more"):
+            with place(self._stream_shares, caller.owner, "streams are open", ", and max.streams allows no more"):
                 stream = kind(self._broker, context, authorizer, caller)
                 fail = stream.fail
                 self._streams.add(stream)
@@ -220,18 +222,6 @@ class BrokerService:
         code, details, trailer = status_of(error)
         self._broker.counters.request_errors.labels(name, code.name).inc()
         return code, details, trailer
-
-
-@contextlib.contextmanager
-def _place(shares: Shares, owner: str, what: str, why: str = "") -> Iterator[None]:
-    """Holds one slot of a limit. Raises ResourceExhaustedError if the owner may have no more."""
-    if not shares.has_room(owner, 1):
-        raise ResourceExhaustedError(f"{shares.total} {what}, {shares.count(owner)} of them of '{owner}'{why}: try again later")
-    shares.add(owner, 1)
-    try:
-        yield
-    finally:
-        shares.add(owner, -1)
 
 
 async def _ended(end: Awaitable[None]) -> None:

@@ -21,6 +21,8 @@ DescribeTopics
 
 from __future__ import annotations
 
+from functools import partial
+
 import brokerd
 from brokerd.cluster.election import no_copy_alive
 from brokerd.cluster.image import Node
@@ -31,7 +33,7 @@ from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopic
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.replication.leader import has_enough_in_sync
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import fails_with, malformed, to_its_end
+from brokerd.server.failures import fails_with, malformed
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
 from brokerd.server.paging import Pauses
 from brokerd.server.requests import check_topic_id
@@ -126,7 +128,7 @@ async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name
             raise
     authorizer.require_name(Right.ADMIN, name)
     try:
-        return await to_its_end(_create(broker, name))
+        return await broker.changes.run(partial(_create, broker, name))
     except TopicAlreadyExistsError:  # created by another request meanwhile
         return broker.topics.by_name(name)
 

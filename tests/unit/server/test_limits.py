@@ -1,18 +1,30 @@
-"""Budgets and threads: owners in turn; nobody is forgotten, not even by a cancel at the wrong moment."""
+"""Budgets, threads and changes: owners in turn; nobody is forgotten, not even by a cancel at the wrong moment."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from functools import partial
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
 
 from brokerd.errors import NotReadyError
 from brokerd.server.limits.response_budget import PATIENCE_MS, ResponseBudget
 from brokerd.server.limits.threads import Threads
+from brokerd.server.security.authenticator import Authenticator, Callers
+from brokerd.server.service import BrokerService
 from brokerd.server.waiting.delayed_fetch import ResponseQueue
-from brokerd.sharing import Budget, Caller
+from brokerd.sharing import BROKER, Budget, Caller, Shares
+from brokerd.wire.v1 import metadata_pb2, topics_pb2, transaction_pb2
+from tests.support.call_context import Context
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.inner_broker import running
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
+from tests.unit.server.one_execution import run
 
 CALLERS = [Caller(name, f"{name}1") for name in "abcde"]
 
@@ -270,3 +282,50 @@ async def test_an_answer_that_is_stuck_holds_nobody_else_up() -> None:
     async with asyncio.timeout(DEADLINE_S):
         await done.wait()
     never.set()
+
+
+CHANGES = [
+    ("CreateTopics", topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name="new")])),
+    ("Metadata", metadata_pb2.MetadataRequest(topics=["new"])),
+    (
+        "EndTransaction",
+        transaction_pb2.EndTransactionRequest(
+            transactional_id="x", execution_id="e", decision=transaction_pb2.TRANSACTION_DECISION_COMMIT
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "request_"), CHANGES)
+def test_a_change_keeps_its_place_until_it_has_ended_although_its_caller_has_gone(name: str, request_: Message) -> None:
+    """And who has too many of them under way makes no more, so that cancelled calls fill nothing."""
+    data = request_.SerializeToString()
+
+    async def scenario() -> None:
+        async with running(MemoryFiles(), ManualClock(), auto_create_topics=True) as broker:
+            parts = broker.broker
+            callers = Callers(Authenticator(None, needs_certificate=False), parts.topics, parts.audit)
+            method: Any = BrokerService(parts, callers).method_handlers()[name].stream_unary
+            parts.changes.shares = Shares(3 * 2**14 + 3 * len(data))
+            await parts.admin._turns.take(BROKER, 1)
+            async with parts.transactions._lock("x"):
+                for _ in range(2):
+                    call = asyncio.create_task(method(None, Context([data])))
+                    await all_wait()
+                    call.cancel()
+                    await all_wait()
+                    assert call.cancelled()
+                held = parts.changes.shares.total
+                assert held >= 2 * 2**14
+                refused = Context([data])
+                answers = await asyncio.gather(method(None, refused), return_exceptions=True)
+                assert "bytes of changes are under way" in refused.details + str(answers[0])
+                assert parts.changes.shares.total == held
+            parts.admin._turns.add(BROKER.owner, -1)
+            await parts.admin.drain()
+            await parts.transactions.decided()
+            await all_wait()
+            assert parts.changes.shares.total == 0
+            assert parts.topics.has("new") == (name != "EndTransaction")
+
+    run(scenario())
