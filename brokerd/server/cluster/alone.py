@@ -142,7 +142,7 @@ class Alone:
         """Changes settings."""
         return await self._admin.run(self._changes.alter(name, set_configs, unset))
 
-    async def reassign(self, name: str, _number: int, _replicas: Sequence[int], *, is_order_only: bool = False) -> None:  # noqa: ARG002
+    async def reassign(self, name: str, _number: int, _replicas: Sequence[int], *, is_order_only: bool = False) -> bool:  # noqa: ARG002
         """Raises InvalidRequestError."""
         raise InvalidRequestError(f"topic '{name}' cannot be moved: this node is alone, and has the only copy")
 

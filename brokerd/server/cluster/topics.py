@@ -207,10 +207,10 @@ class ClusterTopics:
 
         return await self._change(name, decide)
 
-    async def reassign(self, name: str, number: int, replicas: Sequence[int], *, is_order_only: bool = False) -> None:
+    async def reassign(self, name: str, number: int, replicas: Sequence[int], *, is_order_only: bool = False) -> bool:
         """Sets which nodes shall have a partition, the preferred leader first; none: stops a move that is under way. The
-        controller does the rest. `is_order_only`: they are those that it has, or gets; none: in the order that they have. Raises
-        InvalidRequestError for nodes that cannot have it, and StorageError with an unknown fate, too.
+        controller does the rest. `is_order_only`: they are those that it has, or gets; none: in the order that they have. False:
+        it is so already. Raises InvalidRequestError for nodes that cannot have it, and StorageError with an unknown fate, too.
         """
         topic = await self._known(name, number)
 
@@ -229,7 +229,7 @@ class ClusterTopics:
             is_done = not entry.target and entry.replicas == wanted and entry.leader == wanted[0]
             return None if is_done else entry._replace(target=wanted)
 
-        await self._change_partitions([TopicIdPartition(topic.id, number)], decide)
+        return await self._change_partitions([TopicIdPartition(topic.id, number)], decide)
 
     async def drain(self, node_id: int, *, validate_only: bool = False) -> Drain:
         """Gives all partitions of a node to others, the coordinator's log too. Raises InvalidRequestError if the cluster does not
@@ -335,10 +335,10 @@ class ClusterTopics:
         tps: Iterable[TopicIdPartition],
         decide: Callable[[TopicIdPartition, PartitionEntry], PartitionEntry | None],
         compares: Callable[[PartitionEntry], dict[str, int]] = lambda _entry: {},
-    ) -> None:
+    ) -> bool:
         """Writes what `decide` makes of the entries of partitions (None: nothing); again where they have changed meanwhile, or what
-        `compares` says of their entries. Returns once this node has heard of it. What it raises, some of the partitions may have
-        been changed before.
+        `compares` says of their entries. Returns once this node has heard of it; False if there was nothing to write. What it
+        raises, some of the partitions may have been changed before.
         """
         membership, due, is_begun = self._membership, list(tps), False
         for _ in range(_ATTEMPTS):
@@ -368,7 +368,7 @@ class ClusterTopics:
                 raise NotReadyError("this node has not heard of the change yet: try again", fate=Fate.UNKNOWN) from None
             due = failed
             if not due:
-                return
+                return is_begun
         fate = Fate.UNKNOWN if is_begun else Fate.NOT_APPENDED
         raise NotReadyError(f"a partition was changed by others {_ATTEMPTS} times meanwhile: try again", fate=fate)
 

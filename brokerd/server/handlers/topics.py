@@ -173,15 +173,17 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
             authorizer.require_id(Right.ADMIN, entry.topic_id)
             found.append((broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition)), entry.before_offset, result))
     starts = [(partition, before_offset) for partition, before_offset, _ in found]
+    old_starts = [partition.ends.log_start_offset for partition, _, _ in found]
     errors = await broker.admin.run(broker.retention.delete_records(starts))
     until_ms = broker.clock.monotonic_ms() + _REPLICATED_MS
-    for (partition, before_offset, result), error in zip(found, errors, strict=True):
+    for (partition, before_offset, result), old_start, error in zip(found, old_starts, errors, strict=True):
         with fails_with(result, f"deleting records of {partition.name}"):
             asked = "the high watermark" if before_offset == HIGH_WATERMARK else f"offset {before_offset}"
             with broker.audit.change(f"deleted records of {partition.name} below {asked}") as change:
                 if error is not None:
                     raise error
-                change.what = f"deleted records of {partition.name} below offset {partition.ends.log_start_offset}"
+                start = partition.ends.log_start_offset
+                change.what = f"deleted records of {partition.name} below offset {start}" if start > old_start else ""
                 await broker.cluster.has_log_start(partition, (until_ms - broker.clock.monotonic_ms()) / 1000)
             result.log_start_offset = partition.ends.log_start_offset
     return response
@@ -206,9 +208,10 @@ async def reassign(
                 authorizer.require_everything("move the log of transactions and groups")
             else:
                 authorizer.require_name(Right.ADMIN, entry.name)
-            replicas = tuple(entry.replicas)
-            with broker.audit.change(_asked_move(entry)):
-                await broker.cluster.topics.reassign(entry.name, entry.partition, replicas, is_order_only=entry.is_order_only)
+            asked = (entry.name, entry.partition, tuple(entry.replicas))
+            with broker.audit.change(_asked_move(entry)) as change:
+                if not await broker.cluster.topics.reassign(*asked, is_order_only=entry.is_order_only):
+                    change.what = ""
     return response
 
 

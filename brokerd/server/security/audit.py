@@ -2,9 +2,9 @@
 the logger `brokerd.audit`.
 
 Every change has its line, also one of which its caller is told that it may have been made: each costs its caller an fsync, which
-limits them. A principal, or an unauthenticated host, gets LINES_MAX lines about refusals per WINDOW_MS; further ones are counted,
-and the count is written when the window ends. Text from callers is shortened and its control characters escaped. Credentials never
-appear.
+limits them. What was so before is no change. A principal, or an unauthenticated host, gets LINES_MAX lines about refusals per
+WINDOW_MS; further ones are counted, and the count is written when the window ends. Text from callers is shortened and its control
+characters escaped. Credentials never appear.
 """
 
 from __future__ import annotations

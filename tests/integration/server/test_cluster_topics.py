@@ -129,9 +129,9 @@ def test_a_change_of_order_gives_no_lead_to_a_node_whose_disk_refuses() -> None:
             await topics.reassign("orders", 0, [2, 1], is_order_only=True)
         await full.publish_refusals(False)
         await until(node, lambda image: not image.nodes[2].registration.refuses)
-        await topics.reassign("orders", 0, [2, 1], is_order_only=True)
+        assert await topics.reassign("orders", 0, [2, 1], is_order_only=True)
         await until(node, lambda image: entry_of_it(image).leader == 2)
-        await topics.reassign("orders", 0, [], is_order_only=True)
+        assert not await topics.reassign("orders", 0, [], is_order_only=True)
         assert entry_of_it(node.image).replicas == (2, 1), "the first leads already"
 
     with_nodes(scenario, 1, 2)

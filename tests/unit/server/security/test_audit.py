@@ -13,7 +13,7 @@ from brokerd.server.handlers import topics as topic_handlers
 from brokerd.server.security.audit import LINES_MAX, WINDOW_MS, Audit
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.sharing import CALLER, Caller, Turns
-from brokerd.wire.v1.topics_pb2 import DeleteRecordsRequest
+from brokerd.wire.v1.topics_pb2 import AlterPartitionReassignmentsRequest, DeleteRecordsRequest
 from tests.support.clock import ManualClock
 from tests.support.logged import messages_of
 
@@ -133,3 +133,21 @@ async def test_records_that_may_have_been_deleted_have_their_line(
     assert Fate(result.error.fate) is Fate.UNKNOWN
     (line,) = messages_of(caplog, "brokerd.audit")
     assert f"perhaps deleted records of t-0 below {below}: it may have moved" in line
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+async def test_a_partition_that_is_moved_has_its_line_and_one_that_is_there_already_has_none(
+    is_moved: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+
+    async def reassign(*_: object, **__: object) -> bool:
+        return is_moved
+
+    cluster = SimpleNamespace(topics=SimpleNamespace(reassign=reassign))
+    broker: Any = SimpleNamespace(cluster=cluster, audit=Audit(ManualClock()))
+    request = AlterPartitionReassignmentsRequest()
+    request.partitions.add(name="t", replicas=[2])
+    topics: Any = SimpleNamespace()
+    await topic_handlers.reassign(broker, TopicAuthorizer(ANYBODY, topics), request)
+    assert len(messages_of(caplog, "brokerd.audit")) == is_moved
