@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from brokerd.clock import Clock, SystemClock
@@ -64,12 +64,20 @@ class ListenError(BrokerdError):
     """The broker cannot listen on the configured address."""
 
 
-class HealthService(health.aio.HealthServicer):
-    """grpc.health.v1, open to any caller: the broker as a whole and its service are serving, until `enter_graceful_shutdown`.
+class HealthService:
+    """grpc.health.v1, open to any caller: the broker as a whole and its service are serving, until `begin_stop`.
 
     gRPC assembles a request of any size before it calls a unary method, and these two need no credentials. So they read a stream,
-    as all of the broker's methods do, and a call whose request does not arrive is ended.
+    as all of the broker's methods do, and a call whose request does not arrive is ended. Each watch waits for its own client alone:
+    the servicer of grpc_health writes under a lock, so that one that is not read silences all others.
     """
+
+    def __init__(self) -> None:
+        self._stops = asyncio.Event()
+
+    def begin_stop(self) -> None:
+        """Tells all watches that the broker does not serve any more."""
+        self._stops.set()
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers to register with a gRPC server."""
@@ -80,10 +88,21 @@ class HealthService(health.aio.HealthServicer):
         }
 
     async def _check(self, _requests: object, context: _Context) -> Any:
-        return await self.Check(await self._request(context), context)
+        response = self._response(await self._request(context))
+        if response.status == HealthCheckResponse.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND)
+        return response
 
     async def _watch(self, _requests: object, context: _Context) -> None:
-        await self.Watch(await self._request(context), context)
+        request = await self._request(context)
+        await context.write(self._response(request))
+        await self._stops.wait()
+        await context.write(self._response(request))
+
+    def _response(self, request: HealthCheckRequest) -> HealthCheckResponse:
+        if request.service not in ("", SERVICE):
+            return HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN)
+        return HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING if self._stops.is_set() else HealthCheckResponse.SERVING)
 
     async def _request(self, context: _Context) -> HealthCheckRequest:
         """The request of a call; ends the call if it does not arrive."""
@@ -219,8 +238,7 @@ class Daemon:
         assert self._service is not None
         assert self._background is not None
         self._broker.begin_stop()
-        self._step = "answering watchers of its health"
-        await within(_PATIENCE_S, self._health.enter_graceful_shutdown())  # a watcher that does not read would block it
+        self._health.begin_stop()
         self._step = "stopping periodic jobs"
         await self._background.stop()
         self._step = "answering requests in progress"
@@ -281,7 +299,6 @@ class Daemon:
         self._service = BrokerService(self._broker, self._callers)
         # Registered by name: gRPC keeps a separate queue of calls for each method, so a flood of others does not delay them.
         self._server.add_registered_method_handlers(SERVICE, self._service.method_handlers())
-        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
         self._server.add_registered_method_handlers(health.SERVICE_NAME, self._health.method_handlers())
         self._background = Background(self._broker, logs.expire_producers, logs.checkpoint_job)
         self._background.start()

@@ -12,6 +12,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from benchmarks.raw_http2 import RawHttp2
+from brokerd.config.broker import BrokerConfig
+from brokerd.wire.methods import SERVICE
 from brokerd.wire.v1 import metadata_pb2
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -88,3 +91,27 @@ def test_a_stranger_may_ask_for_health_and_for_nothing_else(tmp_path: Path) -> N
         assert get(running.daemon.metrics_port, "/health") == (200, "serving\n")
         assert get(running.daemon.metrics_port, "/metrics")[0] == 401
         assert get(running.daemon.metrics_port, "/health/x")[0] == 401
+
+
+def test_a_watch_that_is_not_read_silences_no_other(tmp_path: Path, files: MemoryFiles) -> None:
+    running = RunningDaemon(BrokerConfig(data_dir=str(tmp_path), port=0), files=files)
+    running.start()
+    asked = health_pb2.HealthCheckRequest(service=SERVICE)
+    with contextlib.closing(RawHttp2(running.daemon.port, window=0)) as unread, RawClient(running.address) as client:
+        health: Any = health_pb2_grpc.HealthStub(client.channel)
+        unread.send_message(unread.call("/grpc.health.v1.Health/Watch"), asked.SerializeToString())
+        assert unread.ping(DEADLINE_S)
+        assert is_serving_over_grpc(client), "by now the first watch is being answered"
+        watch = health.Watch(asked, timeout=DEADLINE_S)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        unknown = health.Watch(health_pb2.HealthCheckRequest(service="other"), timeout=DEADLINE_S)
+        assert next(unknown).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        running.stop()
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_a_service_that_there_is_not_has_no_health(client: RawClient) -> None:
+    health: Any = health_pb2_grpc.HealthStub(client.channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        health.Check(health_pb2.HealthCheckRequest(service="other"), timeout=DEADLINE_S)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
