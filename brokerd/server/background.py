@@ -83,7 +83,7 @@ class Background:
             address = address_of(peer)
             count = await asyncio.to_thread(disconnect, {address}) if address is not None else 0
             if count:
-                logger.warning("%s does not read its fetch responses: closing its connection", peer)
+                logger.warning("%s does not read its responses: closing its connection", peer)
 
     async def _checkpoint(self) -> None:
         job = self._checkpoint_job(self._broker.clock.monotonic_ms())

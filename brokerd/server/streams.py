@@ -67,6 +67,16 @@ class StreamHandler(abc.ABC):
     async def _finish(self) -> None:
         """Sends the last responses."""
 
+    async def _send(self, data: bytes) -> None:
+        """Writes a response; returns when gRPC has accepted it, which happens as the client reads. background.py disconnects a
+        client that sends requests but does not read."""
+        budget = self._broker.response_budget
+        budget.begin_write(self, self.caller, len(data), now_ms=self._broker.clock.monotonic_ms())
+        try:
+            await self.context.write(data)
+        finally:
+            budget.end_write(self)
+
     async def _abort(self, code: grpc.StatusCode, details: str) -> None:
         """Ends the call unless `run` is over: gRPC may be writing its end. Raises as `fail`."""
         if not self._is_over:

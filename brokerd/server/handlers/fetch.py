@@ -25,8 +25,7 @@ Behaviour
 A parked fetch costs only memory: the stream's task is waiting for the client's next message anyway, and the parked fetch is one
 DelayedFetch. When it completes, a short-lived task reads and responds.
 
-A response counts against max.fetch.bytes.in.flight from before it is read until gRPC has accepted it, which happens as the client
-reads: background.py disconnects a client that sends requests but does not read.
+A response counts against max.fetch.bytes.in.flight from before it is read until gRPC has accepted it (streams.py).
 """
 
 from __future__ import annotations
@@ -493,14 +492,8 @@ class FetchHandler(StreamHandler):
         )
 
     async def _write(self, data: bytes) -> None:
-        if self._is_revoked:
-            return
-        budget = self._broker.response_budget
-        budget.begin_write(self, self.caller, len(data), now_ms=self._broker.clock.monotonic_ms())
-        try:
-            await self.context.write(data)
-        finally:
-            budget.end_write(self)
+        if not self._is_revoked:
+            await self._send(data)
 
     def _too_many(self) -> ResourceExhaustedError:
         waiting, principal = len(self._broker.fetch_purgatory), self.authorizer.principal

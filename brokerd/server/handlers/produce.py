@@ -23,7 +23,7 @@ Behaviour
 - A stream is not read while one of its budgets is used up, so gRPC's flow control throttles the client:
 
     WAITING_REQUESTS_MAX    requests waiting for their response
-    _WAITING_BYTES_MAX      bytes of these requests
+    _WAITING_BYTES_MAX      bytes of these requests, and of their responses
     max.in.flight.bytes     requests that were read and wait to be appended, over all streams
 
   Beyond twice max.in.flight.bytes (if many streams were reading when the budget ran out), requests that would have to wait are
@@ -110,7 +110,7 @@ class PendingResponse:
 
     def __init__(self, response: produce_pb2.ProduceResponse, size_bytes: int, operation: DelayedProduce | None = None) -> None:
         self.response = response
-        self.size_bytes = size_bytes  # of the request, for the stream's budget
+        self.size_bytes = size_bytes + response.ByteSize()  # of the request and its response, for the stream's budget
         self.operation = operation
         self.received_ns = self.appended_ns = 0  # stopwatch readings
 
@@ -406,7 +406,7 @@ class ProduceHandler(StreamHandler):
                 if operation is not None and operation.completion is None:
                     await operation.settled
                 ready_ns = stopwatch_ns()
-                await self.context.write(encode(response))
+                await self._write(encode(response))
                 self._responses.popleft()
                 self._waiting_bytes -= response.size_bytes
                 self._count_time(response, ready_ns)
@@ -420,6 +420,14 @@ class ProduceHandler(StreamHandler):
                 await self._abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
         finally:
             self._writer = None
+
+    async def _write(self, data: bytes) -> None:
+        """Writes a response, which counts among those of fetches meanwhile."""
+        self._broker.response_budget.add(self.caller.owner, len(data))
+        try:
+            await self._send(data)
+        finally:
+            self._broker.response_budget.add(self.caller.owner, -len(data))
 
     def _count_time(self, response: PendingResponse, ready_ns: int) -> None:
         self._broker.counters.produce_time.observe(

@@ -1,4 +1,5 @@
-"""The bytes of fetch responses held in memory: how large the next may be, and which readers are too slow. Independent of gRPC.
+"""The bytes of fetch responses held in memory: how large the next may be, and which readers are too slow. Responses to producers
+count while they are being written. Independent of gRPC.
 
 A client that does not read keeps its response in memory indefinitely, and there may be thousands. So
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from benchmarks.raw_http2 import RawHttp2
 from brokerd.config.broker import BrokerConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.server.limits import response_budget
+from brokerd.wire.methods import PRODUCE
 from tests.integration.security.conftest import with_token
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -170,8 +173,23 @@ def test_one_that_does_not_read_for_too_long_is_ended(
     waiting.post({tp: BATCHES}, max_wait_ms=LONG_MS)
     with RawClient(running.address) as slow:
         (fetcher,) = ask(slow, tp, 1)
-        wait_until(lambda: "does not read its fetch responses" in caplog.text)
+        wait_until(lambda: "does not read its responses" in caplog.text)
         wait_until(lambda: running.daemon.broker.response_budget.used == 0)
         assert fetcher.status()[0] is grpc.StatusCode.UNAVAILABLE
     client.producer().produce(tp, values_batch(tp))
     assert waiting.answer()[1][0][0].header.base_offset == BATCHES, "one that waits for data is not slow"
+
+
+@pytest.mark.parametrize("settings", [{"fetch_write_timeout_ms": 100}], indirect=True)
+def test_a_producer_that_does_not_read_for_too_long_is_ended(
+    running: RunningDaemon, client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tp,) = client.create_topic()
+    stream = client.producer()
+    with closing(RawHttp2(running.daemon.port, window=0)) as slow:
+        slow.send_message(slow.call(PRODUCE), stream.request([(tp, values_batch(tp))]))
+        wait_until(lambda: running.daemon.broker.response_budget.used > 0, what="a response that is written")
+        wait_until(lambda: "does not read its responses" in caplog.text)
+        wait_until(lambda: running.daemon.open_stream_count == 0)
+    assert running.daemon.broker.response_budget.used == 0
+    assert client.producer().produce(tp, values_batch(tp)).base_offset == 1
