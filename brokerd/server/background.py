@@ -15,7 +15,7 @@ from brokerd.errors import counted
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal
 from brokerd.server.limits import memory
-from brokerd.server.limits.disconnect import address_of, disconnect
+from brokerd.server.limits.disconnect import disconnect_unread
 from brokerd.server.limits.response_budget import PATIENCE_MS
 from brokerd.sharing import BROKER
 from brokerd.steps import Job
@@ -79,11 +79,7 @@ class Background:
 
     async def _slow_readers(self) -> None:
         overdue = self._broker.response_budget.overdue(now_ms=self._broker.clock.monotonic_ms())
-        for peer in {caller.peer for caller in overdue}:
-            address = address_of(peer)
-            count = await asyncio.to_thread(disconnect, {address}) if address is not None else 0
-            if count:
-                logger.warning("%s does not read its responses: closing its connection", peer)
+        await disconnect_unread({caller.peer for caller in overdue})
 
     async def _checkpoint(self) -> None:
         job = self._checkpoint_job(self._broker.clock.monotonic_ms())

@@ -34,6 +34,7 @@ from brokerd.server.handlers import (
 )
 from brokerd.server.handlers.fetch import FetchHandler
 from brokerd.server.handlers.produce import ProduceHandler
+from brokerd.server.limits.disconnect import disconnect_unread
 from brokerd.server.limits.places import place
 from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
@@ -133,15 +134,18 @@ class BrokerService:
 
     async def end_revoked_streams(self) -> int:
         """Ends every stream opened with credentials that are no longer valid; returns how many. They accept nothing more from now
-        on; a producer's pending responses go out first.
+        on; a producer's pending responses go out first. The end of a stream that is not read would wait behind its responses: its
+        connection is closed.
         """
-        ends = []
+        revoked, ends = [], []
         for stream in self._streams:
             error = self._callers.revoked(stream.authorizer, stream.context)
             if error is not None:
                 code, details, _ = status_of(error)
+                revoked.append(stream)
                 ends.append(stream.close(code, details, is_revoked=True))
         await asyncio.gather(*[_ended(end) for end in ends])
+        await disconnect_unread({stream.caller.peer for stream in revoked if self._broker.response_budget.is_writing(stream)})
         return len(ends)
 
     def _unary(self, method: Unary) -> Callable[[object, Context], Awaitable[bytes]]:

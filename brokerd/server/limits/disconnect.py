@@ -4,15 +4,19 @@ waits behind the very bytes that the client does not read, which stay in memory.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import ipaddress
+import logging
 import os
 import socket
 import stat
 from collections.abc import Collection, Iterator
 from typing import TypeAlias
 from urllib.parse import unquote
+
+logger = logging.getLogger(__name__)
 
 _FILES = "/proc/self/fd"
 
@@ -24,6 +28,15 @@ def disconnect(addresses: Collection[Address]) -> int:
     per open file.
     """
     return sum(_shut_down(connection) for address, connection in _connections() if address in addresses)
+
+
+async def disconnect_unread(peers: Collection[str]) -> None:
+    """Closes the connections of clients that do not read their responses; in gRPC's notation."""
+    for peer in peers:
+        address = address_of(peer)
+        count = await asyncio.to_thread(disconnect, {address}) if address is not None else 0
+        if count:
+            logger.warning("%s does not read its responses: closing its connection", peer)
 
 
 def disconnect_all(ports: Collection[int]) -> int:

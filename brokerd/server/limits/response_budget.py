@@ -52,6 +52,10 @@ class ResponseBudget(Budget):
         """The response of `writer` is written, or never will be."""
         self._writes.pop(writer, None)
 
+    def is_writing(self, writer: Hashable) -> bool:
+        """True if `writer` is writing a response."""
+        return writer in self._writes
+
     def overdue(self, *, now_ms: int) -> list[Caller]:
         """The callers to disconnect, oldest response first: all that exceed the timeout, and, while others wait for room, as many
         of the owners that hold the most as it takes to free half of the limit and what the next in line waits for.

@@ -17,6 +17,7 @@ import grpc
 import pytest
 from prometheus_client import Counter
 
+from benchmarks.raw_http2 import RawHttp2
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.broker import BrokerConfig
@@ -27,6 +28,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server import daemon
 from brokerd.server.security.credentials import Credentials, load_credentials
 from brokerd.server.security.tokens import hash_token
+from brokerd.wire.methods import PRODUCE
 from brokerd.wire.v1 import metadata_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.certificates import Authority, Issued
@@ -150,6 +152,26 @@ def test_what_a_revoked_token_sends_on_is_not_written(tmp_path: Path, auth_file:
         wait_until(lambda: running.daemon.open_stream_count == 0)
     with running_daemon(tmp_path / "data", files=files) as running, RawClient(running.address) as client:
         assert client.latest(tp) == 1
+
+
+def test_a_revoked_stream_that_is_not_read_ends_with_its_connection(
+    tmp_path: Path, auth_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its status would wait behind the response that it does not read, for as long as it likes."""
+    second_token = "second-" + TOKENS["writer"]
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
+        with_token(running.address, TOKENS["boss"]) as boss,
+        contextlib.closing(RawHttp2(running.daemon.port, token=second_token, window=0)) as unread,
+    ):
+        (tp,) = boss.create_topic("events-1")
+        unread.send_message(unread.call(PRODUCE), boss.producer().request([(tp, values_batch(tp))]))
+        wait_until(lambda: running.daemon.broker.response_budget.used > 0, what="a response that is written")
+        auth_file.write_text(AUTH_FILE.replace(hash_token(second_token), hash_token(LATE_TOKEN)))
+        running.run(running.daemon.reload())
+        wait_until(lambda: running.daemon.open_stream_count == 0)
+        assert "does not read its responses" in caplog.text
+        assert boss.latest(tp) == 1
 
 
 class Installed:
