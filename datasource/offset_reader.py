@@ -177,8 +177,9 @@ class OffsetReader:
     def cut(
         self, ranges: Iterable[FetchRange], wanted: RowFilter, time_starts: MutableMapping[TopicIdPartition, int]
     ) -> list[FetchRange]:
-        """The parts of `ranges` that must be fetched. `time_starts` caches the first offset at or after the filter's start time,
-        which changes only if a log loses its tail.
+        """The parts of `ranges` that must be fetched. `time_starts` caches the first offset at or after the filter's start time, if
+        it lies in the range: a log that loses it then loses the range's end too, whose history is checked. Further offsets may
+        become those of other records, and nobody is told, because nothing that was read is lost.
 
         The look-up includes records of open transactions, because they may be committed later. A partition is not cut if the
         broker cannot tell: if it is damaged, or records of the range, possibly of that time, are gone, at its start or its end.
@@ -190,7 +191,9 @@ class OffsetReader:
         unknown = {tp: begin for tp, begin in begins.items() if tp not in time_starts}
         ends = {one.tp: one.end for one in ranges if one.end is not None}
         found = self._first_of_time(unknown, ends, wanted.start_time_ms)
-        time_starts.update({tp: offset for tp, offset in found.items() if offset is not None})
+        time_starts.update(
+            {tp: first for tp, first in found.items() if first is not None and tp in ends and first < ends[tp].offset}
+        )
         return cut_ranges(ranges, wanted, {**found, **time_starts})
 
     def _first_of_time(

@@ -226,3 +226,21 @@ def test_a_query_that_runs_on_over_a_restore_says_so(restored: Restored) -> None
     assert isinstance(batch, RangePartition)
     assert (batch.ranges[0].start_offset, batch.ranges[0].until_offset) == (BACKED_UP, BACKED_UP + NEW)
     assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_what_a_time_cuts_off_is_that_of_the_restored_log(restored: Restored) -> None:
+    """The first record of that time was one that the query had not read yet: it has lost nothing, so nothing tells it."""
+    before_ms, wanted_ms = 1_577_836_800_000, 1_735_689_600_000  # 2020 and 2025
+    restored.write(BACKED_UP, timestamp=before_ms)
+    restored.back_up(is_running=True)
+    restored.write(LOST // 2, timestamp=before_ms)
+    restored.write(LOST // 2, timestamp=wanted_ms)
+    reader = stream_reader(restored.daemon.address, where="timestamp >= '2025-01-01 00:00:00Z'", maxOffsetsPerTrigger="80")
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert reader.partitions(reader.initialOffset(), start) == []
+    restored.restore()
+    restored.write(NEW, timestamp=wanted_ms)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    (batch,) = reader.partitions(start, end)
+    assert isinstance(batch, RangePartition)
+    assert (batch.ranges[0].start_offset, batch.ranges[0].until_offset) == (BACKED_UP, BACKED_UP + NEW)

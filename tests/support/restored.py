@@ -23,11 +23,11 @@ class Restored:
             client.create_topic("out", 1)
         self._backup = path / "backup"
 
-    def write(self, count: int, begin: int = 0) -> None:
-        """Records of topic t, numbered."""
+    def write(self, count: int, begin: int = 0, timestamp: int | None = None) -> None:
+        """Records of topic t, numbered; `timestamp`: ms since 1970."""
         with Producer({"bootstrap.servers": self.daemon.address}) as producer:
             for number in range(begin, begin + count):
-                producer.send("t", value=b"%d" % number)
+                producer.send("t", value=b"%d" % number, timestamp=timestamp)
 
     def back_up(self, *, is_running: bool) -> None:
         """Of a broker that runs on, in one epoch; or of one that is stopped, and starts again."""
