@@ -34,11 +34,12 @@ from brokerd.datasource.bounds import (
 from brokerd.datasource.offsets import INITIAL, SourceOffset
 from brokerd.datasource.options import AssignedPartitions, SourceOptions, TopicList, TopicPattern
 from brokerd.datasource.patterns import topic_matcher
-from brokerd.datasource.planning import TopicState, cut_ends, share_bytes
+from brokerd.datasource.planning import TopicState, continue_from, cut_ends, report_losses, share_bytes
 from brokerd.datasource.row_filter import ALL_ROWS, RowFilter, Unmet, cut_ranges
 from brokerd.errors import (
     ConfigError,
     InvalidTopicError,
+    LogTruncationError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     WireError,
@@ -61,6 +62,8 @@ class OffsetReader:
         self._subscription = options.subscription
         self._isolation = options.consumer.isolation_level
         self._group_id = options.group_id
+        self._reads = options.where.reads
+        self._fail_on_data_loss = options.fail_on_data_loss
 
     def snapshot(self, previous: SourceOffset = INITIAL, known: TopicState | None = None) -> TopicState:
         """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist; planning
@@ -114,10 +117,10 @@ class OffsetReader:
 
     def with_log_ends(self, snapshot: TopicState, offsets: Mapping[TopicPartition, int]) -> TopicState:
         """The snapshot, with the log end offsets of partitions whose `offsets` lie beyond the readable end: records of open
-        transactions are not lost. Sends no request if there are none, the usual case.
+        transactions are not lost, nor those that came since. Sends no request if there are none, the usual case.
         """
         ahead = snapshot.beyond_latest(offsets)
-        if not ahead or self._isolation == READ_UNCOMMITTED:
+        if not ahead:
             return snapshot
         log_ends = self._offsets(snapshot, dict.fromkeys(ahead, OffsetSpec.LATEST), READ_UNCOMMITTED)
         return dataclasses.replace(snapshot, log_ends={**snapshot.log_ends, **log_ends})
@@ -133,14 +136,14 @@ class OffsetReader:
         """Resolves a starting* or ending* option to offsets. `now_ms`: since 1970.
 
         Raises ConfigError if it does not name every partition, names others, gives a time or offset past the end of the log, or
-        refers to a group without committed offsets.
+        refers to a group without committed offsets; DataLossError if the log has lost what that group has read.
         """
         if bound is OffsetSpec.EARLIEST:
             return dict(snapshot.earliest)
         if isinstance(bound, LastRecords):
             return self._newest(bound, snapshot)
         if isinstance(bound, Committed):
-            bound = self._committed(snapshot)
+            return self._committed(snapshot)
         if isinstance(bound, SpecificOffsets):
             if bound.may_be_undecided:
                 snapshot = self.with_log_ends(snapshot, bound.offsets)
@@ -281,8 +284,9 @@ class OffsetReader:
             answers[tp] = result
         return answers
 
-    def _committed(self, snapshot: TopicState) -> SpecificOffsets:
-        """The group's offsets. Raises ConfigError if it has none in any of these partitions: its name may be mistyped."""
+    def _committed(self, snapshot: TopicState) -> dict[TopicPartition, int]:
+        """Where the group continues; at the earliest in partitions without an offset. Raises ConfigError if it has none in any of
+        them: its name may be mistyped. Reports what the log has lost of what the group has read, as between batches."""
         partitions = snapshot.ids_of(snapshot.latest)
         found = self._client.group_offsets(self._group_id, list(partitions.values())) if partitions else {}
         if partitions and not found:
@@ -290,14 +294,25 @@ class OffsetReader:
                 f"startingOffsets is committed, but group '{self._group_id}' has no committed offset of these topics: correct "
                 "group.id, or start at earliest or latest"
             )
-        offsets = dict.fromkeys(partitions, EARLIEST_NUMBER)
+        offsets = dict(snapshot.earliest)
+        epochs: dict[TopicPartition, int] = {}  # of those offsets whose history is known
+        truncations: dict[TopicPartition, WireError] = {}
         for tp, id_tp in partitions.items():
             committed = found.get(id_tp)
-            if isinstance(committed, WireError):
+            if isinstance(committed, LogTruncationError):  # said by the coordinator, if it leads the partition
+                truncations[tp] = committed
+            elif isinstance(committed, WireError):
                 raise committed
-            if committed is not None:
+            elif committed is not None:
                 offsets[tp] = committed.offset
-        return SpecificOffsets("startingOffsets", offsets)
+                if committed.leader_epoch_id:
+                    epochs[tp] = committed.leader_epoch_id
+        read = SourceOffset(offsets, snapshot.topic_ids, epochs=epochs)
+        known = self.with_log_ends(self.checked(snapshot, read), offsets)
+        known = dataclasses.replace(known, truncations={**known.truncations, **truncations})
+        begins, _, losses = continue_from(read, known, self._reads)
+        report_losses(losses, fail=self._fail_on_data_loss)
+        return begins
 
     def _newest(self, bound: LastRecords, snapshot: TopicState) -> dict[TopicPartition, int]:
         found = self._offsets(snapshot, dict.fromkeys(snapshot.latest, bound))

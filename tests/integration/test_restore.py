@@ -19,6 +19,7 @@ from brokerd.client.offsets import OffsetSpec
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
+from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
@@ -167,6 +168,11 @@ def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path, te
             ahead = committed(tp, 1, 1, leader_epoch_id=7)
             running.run(running.daemon.broker.groups.commit("g", "anonymous", [ahead]))
             assert isinstance(client.group_offsets("g", [tp])[tp], LogTruncationError)
+            as_group = {"startingOffsets": "committed", "group.id": "g"}
+            with pytest.raises(DataLossError, match=r"t-0: offset 1 is of another history .* set option failOnDataLoss=false"):
+                stream_reader(address, **as_group).latestOffset(INITIAL.to_json(), ReadAllAvailable())
+            lenient = stream_reader(address, failOnDataLoss="false", **as_group)
+            assert lenient.latestOffset(INITIAL.to_json(), ReadAllAvailable())["@brokerd"]["starts"] == {"t": {"0": 0}}
             (described,) = client.describe_group("g").partitions
             assert isinstance(error_in(described.committed), LogTruncationError)
             terminal.use(address)

@@ -19,6 +19,7 @@ class FakeGroups(ABC):
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[TopicIdPartition, tuple[int, str]]] = {}
+        self.group_epoch_ids: dict[tuple[str, TopicIdPartition], int] = {}  # of their offsets' leader epochs
         self.commits: list[dict[int, int]] = []  # offsets by partition number, of each commit
         self.renewed: list[str] = []  # groups
 
@@ -49,6 +50,7 @@ class FakeGroups(ABC):
                 result.error.CopyFrom(to_proto(OffsetOutOfRangeError(f"offset {one.offset} is beyond {end}")))
             else:
                 self.groups.setdefault(request.group_id, {})[tp] = (one.offset, one.metadata)
+                self.group_epoch_ids[request.group_id, tp] = one.leader_epoch_id
         return response
 
     def _FetchGroupOffsets(self, request: pb.FetchGroupOffsetsRequest) -> Message:  # noqa: N802
@@ -58,7 +60,8 @@ class FakeGroups(ABC):
         response = pb.FetchGroupOffsetsResponse()
         group = self.groups.get(request.group_id, {})
         for one in request.partitions:
-            offset, metadata = group.get(TopicIdPartition(one.topic_id, one.partition), (-1, ""))
+            tp = TopicIdPartition(one.topic_id, one.partition)
+            offset, metadata = group.get(tp, (-1, ""))
             response.results.add(
                 topic_id=one.topic_id,
                 partition=one.partition,
@@ -66,5 +69,6 @@ class FakeGroups(ABC):
                 metadata=metadata,
                 commit_timestamp=-1,
                 leader_epoch=-1,
+                leader_epoch_id=self.group_epoch_ids.get((request.group_id, tp), 0),
             )
         return response

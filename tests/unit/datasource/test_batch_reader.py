@@ -214,3 +214,13 @@ def test_unreachable_broker_says_address_and_time(broker: FakeBroker) -> None:
         port = silent.getsockname()[1]
         with pytest.raises(BrokerUnreachableError, match=rf"127\.0\.0\.1:{port}"):
             planned(broker, **{"bootstrap.servers": f"127.0.0.1:{port}", "default.api.timeout.ms": 50})
+
+
+def test_what_a_group_has_read_of_another_history_is_a_loss(broker: FakeBroker) -> None:
+    first, _ = broker.topics["events"]
+    first.epoch_ids = {0: 7, 4: 9}
+    broker.groups["g"], broker.group_epoch_ids = {first.tp: (6, "")}, {("g", first.tp): 8}
+    committed = {"startingOffsets": "committed", "group.id": "g"}
+    with pytest.raises(DataLossError, match="offset 6 is of another history"):
+        planned(broker, **committed)
+    assert planned(broker, failOnDataLoss="false", **committed) == [("events", 0, 4, 10), ("events", 1, 0, 20)]

@@ -8,6 +8,7 @@ import pickle
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from brokerd.client.leases import lease_client
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.stream_reader import IDLE_WAIT_MS, LOOK_UP_MS, BrokerdStreamReader
@@ -17,7 +18,7 @@ from brokerd.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 from tests.support.clock import ManualClock
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
@@ -279,6 +280,45 @@ def test_a_start_may_lie_behind_what_is_committed(broker: FakeBroker) -> None:
     assert ranges(reader, start, latest(reader, start)) == [(0, 6, 8)]
     with pytest.raises(ConfigError, match="startingOffsets is 11 for events-0, but it can be read up to 10"):
         latest(reader_for(broker, startingOffsets='{"events": {"0": 11, "1": 10}}'), INITIAL.to_json())
+
+
+COMMITTED = {"startingOffsets": "committed", "group.id": "g", "taskPerPartition": "true"}
+
+
+@pytest.mark.parametrize(
+    ("offset", "told", "begin"),
+    [(6, "offset 6 is of another history", 4), (12, "events-0 ends at offset 10, but was read up to 12", 10)],
+    ids=["another history", "lost tail"],
+)
+def test_what_a_group_has_read_and_the_log_has_lost_since_is_a_loss(
+    broker: FakeBroker, offset: int, told: str, begin: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = broker.topics["events"]
+    first.epoch_ids, second.epoch_ids = {0: 7, 4: 9}, {0: 7}
+    broker.groups["g"] = {first.tp: (offset, ""), second.tp: (3, "")}
+    broker.group_epoch_ids = {("g", first.tp): 8 if offset == 6 else 9, ("g", second.tp): 7}
+    with pytest.raises(DataLossError, match=told):
+        latest(reader_for(broker, **COMMITTED), INITIAL.to_json())
+    lenient = reader_for(broker, failOnDataLoss="false", **COMMITTED)
+    end = latest(lenient, INITIAL.to_json())
+    assert end["@brokerd"]["starts"] == {"events": {"0": begin, "1": 3}}
+    assert ranges(reader_for(broker), INITIAL.to_json(), end) == [one for one in [(0, begin, 10), (1, 3, 10)] if one[1] < one[2]]
+    assert caplog.text.count(told) == 1
+    unread = reader_for(broker, where="partition = 1", **COMMITTED)
+    assert ranges(unread, INITIAL.to_json(), latest(unread, INITIAL.to_json())) == [(1, 3, 10)]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_what_a_group_reads_while_the_query_starts_is_no_loss(broker: FakeBroker, isolation: str) -> None:
+    (partition, _) = broker.topics["events"]
+    options = options_for(broker, is_streaming=True, **COMMITTED, **{"isolation.level": isolation})
+    with lease_client(options.consumer) as client:
+        reader = OffsetReader(client, options)
+        snapshot = reader.snapshot()
+        fill(partition, [2])
+        broker.groups["g"] = {partition.tp: (12, "")}
+        begins = reader.resolve(options.starting, snapshot, now_ms=0)
+    assert begins == {TopicPartition("events", 0): 12, TopicPartition("events", 1): 0}
 
 
 def test_deleted_topic_is_data_loss_and_without_the_check_the_query_goes_on(broker: FakeBroker) -> None:
