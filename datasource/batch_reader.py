@@ -9,7 +9,6 @@ push-down for Python sources is on.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import read_partition, tasks_of
 from brokerd.datasource.planning import TopicState, passed_by, report_losses
 from brokerd.datasource.row_filter import ALL_ROWS
+from brokerd.datasource.spark_workers import PUSHDOWN, runs_in
 from brokerd.errors import ConfigError
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
@@ -91,12 +91,7 @@ class PushdownReader(BrokerdBatchReader):
         return filters
 
 
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-
-
 def batch_reader(options: SourceOptions, schema: pa.Schema, clock: Clock) -> BrokerdBatchReader:
     """The reader for the calling process. A reader with `pushFilters` may be returned only if filter push-down is on: with
     spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses to read with it."""
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    is_pushdown = _PUSHDOWN_WORKER in (*sys.argv[-1:], getattr(main, "name", None))
-    return (PushdownReader if is_pushdown else BrokerdBatchReader)(options, schema, clock)
+    return (PushdownReader if runs_in(PUSHDOWN) else BrokerdBatchReader)(options, schema, clock)

@@ -68,10 +68,13 @@ class BrokerdDataSource(DataSource):
         return BrokerdBatchWriter(plan_write(self.options, _names_and_types(schema), overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter | DataSourceStreamWriter:  # noqa: N802
-        """The writer of df.writeStream."""
+        """The writer of df.writeStream. Spark asks for another one to commit or abort, which looks up no topic: its error would
+        take the place of the one for which the write is aborted."""
+        from brokerd.datasource.spark_workers import COMMIT_OR_ABORT, runs_in
         from brokerd.sink.writer import BrokerdStreamWriter, plan_write
 
-        plan = plan_write(self.options, _names_and_types(schema), overwrite=overwrite, is_streaming=True)
+        columns, is_planned = _names_and_types(schema), runs_in(COMMIT_OR_ABORT)
+        plan = plan_write(self.options, columns, overwrite=overwrite, is_streaming=True, is_planned=is_planned)
         return BrokerdStreamWriter(plan)
 
 

@@ -35,9 +35,15 @@ _NO_COMPLETE = (
 
 
 def plan_write(
-    options: Mapping[str, str], columns: Sequence[tuple[str, str]], *, overwrite: bool, is_streaming: bool = False
+    options: Mapping[str, str],
+    columns: Sequence[tuple[str, str]],
+    *,
+    overwrite: bool,
+    is_streaming: bool = False,
+    is_planned: bool = False,
 ) -> SinkOptions:
-    """Checks options, columns (name and Spark type), save or output mode, and topic, on the driver before any task runs.
+    """Checks options, columns (name and Spark type), save or output mode, and topic, on the driver before any task runs. The topic
+    is not looked up if the write `is_planned` already.
 
     Raises ConfigError, UnknownTopicOrPartitionError, BrokerUnreachableError.
     """
@@ -47,7 +53,7 @@ def plan_write(
     if is_streaming and parsed.transaction.app_id is not None:
         raise ConfigError(NO_VERSIONS_OF_STREAMS)
     check_columns(columns, topic=parsed.topic, include_headers=parsed.include_headers)
-    if parsed.topic is not None:
+    if parsed.topic is not None and not is_planned:
         with lease_client(parsed.producer) as client:
             metadata = client.metadata([parsed.topic])
         error = metadata.errors.get(parsed.topic)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 from brokerd.testing import Broker
 from tests.spark.pipelines import (
@@ -93,3 +98,22 @@ def test_broker_that_stays_away_fails_the_batch_and_a_restart_completes_it(
     broker.start()
     run(start_to_files(read_stream(spark, servers, "events"), tmp_path / "out", tmp_path / "checkpoint"))
     assert by_key(pairs_of(rows_in_files(tmp_path / "out"))) == by_key(given)
+
+
+def test_the_user_sees_what_a_streaming_write_failed_with(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Spark makes a writer for the abort as well: what that one would fail with takes the place of the error."""
+    broker.create_topic("events")
+    pid = broker.pid
+
+    @udf(returnType="string", useArrow=False)
+    def killing(value: str) -> str:
+        """In a task of the first micro-batch: the write is planned, and no row is sent yet."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return value
+
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    rows = numbers.select(killing(numbers.value.cast("string")).alias("value"))
+    impatient = {"default.api.timeout.ms": 5_000, "max.block.ms": 5_000}
+    with pytest.raises(StreamingQueryException, match=f"BrokerUnreachableError: .*{broker.bootstrap_servers}"):
+        run(start_to_topic(rows, broker.bootstrap_servers, "events", tmp_path / "checkpoint", **impatient))

@@ -8,7 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
+from brokerd.datasource.source import BrokerdDataSource
 from brokerd.errors import ConfigError, InvalidRecordError, UnknownTopicOrPartitionError
 from brokerd.record.batch import RecordBatch
 from brokerd.sink.commit import SinkCommitMessage
@@ -136,6 +138,21 @@ def test_plan_refuses_before_any_task_runs(broker: FakeBroker) -> None:
         plan_write(given(broker, topic="nope"), VALUE, overwrite=False)
     with pytest.raises(ConfigError, match="column 'value' is missing"):
         plan_write(given(broker, topic="events"), [("key", "string")], overwrite=False)
+
+
+def test_a_topic_is_looked_up_for_a_plan_and_not_for_each_commit_and_abort(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = BrokerdDataSource(given(broker, topic="nope"))
+    columns = StructType().add("value", "string")
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist"):
+        source.streamWriter(columns, overwrite=False)
+    calls = broker.calls["Metadata"]
+    monkeypatch.setattr("sys.argv", ["pyspark/daemon.py", "pyspark.sql.worker.python_streaming_sink_runner"])
+    writer = source.streamWriter(columns, overwrite=False)
+    writer.abort([None], 0)
+    writer.commit([SinkCommitMessage()], 0)
+    assert broker.calls["Metadata"] == calls
 
 
 def test_writers_pickle_as_spark_ships_them(broker: FakeBroker) -> None:
