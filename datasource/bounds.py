@@ -145,19 +145,20 @@ def _offsets(option: str, text: str, *, words: str) -> tuple[dict[TopicPartition
     ends = {OffsetSpec.EARLIEST.value: EARLIEST_NUMBER, OffsetSpec.LATEST.value: LATEST_NUMBER}
     topics = {topic: ends[end.lower()] for topic, end in parsed.items() if isinstance(end, str) and end.lower() in ends}
     rest = {topic: partitions for topic, partitions in parsed.items() if topic not in topics}
-    return _numbers(form, rest, minimum=EARLIEST_NUMBER), topics
+    return numbers_of(form, rest, minimum=EARLIEST_NUMBER), topics
 
 
 def _by_partition(option: str, text: str, *, minimum: int) -> dict[TopicPartition, int]:
     form = _form(option, "")
-    return _numbers(form, parse_json(form, text), minimum=minimum)
+    return numbers_of(form, parse_json(form, text), minimum=minimum)
 
 
 def _form(option: str, words: str) -> str:
     return f'{option} must be {words}JSON such as {{"topic": {{"0": 23}}}}'
 
 
-def _numbers(form: str, parsed: Mapping[str, Any], *, minimum: int) -> dict[TopicPartition, int]:
+def numbers_of(form: str, parsed: Mapping[str, Any], *, minimum: int = 0, maximum: int = INT64_MAX) -> dict[TopicPartition, int]:
+    """Numbers by partition. Raises ConfigError with a message that starts with `form`, for others or a partition given twice."""
     numbers: dict[TopicPartition, int] = {}
     for topic, partitions in parsed.items():
         if topic.startswith("@"):  # brokerd's metadata in offsets copied from a checkpoint
@@ -165,7 +166,7 @@ def _numbers(form: str, parsed: Mapping[str, Any], *, minimum: int) -> dict[Topi
         if not isinstance(partitions, dict):
             raise ConfigError(f"{form}: '{topic}' is {json.dumps(partitions)}")
         for partition, number in partitions.items():
-            if not is_number(partition, INT32_MAX) or type(number) is not int or not minimum <= number <= INT64_MAX:
+            if not is_number(partition, INT32_MAX) or type(number) is not int or not minimum <= number <= maximum:
                 raise ConfigError(f"{form}: '{topic}' partition '{partition}' is {json.dumps(number)}")
             tp = TopicPartition(topic, int(partition))
             if tp in numbers:

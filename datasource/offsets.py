@@ -20,12 +20,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from brokerd.arguments import UINT32_MAX
+from brokerd.datasource.bounds import numbers_of
 from brokerd.errors import ConfigError
 from brokerd.ids import LogPosition, TopicPartition
 
 T = TypeVar("T")
 META = "@brokerd"
 VERSION = 1
+_TOPIC_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,18 @@ def parse_source_offset(stored: Mapping[str, Any]) -> SourceOffset:
     if meta.get("initial"):
         return INITIAL
     try:
-        return SourceOffset(
-            offsets=_flat({topic: partitions for topic, partitions in stored.items() if topic != META}),
-            topic_ids={topic: bytes.fromhex(text) for topic, text in meta["topicIds"].items()},
-            starts=_flat(meta.get("starts", {})),
-            source_id=str(meta.get("sourceId", "")),
-            epochs=_flat(meta.get("epochs", {}), base=16),
-        )
+        topic_ids = {topic: bytes.fromhex(text) for topic, text in meta["topicIds"].items()}
+        offsets = numbers_of("offsets must be numbers by partition", stored)
+        starts = numbers_of("starts must be numbers by partition", meta.get("starts", {}))
+        ids = {topic: {number: _epoch_id(text) for number, text in one.items()} for topic, one in meta.get("epochs", {}).items()}
+        epochs = numbers_of("epochs must be ids by partition", ids, maximum=UINT32_MAX)
+        if not {tp.topic for tp in offsets} <= topic_ids.keys() or not epochs.keys() <= offsets.keys():
+            raise ValueError("a topic has no id, or an epoch no offset")
+        if any(len(topic_id) != _TOPIC_ID_BYTES for topic_id in topic_ids.values()):
+            raise ValueError(f"a topic's id has other than {_TOPIC_ID_BYTES} bytes")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"the checkpoint's offsets cannot be read ({error}): {dict(stored)}") from None
+    return SourceOffset(offsets, topic_ids, starts, source_id=str(meta.get("sourceId", "")), epochs=epochs)
 
 
 def nested(offsets: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
@@ -93,10 +99,5 @@ def nested(offsets: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
     return found
 
 
-def _flat(nested: Mapping[str, Mapping[str, int | str]], *, base: int = 0) -> dict[TopicPartition, int]:
-    """Numbers by partition; with a base, they are strings in that base."""
-    return {
-        TopicPartition(topic, int(number)): int(str(value), base) if base else int(value)
-        for topic, one in nested.items()
-        for number, value in one.items()
-    }
+def _epoch_id(text: str) -> int:
+    return int.from_bytes(bytes.fromhex(text))

@@ -76,5 +76,27 @@ def test_damaged_offsets_are_refused_with_their_text(stored: dict[str, Any]) -> 
         parse_source_offset(stored)
 
 
+@pytest.mark.parametrize(
+    ("offsets", "meta"),
+    [
+        ({"a": {"0": 1.9}}, {}),
+        ({"a": {"0": True}}, {}),
+        ({"a": {"0": "1"}}, {}),
+        ({"a": {"0": -7}}, {}),
+        ({"a": {"0": 2**70}}, {}),
+        ({"a": {"0": 3, "00": 1}}, {}),
+        ({"b": {"0": 5}}, {}),
+        ({"a": {"0": 5}}, {"topicIds": {"a": "00ff"}}),
+        ({"a": {"0": 5}}, {"starts": {"a": {"0": None}}}),
+        ({"a": {"0": 5}}, {"epochs": {"a": {"7": "00000001"}}}),
+        ({"a": {"0": 5}}, {"epochs": {"a": {"0": "1ffffffff"}}}),
+        ({"a": {"0": 5}}, {"epochs": {"a": {"0": 1}}}),
+    ],
+)
+def test_offsets_that_brokerd_cannot_have_written_are_refused(offsets: dict[str, Any], meta: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="the checkpoint's offsets cannot be read"):
+        parse_source_offset({**offsets, "@brokerd": {"version": 1, "topicIds": {"a": ID.hex()}, **meta}})
+
+
 def test_users_see_only_their_topics() -> None:
     assert nested({A1: 2, A0: 5}) == {"a": {"0": 5, "1": 2}}
