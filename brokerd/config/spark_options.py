@@ -80,7 +80,8 @@ group.id: Streams: positions are recorded as this group; overrides groupIdPrefix
     startingOffsets=committed.
 """)
 SINK_OPTIONS = _options("""\
-topic: Topic to write to; overrides the column topic. It must exist.
+topic: Topic to write to; overrides the column topic. It must exist. Changing it, or between option and column, is a new write: a
+    micro-batch that Spark replays is written again.
 includeHeaders = true: If false, a column headers is an error; without such a column it has no effect.
 delivery = exactly_once: exactly_once: the rows of a micro-batch or batch write become visible together, once; at_least_once: each
     row becomes visible when it is written, and again if Spark repeats its task.
