@@ -452,12 +452,12 @@ def _version_is_old(transactional_id: str, last_version: int) -> str:
         )
     if transactional_id.startswith(_APPLICATION):
         return (
-            f"txnVersion must rise from write to write: continue above {last_version}, or, if another program uses this txnAppId, "
-            "give each its own"
+            f"txnVersion must rise from write to write: continue above {last_version}, or, if it begins anew, as after a deleted "
+            "checkpoint, or another program uses this txnAppId, choose another txnAppId"
         )
     return (
-        f"Versions of a transactional id must rise: continue above {last_version}, or, if another program uses this id, "
-        "give each its own"
+        f"Versions of a transactional id must rise: continue above {last_version}, or, if they begin anew, or another program uses "
+        "this id, choose another id"
     )
 
 
@@ -470,6 +470,6 @@ def _rows_are_others(transactional_id: str, last_version: int) -> str:
         )
     version, name = ("txnVersion", "txnAppId") if transactional_id.startswith(_APPLICATION) else ("version", "id")
     return (
-        f"New rows need a {version} above {last_version}; a repetition must give the same rows; if another program uses this "
-        f"{name}, give each its own"
+        f"A repetition must give the same rows; new rows need a {version} above {last_version}, or, if it begins anew, or another "
+        f"program uses this {name}, another {name}"
     )
