@@ -40,8 +40,8 @@ def spark_ddl(*, include_headers: bool) -> str:
 
 def arrow_schema(columns: Iterable[tuple[str, str, bool]]) -> pa.Schema:
     """The Arrow schema that Spark expects for the requested columns: name, Spark's simpleString, whether it and all its parts are
-    nullable. Raises ConfigError for an unknown or repeated column, a wrong type, or NOT NULL where records may lack a value: only a
-    user's own .schema(...) can cause them."""
+    nullable. Raises ConfigError for no column, an unknown or repeated one, a wrong type, or NOT NULL where records may lack a
+    value: only a user's own .schema(...) can cause them."""
     fields: dict[str, pa.Field] = {}
     for name, spark_type, is_nullable in columns:
         if name in fields:
@@ -57,6 +57,8 @@ def arrow_schema(columns: Iterable[tuple[str, str, bool]]) -> pa.Schema:
                 f"column '{name}' in .schema(...) is NOT NULL, but records may lack it: leave NOT NULL out, and filter the query"
             )
         fields[name] = CONSUMED_SCHEMA.field(name).with_nullable(is_nullable)
+    if not fields:  # an Arrow batch without columns has no rows that Spark could count
+        raise ConfigError(".schema(...) names no column, and rows without one cannot be counted: name one, such as offset")
     return pa.schema(fields.values())
 
 

@@ -83,6 +83,13 @@ def test_not_null_is_refused_where_records_may_lack_a_value(column: StructField)
         source.streamReader(StructType([column]))
 
 
+def test_a_users_own_schema_has_a_column() -> None:
+    source = BrokerdDataSource({"bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(ConfigError, match=r"\.schema\(\.\.\.\) names no column, .*: name one, such as offset"):
+            make(StructType([]))
+
+
 def test_a_users_own_schema_cannot_invent_or_cast() -> None:
     with pytest.raises(ConfigError, match=r"column 'id' in \.schema\(\.\.\.\) is not one of the source's: key, value"):
         arrow_schema([("id", "bigint", True)])
