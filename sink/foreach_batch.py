@@ -35,7 +35,10 @@ ROWS_MAX = 2_000  # of a micro-batch that the driver writes
 ROW_BYTES_MAX = 16_384  # of each of its rows, so that the driver never holds more than 32 MiB
 ONE_TASK_MAX_MS = 250  # a query that took longer gets a task for each partition, until that takes half of this
 PAUSE_MAX = 1_024  # micro-batches before one task is tried again, if it has taken too long again and again
-VERY_FEW_ROWS_MAX = 32  # whose sizes are not looked at: 32 MiB of records as large as max.request.size allows by default
+# Rows whose sizes are not looked at: some 256 MiB at most, a quarter of spark.driver.maxResultSize, if the sink refuses rows above
+# the default of max.request.size. Where it takes larger ones, sizes are always looked at.
+VERY_FEW_ROWS_MAX = 32
+VERY_FEW_REQUEST_BYTES_MAX = 8_388_608
 VERY_FEW_BYTES_MAX = 1_048_576  # of a micro-batch's rows, for the next query to trust that its rows are small
 
 _IS_SMALL = "is_small"
@@ -50,7 +53,7 @@ _SIZES = {
 class Query(Enum):
     """How rows come to the driver. What a query cannot bring, the next kind or the sink does."""
 
-    VERY_FEW = auto()  # up to VERY_FEW_ROWS_MAX rows, of any size: they were small in the last micro-batch
+    VERY_FEW = auto()  # up to VERY_FEW_ROWS_MAX rows, of any size that the sink takes: they were small in the last micro-batch
     ONE_TASK = auto()  # up to ROWS_MAX rows, none over ROW_BYTES_MAX
     TASKS = auto()  # the same, with a task for each partition
 
@@ -62,6 +65,7 @@ class Queries:
     next: Query = Query.TASKS
     pause: int = 1  # micro-batches with many tasks before one task is tried again
     left: int = 1  # of them
+    may_be_large: bool = False  # rows may be larger than VERY_FEW_REQUEST_BYTES_MAX
 
     def failed(self) -> None:
         """The query failed, perhaps because its rows were too large all at once."""
@@ -81,6 +85,7 @@ class Queries:
             self.pause = max(1, self.pause // 2)
         is_very_few = (
             rows is not None
+            and not self.may_be_large
             and sum(part.num_rows for part in rows) <= VERY_FEW_ROWS_MAX
             and sum(part.nbytes for part in rows) <= VERY_FEW_BYTES_MAX
         )
@@ -90,10 +95,10 @@ class Queries:
 class AppendTo:
     """The function that `append_to` makes. It can be pickled, as for Spark Connect."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], queries: Queries) -> None:
         self._options = dict(options)
         self._checked: Sequence[tuple[str, str]] | None = None  # columns for which the write has been planned
-        self._queries = Queries()
+        self.queries = queries
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Writes one micro-batch; returns when its rows are visible. Raises the errors of the sink."""
@@ -113,11 +118,11 @@ class AppendTo:
         clock = SystemClock()
         began_ms = clock.monotonic_ms()
         try:
-            few = _few_rows(rows, self._queries.next)
+            few = _few_rows(rows, self.queries.next)
         except BaseException:
-            self._queries.failed()
+            self.queries.failed()
             raise
-        self._queries.ended(clock.monotonic_ms() - began_ms, few)
+        self.queries.ended(clock.monotonic_ms() - began_ms, few)
         if few is None:
             rows.write.format("brokerd").options(**options).mode("append").save()
         else:
@@ -139,8 +144,8 @@ def append_to(topic: str | None, options: Mapping[str, Any], *, label: str | Non
             given[name] = value
     if "txnVersion" in split_options(given, SINK):
         raise ConfigError("append_to takes the number of the micro-batch for option txnVersion: remove the option")
-    parse_sink_options(_of_batch(given, 0))
-    return AppendTo(given)
+    parsed = parse_sink_options(_of_batch(given, 0))
+    return AppendTo(given, Queries(may_be_large=parsed.producer.max_request_size > VERY_FEW_REQUEST_BYTES_MAX))
 
 
 def _of_batch(options: Mapping[str, str], batch_id: int) -> dict[str, str]:

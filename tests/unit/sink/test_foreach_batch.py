@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.sink.foreach_batch import ONE_TASK_MAX_MS, PAUSE_MAX, VERY_FEW_BYTES_MAX, VERY_FEW_ROWS_MAX, Queries, Query
+from brokerd.sink.foreach_batch import ONE_TASK_MAX_MS, PAUSE_MAX, VERY_FEW_BYTES_MAX, VERY_FEW_ROWS_MAX, AppendTo, Queries, Query
 from brokerd.spark import append_to
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -76,6 +76,14 @@ def test_a_query_that_failed_is_not_repeated_unchecked() -> None:
     queries = Queries(Query.VERY_FEW)
     queries.failed()
     assert queries.next is Query.TASKS
+
+
+def test_sizes_are_always_checked_where_a_record_may_be_larger_than_by_default() -> None:
+    for size_bytes, expected in ((8_388_608, Query.VERY_FEW), (8_388_609, Query.ONE_TASK)):
+        function = append_to("events", {**SERVERS, "max.request.size": size_bytes})
+        assert isinstance(function, AppendTo)
+        function.queries.ended(1, rows_of(1))
+        assert function.queries.next is expected
 
 
 @pytest.mark.parametrize(
