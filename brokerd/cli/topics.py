@@ -13,14 +13,14 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound
 from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetSpec
 from brokerd.client.response_checks import error_in
-from brokerd.client.topics import offset_count
+from brokerd.client.topics import is_unknown, offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.settings import INT32_MAX
 from brokerd.config.topic import REPLICAS_MAX
-from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
+from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
 from brokerd.ids import NO_LEADER
 from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
-from brokerd.wire.v1.topics_pb2 import NewTopic, PartitionDescription, TopicDescription
+from brokerd.wire.v1.topics_pb2 import NewTopic, TopicDescription
 
 
 def create_topic(args: argparse.Namespace) -> None:
@@ -143,7 +143,7 @@ def _described(topic: TopicDescription, places: _Places, *, all_configs: bool) -
             partition.segment_count,
             partition.producer_count,
         )
-        if not _is_unknown(partition)
+        if not is_unknown(partition)
         else (partition.partition, *[NONE] * (len(columns) - 1))
         for partition in topic.partitions
     ]
@@ -155,9 +155,7 @@ def _described(topic: TopicDescription, places: _Places, *, all_configs: bool) -
     yield table(columns, partitions, indent="  ")
     for partition in topic.partitions:
         if partition.HasField("error"):
-            place = places.of(topic.name, partition.partition)
-            problem = error_in(place) if place.no_copy_alive else error_in(partition)
-            yield f"  partition {partition.partition} is not healthy: {problem}"
+            yield f"  partition {partition.partition} is not healthy: {error_in(partition)}"
 
 
 _KNOWN_BY_LEADER = "log_start_offset last_stable_offset high_watermark log_end_offset size_bytes segment_count producer_count"
@@ -170,17 +168,12 @@ def _document(topic: TopicDescription, places: _Places) -> dict[str, Any]:
         "partitions": [
             {
                 **fields(partition, f"partition {_KNOWN_BY_LEADER} error"),
-                **(dict.fromkeys(_KNOWN_BY_LEADER.split()) if _is_unknown(partition) else {}),
+                **(dict.fromkeys(_KNOWN_BY_LEADER.split()) if is_unknown(partition) else {}),
                 **placed(places.of(topic.name, partition.partition)),
             }
             for partition in topic.partitions
         ],
     }
-
-
-def _is_unknown(partition: PartitionDescription) -> bool:
-    """True if no leader has said what the partition holds."""
-    return isinstance(error_in(partition), NotLeaderError)
 
 
 def _offset_count(topic: TopicDescription) -> int:

@@ -135,37 +135,40 @@ async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> di
 
 
 async def _fill_partitions(client: BrokerClient, topics: Iterable[pb.TopicDescription]) -> None:
-    """Replaces the partitions that the node does not lead by what their leaders say. What a leader does not answer keeps its error:
-    NOT_LEADER."""
-    partial = {topic.name: topic for topic in topics if any(map(_is_led_elsewhere, topic.partitions))}
+    """Replaces the partitions that the node does not lead by what their leaders say. What no leader says keeps its error,
+    NOT_LEADER, with the reason."""
+    partial = {topic.name: topic for topic in topics if any(map(is_unknown, topic.partitions))}
     if not partial:
         return
     metadata = await client.metadata(list(partial))
-    by_leader: dict[int, list[str]] = {}
+    by_leader: dict[int, dict[tuple[str, int], pb.PartitionDescription]] = {}
     for name, info in metadata.topics.items():
-        missing = {one.partition for one in partial[name].partitions if _is_led_elsewhere(one)}
-        for node_id in {leader for number, leader in enumerate(info.leaders) if number in missing} - {NO_LEADER}:
-            by_leader.setdefault(node_id, []).append(name)
+        for one in filter(is_unknown, partial[name].partitions[: info.partition_count]):
+            leader = info.leaders[one.partition]
+            if leader != NO_LEADER:
+                by_leader.setdefault(leader, {})[name, one.partition] = one
+            elif one.partition in info.problems:
+                one.error.message = info.problems[one.partition]
     timeout_ms = client.config.request_timeout_ms
-    asked = [
-        client.call_once(node_id, pb.DescribeTopicsRequest(names=names), pb.DescribeTopicsResponse, timeout_ms)
-        for node_id, names in by_leader.items()
-    ]
-    for response in await asyncio.gather(*asked, return_exceptions=True):
-        if isinstance(response, BrokerdError):
-            continue
-        if isinstance(response, BaseException):
+    requests = {node_id: pb.DescribeTopicsRequest(names=sorted({name for name, _ in led})) for node_id, led in by_leader.items()}
+    asked = [client.call_once(node_id, request, pb.DescribeTopicsResponse, timeout_ms) for node_id, request in requests.items()]
+    for (node_id, led), response in zip(by_leader.items(), await asyncio.gather(*asked, return_exceptions=True), strict=True):
+        if isinstance(response, BaseException) and not isinstance(response, BrokerdError):
             raise response
-        led = {
-            (topic.name, one.partition): one for topic in response.topics for one in topic.partitions if not _is_led_elsewhere(one)
-        }
-        for name, topic in partial.items():
-            for one in topic.partitions:
-                if (name, one.partition) in led:
-                    one.CopyFrom(led[name, one.partition])
+        told, why = {}, "does not lead it yet, or not any more: try again"
+        if isinstance(response, BrokerdError):
+            why = f"did not answer: {response.message}"
+        else:
+            told = {(topic.name, one.partition): one for topic in response.topics for one in topic.partitions}
+        for key, one in led.items():
+            if key in told and not is_unknown(told[key]):
+                one.CopyFrom(told[key])
+            else:
+                one.error.message = f"its leader, node {node_id}, {why}"
 
 
-def _is_led_elsewhere(partition: pb.PartitionDescription) -> bool:
+def is_unknown(partition: pb.PartitionDescription) -> bool:
+    """True if no leader has said what the partition holds: its numbers mean nothing."""
     return isinstance(error_in(partition), NotLeaderError)
 
 

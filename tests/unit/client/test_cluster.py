@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import random
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import lag_of
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.client.response_checks import error_in
 from brokerd.client.transactions import init_producer_id
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
@@ -27,6 +29,7 @@ from brokerd.errors import (
     CoordinatorNotAvailableError,
     Fate,
     NotCoordinatorError,
+    NotLeaderError,
     NotReadyError,
     ProducerFencedError,
     WireError,
@@ -442,6 +445,21 @@ def test_topics_are_described_without_the_partitions_that_nobody_leads(cluster: 
     assert isinstance(topic, TopicDescription)
     assert [one.HasField("error") for one in topic.partitions] == [False, True, True]
     assert topic.partitions[0].high_watermark == 5
+    silent = error_in(topic.partitions[2])
+    assert isinstance(silent, NotLeaderError), "as before: nobody has said what it holds"
+    assert silent.message.startswith("its leader, node 2, did not answer: ")
+    assert topic.partitions[1].error.message == "led by another node"
+    partitions[1].problem = "t-1 has no leader at present: start node 1"
+    assert why_unknown(client, 1) == partitions[1].problem
+    cluster.nodes[0].told = {"t": [partitions[0], dataclasses.replace(partitions[1], leader=0), partitions[2]]}
+    assert why_unknown(client, 1) == "its leader, node 0, does not lead it yet, or not any more: try again"
+
+
+def why_unknown(client: BlockingClient, number: int) -> str:
+    """What the description of a partition says of its leader."""
+    topic = client.describe_topics(["t"])["t"]
+    assert isinstance(topic, TopicDescription)
+    return topic.partitions[number].error.message
 
 
 # --- nodes that have not heard of everything
