@@ -156,6 +156,7 @@ examples:
                 flag("--json", "names, or with --long descriptions, as JSON"),
                 *_CLIENT,
             ),
+            epilog="12+ does not count partitions that are unknown, as while their leader does not answer.\n",
         ),
         Command(
             name="describe",
@@ -507,8 +508,9 @@ _TOP = Command(
 Topics are sorted by rate, groups by lag, transactions by age. OFFSETS/S and BYTES/S are the rates of writing between two
 samples; markers of transactions take some offsets. BYTES/S is unknown if old records were deleted between the samples. HELD
 BACK is the number of offsets that readers of committed records do not see yet; TO READ and BEHIND are a group's lag in bytes
-and in time. Only the 50 groups that committed last are shown. A broker that is down is shown as unreachable and is polled
-until it responds. A narrow terminal cuts the columns on the right. Press Ctrl-C to end.
+and in time. 12+ does not count partitions that are unknown, as while their leader does not answer; rates are those of the
+partitions that are known in both samples. Only the 50 groups that committed last are shown. A broker that is down is shown as
+unreachable and is polled until it responds. A narrow terminal cuts the columns on the right. Press Ctrl-C to end.
 
 examples:
   brokerd top --interval-ms 500 --bootstrap-server broker.example:9192

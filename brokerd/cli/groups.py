@@ -7,7 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from brokerd.arguments import OffsetAndMetadata
-from brokerd.cli.output import NONE, dashed, duration_text, fields, known, show, size_text, table, time_text, topic_text
+from brokerd.cli.output import (
+    NONE,
+    dashed,
+    duration_text,
+    fields,
+    known,
+    not_counted,
+    show,
+    size_text,
+    sum_of_known,
+    table,
+    time_text,
+    topic_text,
+)
 from brokerd.cli.parser import checked, client_config, connect, usage_error
 from brokerd.cli.topic_lookup import check_partition, find_topic
 from brokerd.client.blocking import BlockingClient
@@ -63,7 +76,7 @@ def describe_group(args: argparse.Namespace) -> None:
 
 def _description_lines(described: DescribeGroupResponse, holders: Mapping[TopicIdPartition, HangingTransaction]) -> Iterator[str]:
     partitions, listing = described.partitions, described.group
-    lag, lag_bytes = sum(max(0, lag_of(one)) for one in partitions), sum(max(0, one.lag_bytes) for one in partitions)
+    lag, sizes = sum_of_known(map(lag_of, partitions)) or 0, [one.lag_bytes for one in partitions]
     unknown = sum(lag_of(one) < 0 for one in partitions)
     more = f" and that of {counted(unknown, 'partition')} whose end is unknown" if unknown else ""
     yield f"group {listing.group_id} of {listing.principal}: {counted(len(partitions), 'partition')}, lag {lag}{more}"
@@ -71,7 +84,7 @@ def _description_lines(described: DescribeGroupResponse, holders: Mapping[TopicI
         return
     rows = [_row(one) for one in partitions]
     yield table(("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "SIZE", "BEHIND", "COMMITTED", "METADATA"), rows, indent="  ")
-    yield f"  {size_text(lag_bytes)} left to read"
+    yield f"  {size_text(sum_of_known(sizes) or 0)} left to read{not_counted(sizes)}"
     for topic, numbers in _unread(partitions).items():
         yield (
             f"  {topic}: no reader of this group has committed an offset of {counted(len(numbers), 'partition')} "

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.cli.output import dashed, fields, show, size_text, table, time_text
+from brokerd.cli.output import dashed, fields, not_counted, show, size_text, sum_of_known, table, time_text
 from brokerd.cli.parser import checked, client_config, connect
 from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
 from brokerd.client.bounds import parse_timestamp
@@ -58,15 +58,16 @@ def _lines(rows: Sequence[Row], *, has_time: bool) -> Iterator[str]:
         if row.found.HasField("error"):
             yield f"{row.topic}-{row.found.partition} is not healthy: {error_in(row.found)}"
     if len(rows) > 1:
-        count = sum(offset_count(row.found) for row in rows)
-        total = sum(row.found.size_bytes for row in rows)
-        yield f"{counted(count, 'offset')}, {size_text(total)} in {counted(len(rows), 'partition')}"
+        counts = [offset_count(row.found) for row in rows]
+        total = sum_of_known(row.found.size_bytes for row in rows) or 0
+        held = f"{counted(sum_of_known(counts) or 0, 'offset')}, {size_text(total)}"
+        yield f"{held} in {counted(len(rows), 'partition')}{not_counted(counts)}"
 
 
 def _cells(row: Row) -> tuple[object, ...]:
     one = row.found
-    ends = (one.log_start_offset, one.last_stable_offset, one.high_watermark)
-    cells = (row.topic, one.partition, *ends, offset_count(one), size_text(one.size_bytes))
+    numbers = (one.log_start_offset, one.last_stable_offset, one.high_watermark, offset_count(one))
+    cells = (row.topic, one.partition, *map(dashed, numbers), size_text(one.size_bytes))
     if row.at_time is None:
         return cells
     if isinstance(row.at_time, WireError):

@@ -6,10 +6,10 @@ import argparse
 import datetime
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, counted
 from brokerd.wire.v1.error_pb2 import Error
 from brokerd.wire.v1.metadata_pb2 import GetServerInfoResponse, MetadataResponse, PartitionMetadata
 
@@ -81,6 +81,29 @@ def known(value: int) -> int | None:
 def fields(value: object, names: str) -> dict[str, Any]:
     """The named fields of a message for a JSON document: None for -1, bytes in hex, an error as its text."""
     return {name: _plain(getattr(value, name)) for name in names.split()}
+
+
+def sum_of_known(values: Iterable[int]) -> int | None:
+    """The sum of the values that are known (not -1); None if there are none."""
+    found = [value for value in values if value >= 0]
+    return sum(found) if found else None
+
+
+def sum_text(values: Sequence[int], text: Callable[[int], str] | None = None) -> object:
+    """The sum of values for a table, as `text` says it; "-" if all are unknown."""
+    total = sum_of_known(values)
+    return NONE if total is None else at_least(total if text is None else text(total), is_partial=min(values) < 0)
+
+
+def at_least(cell: object, *, is_partial: bool) -> object:
+    """A number for a table: "12+" if something is unknown that would be in it."""
+    return f"{cell}+" if is_partial else cell
+
+
+def not_counted(values: Iterable[int]) -> str:
+    """The end of a sentence with a sum over partitions, if it is unknown (-1) of some."""
+    count = sum(value < 0 for value in values)
+    return f", not counting {counted(count, 'unknown partition')}" if count else ""
 
 
 def dashed(value: int) -> object:

@@ -6,8 +6,10 @@ sample.
     time_ms, version, cluster_id, group_count
     unreachable_since_ms, problem   while the broker does not respond; the rest is its last answer then
     topics        topic, partitions, offsets (from start to end; markers of transactions take some), offsets_per_s and bytes_per_s
-                  (written), size_bytes, held_back (offsets that readers of committed records do not see), unhealthy (partitions)
-    groups        group_id, partitions, lag, lag_bytes, lag_ms (the longest), offsets_per_s
+                  (written), size_bytes, held_back (offsets that readers of committed records do not see), unhealthy (partitions),
+                  unknown (those of them that no leader describes: the numbers are of the others)
+    groups        group_id, partitions, lag, lag_bytes, lag_ms (the longest), offsets_per_s, unknown (partitions whose lag is not
+                  known: the lag is that of the others)
     transactions  transactional_id, state, open_members, age_ms (of the oldest open member), owner
 """
 
@@ -21,22 +23,22 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from brokerd.cli.output import NONE, duration_text, known, size_text, table, time_text
+from brokerd.cli.output import NONE, at_least, duration_text, known, size_text, sum_of_known, table, time_text
 from brokerd.cli.parser import client_config, connect, usage_error
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.groups import lag_of, partition_of
-from brokerd.client.topics import offset_count
+from brokerd.client.topics import offset_count, undecided_count
 from brokerd.client.transactions import state_name
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import BrokerdError, UnknownGroupError, WireError, counted
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import equal_shares
-from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse
+from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupPartitionDescription
 from brokerd.wire.v1.topics_pb2 import PartitionDescription, TopicDescription
 from brokerd.wire.v1.transaction_pb2 import TransactionListing
 
@@ -196,7 +198,7 @@ def tables_of(before: Look | None, now: Look) -> Screen:
     return {
         "version": now.version,
         "cluster_id": now.cluster_id,
-        "topics": sorted(topics, key=lambda one: (-(one["offsets_per_s"] or 0), -one["size_bytes"], one["topic"])),
+        "topics": sorted(topics, key=lambda one: (-(one["offsets_per_s"] or 0), -(one["size_bytes"] or 0), one["topic"])),
         "group_count": now.group_count,
         "groups": sorted(groups, key=lambda one: (-(one["lag"] or 0), one["group_id"])),
         "transactions": sorted(transactions, key=lambda one: (-(one["age_ms"] or 0), one["transactional_id"])),
@@ -204,7 +206,7 @@ def tables_of(before: Look | None, now: Look) -> Screen:
 
 
 def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
-    """Offsets or bytes per second over the partitions in both samples; None if there are none, no time has passed, or a value
+    """Offsets or bytes per second over the partitions known in both samples; None if there are none, no time has passed, or a value
     decreased."""
     steps = [now[one] - before[one] for one in now if one in before]
     if elapsed_ms <= 0 or not steps or min(steps) < 0:
@@ -213,7 +215,8 @@ def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
 
 
 def _partitions_of(topic: TopicDescription) -> Partitions:
-    return {TopicIdPartition(topic.topic_id, one.partition): one for one in topic.partitions}
+    """Those that their leaders describe: what is unknown is no sample."""
+    return {TopicIdPartition(topic.topic_id, one.partition): one for one in topic.partitions if one.high_watermark >= 0}
 
 
 def _written_per_s(before: Partitions, now: Partitions, elapsed_ms: int) -> float | None:
@@ -236,12 +239,13 @@ def _topic(topic: TopicDescription, partitions_before: Partitions, elapsed_ms: i
     return {
         "topic": topic.name,
         "partitions": len(topic.partitions),
-        "offsets": sum(map(offset_count, topic.partitions)),
+        "offsets": sum_of_known(map(offset_count, topic.partitions)),
         "offsets_per_s": rate(ends_before, ends, elapsed_ms),
         "bytes_per_s": _written_per_s(before, now, elapsed_ms),
-        "size_bytes": sum(one.size_bytes for one in topic.partitions),
-        "held_back": sum(one.high_watermark - one.last_stable_offset for one in topic.partitions),
+        "size_bytes": sum_of_known(one.size_bytes for one in topic.partitions),
+        "held_back": sum_of_known(map(undecided_count, topic.partitions)),
         "unhealthy": sum(one.HasField("error") for one in topic.partitions),
+        "unknown": len(topic.partitions) - len(now),
     }
 
 
@@ -249,11 +253,17 @@ def _group(group: DescribeGroupResponse, before: Offsets, elapsed_ms: int) -> Ro
     return {
         "group_id": group.group.group_id,
         "partitions": len(group.partitions),
-        "lag": _sum_of_known(map(lag_of, group.partitions)),
-        "lag_bytes": _sum_of_known(one.lag_bytes for one in group.partitions),
+        "lag": sum_of_known(map(lag_of, group.partitions)),
+        "lag_bytes": sum_of_known(one.lag_bytes for one in group.partitions),
         "lag_ms": max((one.lag_ms for one in group.partitions if one.lag_ms >= 0), default=None),
         "offsets_per_s": rate(before, _committed_of(group), elapsed_ms),
+        "unknown": sum(map(_is_lag_unknown, group.partitions)),
     }
+
+
+def _is_lag_unknown(one: GroupPartitionDescription) -> bool:
+    """True if the lag of a partition is unknown in offsets, bytes or time; without a lag there is no time."""
+    return min(lag_of(one), one.lag_bytes) < 0 or (lag_of(one) > 0 and one.lag_ms < 0)
 
 
 def _transaction(one: TransactionListing) -> Row:
@@ -266,12 +276,6 @@ def _transaction(one: TransactionListing) -> Row:
     }
 
 
-def _sum_of_known(values: Iterable[int]) -> int | None:
-    """The sum of the known values (-1 is the wire's value for unknown); None if there are none."""
-    found = [value for value in values if value >= 0]
-    return sum(found) if found else None
-
-
 # --- text
 
 
@@ -282,6 +286,7 @@ def rate_text(per_s: float) -> str:
 
 # Columns of a table: heading, name of the value, and its text (None: the value itself). A narrow terminal cuts the last ones.
 _Column = tuple[str, str, Callable[[Any], str] | None]
+_SUMS = {"offsets", "size_bytes", "held_back", "lag", "lag_bytes", "lag_ms"}  # over partitions, of which some may be unknown
 _TOPICS: Sequence[_Column] = (
     ("TOPIC", "topic", None),
     ("OFFSETS", "offsets", None),
@@ -336,5 +341,6 @@ def _cells(columns: Sequence[_Column], row: Row, name_width: int) -> list[object
     (_, name, _), *others = columns
     cells: list[object] = [row[name] if len(row[name]) <= name_width else row[name][: name_width - 3] + "..."]
     for _, name, text in others:
-        cells.append(NONE if row[name] is None else row[name] if text is None else text(row[name]))
+        cell = NONE if row[name] is None else row[name] if text is None else text(row[name])
+        cells.append(at_least(cell, is_partial=name in _SUMS and row[name] is not None and row["unknown"] > 0))
     return cells

@@ -6,14 +6,27 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.cli.output import NONE, dashed, fields, listed, note, placed, raise_all, show, size_text, table
+from brokerd.cli.output import (
+    dashed,
+    fields,
+    listed,
+    not_counted,
+    note,
+    placed,
+    raise_all,
+    show,
+    size_text,
+    sum_of_known,
+    sum_text,
+    table,
+)
 from brokerd.cli.parser import check_range, checked, connect, connect_to_change, pairs, usage_error
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound
 from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetSpec
 from brokerd.client.response_checks import error_in
-from brokerd.client.topics import is_unknown, offset_count
+from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.settings import INT32_MAX
 from brokerd.config.topic import REPLICAS_MAX
@@ -87,7 +100,13 @@ class _Places:
 def _long_lines(topics: Sequence[TopicDescription], places: _Places) -> Iterator[str]:
     copies = ("REPLICAS", "BEHIND") if places.are_several else ()
     rows = [
-        (one.name, len(one.partitions), *(_copies(one, places) if copies else ()), _offset_count(one), size_text(_size_bytes(one)))
+        (
+            one.name,
+            len(one.partitions),
+            *(_copies(one, places) if copies else ()),
+            sum_text(_offset_counts(one)),
+            sum_text(_sizes(one), size_text),
+        )
         for one in topics
     ]
     yield table(("TOPIC", "PARTITIONS", *copies, "OFFSETS", "SIZE"), rows)
@@ -123,8 +142,10 @@ def _description_lines(topics: Sequence[TopicDescription], places: _Places, *, a
 
 
 def _described(topic: TopicDescription, places: _Places, *, all_configs: bool) -> Iterator[str]:
-    counts = f"{counted(len(topic.partitions), 'partition')}, {counted(_offset_count(topic), 'offset')}"
-    yield f"topic {topic.name}: {counts}, {size_text(_size_bytes(topic))}, id {topic.topic_id.hex()}"
+    offsets, sizes = _offset_counts(topic), _sizes(topic)
+    counts = f"{counted(len(topic.partitions), 'partition')}, {counted(sum_of_known(offsets) or 0, 'offset')}"
+    size = f"{size_text(sum_of_known(sizes) or 0)}{not_counted(offsets)}"
+    yield f"topic {topic.name}: {counts}, {size}, id {topic.topic_id.hex()}"
     own = [entry for entry in topic.configs if not entry.is_default]
     if all_configs:
         rows = [(one.name, one.value, "broker" if one.is_default else "topic", one.documentation) for one in topic.configs]
@@ -135,16 +156,14 @@ def _described(topic: TopicDescription, places: _Places, *, all_configs: bool) -
     partitions: list[tuple[object, ...]] = [
         (
             partition.partition,
-            partition.log_start_offset,
-            partition.last_stable_offset,
-            partition.high_watermark,
-            partition.log_end_offset,
+            dashed(partition.log_start_offset),
+            dashed(partition.last_stable_offset),
+            dashed(partition.high_watermark),
+            dashed(partition.log_end_offset),
             size_text(partition.size_bytes),
-            partition.segment_count,
-            partition.producer_count,
+            dashed(partition.segment_count),
+            dashed(partition.producer_count),
         )
-        if not is_unknown(partition)
-        else (partition.partition, *[NONE] * (len(columns) - 1))
         for partition in topic.partitions
     ]
     if places.are_several:
@@ -158,7 +177,9 @@ def _described(topic: TopicDescription, places: _Places, *, all_configs: bool) -
             yield f"  partition {partition.partition} is not healthy: {error_in(partition)}"
 
 
-_KNOWN_BY_LEADER = "log_start_offset last_stable_offset high_watermark log_end_offset size_bytes segment_count producer_count"
+_OF_PARTITION = (
+    "partition log_start_offset last_stable_offset high_watermark log_end_offset size_bytes segment_count producer_count error"
+)
 
 
 def _document(topic: TopicDescription, places: _Places) -> dict[str, Any]:
@@ -166,22 +187,18 @@ def _document(topic: TopicDescription, places: _Places) -> dict[str, Any]:
         **fields(topic, "name topic_id"),
         "configs": {entry.name: fields(entry, "value is_default") for entry in topic.configs},
         "partitions": [
-            {
-                **fields(partition, f"partition {_KNOWN_BY_LEADER} error"),
-                **(dict.fromkeys(_KNOWN_BY_LEADER.split()) if is_unknown(partition) else {}),
-                **placed(places.of(topic.name, partition.partition)),
-            }
+            {**fields(partition, _OF_PARTITION), **placed(places.of(topic.name, partition.partition))}
             for partition in topic.partitions
         ],
     }
 
 
-def _offset_count(topic: TopicDescription) -> int:
-    return sum(map(offset_count, topic.partitions))
+def _offset_counts(topic: TopicDescription) -> list[int]:
+    return list(map(offset_count, topic.partitions))
 
 
-def _size_bytes(topic: TopicDescription) -> int:
-    return sum(partition.size_bytes for partition in topic.partitions)
+def _sizes(topic: TopicDescription) -> list[int]:
+    return [partition.size_bytes for partition in topic.partitions]
 
 
 def _found(results: dict[str, TopicDescription | WireError]) -> list[TopicDescription]:

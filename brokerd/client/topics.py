@@ -125,7 +125,8 @@ def _is_undecided(result: object) -> bool:
 
 
 async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> dict[str, pb.TopicDescription | WireError]:
-    """Settings, offsets and sizes of topics, in the order of the response; without `names`, of all topics, sorted."""
+    """Settings, offsets and sizes of topics, in the order of the response; without `names`, of all topics, sorted. What a
+    partition holds is -1 if no leader has said it."""
     response = await client.call(pb.DescribeTopicsRequest(names=names), pb.DescribeTopicsResponse)
     await _fill_partitions(client, response.topics)
     return {
@@ -137,13 +138,13 @@ async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> di
 async def _fill_partitions(client: BrokerClient, topics: Iterable[pb.TopicDescription]) -> None:
     """Replaces the partitions that the node does not lead by what their leaders say. What no leader says keeps its error,
     NOT_LEADER, with the reason."""
-    partial = {topic.name: topic for topic in topics if any(map(is_unknown, topic.partitions))}
+    partial = {topic.name: topic for topic in topics if any(map(_is_led_elsewhere, topic.partitions))}
     if not partial:
         return
     metadata = await client.metadata(list(partial))
     by_leader: dict[int, dict[tuple[str, int], pb.PartitionDescription]] = {}
     for name, info in metadata.topics.items():
-        for one in filter(is_unknown, partial[name].partitions[: info.partition_count]):
+        for one in filter(_is_led_elsewhere, partial[name].partitions[: info.partition_count]):
             leader = info.leaders[one.partition]
             if leader != NO_LEADER:
                 by_leader.setdefault(leader, {})[name, one.partition] = one
@@ -161,14 +162,13 @@ async def _fill_partitions(client: BrokerClient, topics: Iterable[pb.TopicDescri
         else:
             told = {(topic.name, one.partition): one for topic in response.topics for one in topic.partitions}
         for key, one in led.items():
-            if key in told and not is_unknown(told[key]):
+            if key in told and not _is_led_elsewhere(told[key]):
                 one.CopyFrom(told[key])
             else:
                 one.error.message = f"its leader, node {node_id}, {why}"
 
 
-def is_unknown(partition: pb.PartitionDescription) -> bool:
-    """True if no leader has said what the partition holds: its numbers mean nothing."""
+def _is_led_elsewhere(partition: pb.PartitionDescription) -> bool:
     return isinstance(error_in(partition), NotLeaderError)
 
 
@@ -234,5 +234,10 @@ def _description(topic: pb.TopicDescription) -> pb.TopicDescription:
 
 
 def offset_count(partition: pb.PartitionDescription) -> int:
-    """Offsets between start and end; some have no record for readers (transaction markers, aborted records)."""
-    return partition.high_watermark - partition.log_start_offset
+    """Offsets between start and end; some have no record for readers (transaction markers, aborted records). -1 = unknown."""
+    return partition.high_watermark - partition.log_start_offset if partition.high_watermark >= 0 else -1
+
+
+def undecided_count(partition: pb.PartitionDescription) -> int:
+    """Offsets that readers of committed records do not see yet; -1 = unknown."""
+    return partition.high_watermark - partition.last_stable_offset if partition.high_watermark >= 0 else -1

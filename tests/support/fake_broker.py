@@ -281,7 +281,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
                 if partition.leader == self.node_id:
                     described.high_watermark = partition.end_offset
                 else:
-                    described.error.CopyFrom(to_proto(NotLeaderError("led by another node")))
+                    described.MergeFrom(unknown_partition(NotLeaderError("led by another node")))
         return answer
 
     def _DescribeGroup(self, request: offsets_pb2.DescribeGroupRequest) -> Message:  # noqa: N802
@@ -419,6 +419,12 @@ class FakeBroker(FakeTransactions, FakeGroups):
                     result.error.CopyFrom(to_proto(error))
             if request.acks:
                 yield answer.SerializeToString()
+
+
+def unknown_partition(error: WireError, number: int = 0) -> topics_pb2.PartitionDescription:
+    """What a node says of a partition that it does not lead."""
+    names = "log_start_offset last_stable_offset high_watermark log_end_offset size_bytes segment_count producer_count"
+    return topics_pb2.PartitionDescription(partition=number, error=to_proto(error), **dict.fromkeys(names.split(), -1))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ Metadata
 
 DescribeTopics
 - Every effective setting is listed, with its origin.
+- What only the leader of a partition knows is -1 elsewhere, with NOT_LEADER.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2, topics_pb2
 
 _PIECES_OF_A_TOPIC = 5  # its settings cost as much to describe as this many partitions
+_NONE = -1
 WIRE_VERSION = 1
 _LIMITS = (
     ("message.max.bytes", "message_max_bytes"),
@@ -215,6 +217,8 @@ def _configs(broker: BrokerParts, topic: Topic) -> list[topics_pb2.ConfigEntry]:
 
 
 def _describe_partition(broker: BrokerParts, tp: TopicIdPartition, described: topics_pb2.PartitionDescription) -> None:
+    described.log_start_offset = described.last_stable_offset = described.high_watermark = described.log_end_offset = _NONE
+    described.size_bytes = described.segment_count = described.producer_count = _NONE
     with fails_with(described, f"description of {tp}"):
         log = broker.partitions.leader(tp)
         described.log_start_offset = log.ends.log_start_offset

@@ -36,11 +36,14 @@ from brokerd.server.daemon import Daemon
 from brokerd.server.handlers.groups import check_deleted
 from brokerd.server.metrics.families import families
 from brokerd.sharing import BROKER
+from brokerd.wire.errors import from_proto
 from brokerd.wire.v1.offsets_pb2 import PartitionGroupOffset
+from brokerd.wire.v1.topics_pb2 import DescribeTopicsRequest, DescribeTopicsResponse
 from tests.support.build import append
 from tests.support.certificates import Authority
 from tests.support.cluster_directories import becomes
 from tests.support.cluster_nodes import an_etcd
+from tests.support.fake_broker import unknown_partition
 from tests.support.faulty_etcd import FaultyEtcd
 from tests.support.files import MemoryFiles
 from tests.support.loop import one_turn
@@ -359,6 +362,10 @@ def test_a_node_that_does_not_lead_names_who_does() -> None:
                 with pytest.raises(NotLeaderError) as refused:
                     daemon.broker.partitions.leader(led_by[other])
                 assert (refused.value.current_leader, refused.value.current_leader_epoch) == (other, 1)
+            (told,) = (await client.call(DescribeTopicsRequest(names=["orders"]), DescribeTopicsResponse)).topics
+            assert told.partitions[led_by[1].partition].log_end_offset == 0
+            elsewhere = told.partitions[led_by[2].partition]
+            assert elsewhere == unknown_partition(from_proto(elsewhere.error), led_by[2].partition), "not one that is empty"
 
     run(scenario)
 

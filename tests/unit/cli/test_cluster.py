@@ -18,7 +18,7 @@ from brokerd.errors import ClientError, NotLeaderError, TopicAuthorizationFailed
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2 as pb
 from brokerd.wire.v1 import topics_pb2
-from tests.support.fake_broker import FakeBroker, fake_cluster
+from tests.support.fake_broker import FakeBroker, fake_cluster, unknown_partition
 
 NO_LEADER = NotLeaderError("no leader at present")
 
@@ -380,7 +380,7 @@ def test_a_wait_ends_if_no_copy_is_alive(broker: FakeBroker, capsys: pytest.Capt
         "_DescribeTopics": topics_pb2.DescribeTopicsResponse(
             topics=[
                 topics_pb2.TopicDescription(
-                    name="t", topic_id=b"t" * 16, partitions=[topics_pb2.PartitionDescription(partition=0, error=error)]
+                    name="t", topic_id=b"t" * 16, partitions=[unknown_partition(NotLeaderError("not on this node"))]
                 )
             ]
         ),

@@ -13,5 +13,6 @@ def test_a_lag_that_is_unknown_is_not_counted_as_none() -> None:
         one = GroupPartitionDescription(topic="t", end_offset=end, log_start_offset=min(end, 0), lag_bytes=-1, lag_ms=-1)
         one.committed.partition, one.committed.offset = partition, 2
         described.partitions.append(one)
-    told, *_ = _description_lines(described, {})
+    told, _, left = list(_description_lines(described, {}))[:3]
     assert told.endswith(": 3 partitions, lag 9 and that of 1 partition whose end is unknown")
+    assert left == "  0 B left to read, not counting 3 unknown partitions"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.cli.output import duration_text, size_text, table
+from brokerd.cli.output import duration_text, not_counted, size_text, sum_text, table
 from brokerd.errors import counted
 
 
@@ -42,6 +42,12 @@ def test_size(size_bytes: int, text: str) -> None:
 )
 def test_duration(duration_ms: int, text: str) -> None:
     assert duration_text(duration_ms) == text
+
+
+def test_a_sum_says_what_it_does_not_count() -> None:
+    assert [sum_text(values) for values in ([1, 2], [1, -1], [-1, -1])] == [3, "1+", "-"]
+    assert sum_text([1024, -1], size_text) == "1.0 KiB+"
+    assert [not_counted(values) for values in ([0, 2], [1, -1])] == ["", ", not counting 1 unknown partition"]
 
 
 def test_counted() -> None:

@@ -4,18 +4,20 @@ clock of the test, and the text for terminals of many sizes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from brokerd.cli import main
 from brokerd.cli.top import Look, Screen, Watch, lines_of, rate, rate_text, tables_of
-from brokerd.errors import BrokerUnreachableError
+from brokerd.errors import BrokerUnreachableError, NotLeaderError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupListing, GroupPartitionDescription, PartitionGroupOffset
 from brokerd.wire.v1.topics_pb2 import PartitionDescription, TopicDescription
 from brokerd.wire.v1.transaction_pb2 import TRANSACTION_STATE_OPEN, TransactionListing
 from tests.support.clock import START_WALL_MS, ManualClock
+from tests.support.fake_broker import unknown_partition
 
 ID, OTHER_ID = bytes(range(16)), bytes(16)
 TP = TopicIdPartition(ID, 0)
@@ -86,6 +88,37 @@ def test_tables_have_what_matters_first() -> None:
     ]
     assert tables["groups"][1]["offsets_per_s"] == 5.0
     assert [(one["transactional_id"], one["age_ms"]) for one in tables["transactions"]] == [("import", 90_000)]
+
+
+def test_what_no_leader_describes_is_no_sample() -> None:
+    """Zeros would be: a rate of all that it holds when the leader answers again."""
+    clock = ManualClock()
+    whole, one_left = topic("t", 60_000, 10), topic("t", 60_000, 20)
+    one_left.partitions[0].CopyFrom(unknown_partition(NotLeaderError("its leader, node 1, did not answer")))
+    looks = [look_at(clock, whole)]
+    for found in (one_left, whole):
+        clock.advance(1_000)
+        looks.append(look_at(clock, found))
+    names = ("offsets", "size_bytes", "held_back", "offsets_per_s", "bytes_per_s", "unhealthy", "unknown")
+    without, back = (tables_of(*two)["topics"][0] for two in itertools.pairwise(looks))
+    assert [without[name] for name in names] == [20, 100, 1, 10.0, 0.0, 1, 1]
+    assert [back[name] for name in names] == [60_010, 200, 2, None, 0.0, 0, 0]
+    del one_left.partitions[1]
+    (nothing,) = tables_of(looks[0], look_at(clock, one_left))["topics"]
+    assert [nothing[name] for name in names] == [None, None, None, None, None, 1, 1]
+
+
+def test_sums_without_what_is_unknown_are_marked() -> None:
+    clock = ManualClock()
+    found = topic("t", 100, 20)
+    found.partitions[0].CopyFrom(unknown_partition(NotLeaderError("its leader, node 1, did not answer")))
+    lagging = group("g", 5, 20, lag_ms=7_000)
+    lagging.partitions.append(group("g", 5, -1).partitions[0])
+    screen = {"time_ms": 0, "unreachable_since_ms": None} | tables_of(None, look_at(clock, found, groups=[lagging]))
+    (shown,) = [line.split() for line in lines_of(screen, "h:9192") if line.startswith("t ")]
+    assert shown == ["t", "20+", "-", "100", "B+", "2", "1", "1+", "-"]
+    (shown,) = [line.split() for line in lines_of(screen, "h:9192") if line.startswith("g ")]
+    assert shown == ["g", "15+", "7", "s+", "-", "150", "B+", "2"]
 
 
 def test_a_topic_that_was_made_again_begins_again() -> None:

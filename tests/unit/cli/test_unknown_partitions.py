@@ -1,0 +1,50 @@
+"""Goal: no command takes a partition for an empty one because its leader does not answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from brokerd.cli import main
+from tests.support.fake_broker import FakeCluster, fake_cluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """Three nodes that lead a partition each, of which the last has ended."""
+    with fake_cluster() as cluster:
+        for number, partition in enumerate(cluster.create("t")):
+            partition.end_offset = 10 + number
+        cluster.stop(2)
+        yield cluster
+
+
+def printed(cluster: FakeCluster, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main([*words, "-b", cluster.servers.split(",")[0]]) == 0
+    return capsys.readouterr().out
+
+
+def test_in_the_list_of_topics(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(cluster, capsys, "topics", "list", "--long").split()[-3:] == ["21+", "0", "B+"]
+
+
+def test_in_the_description_of_a_topic(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    first, _, *rows, why = printed(cluster, capsys, "topics", "describe", "t").splitlines()
+    assert first.startswith("topic t: 3 partitions, 21 offsets, 0 B, not counting 1 unknown partition, id ")
+    assert rows[2].split()[:8] == ["2", *["-"] * 7]
+    assert why.startswith("  partition 2 is not healthy: its leader, node 2, did not answer: ")
+    (topic,) = json.loads(printed(cluster, capsys, "topics", "describe", "t", "--json"))
+    names = "log_start_offset last_stable_offset high_watermark log_end_offset size_bytes segment_count producer_count"
+    assert [[one[name] is None for name in names.split()] for one in topic["partitions"]] == [[False] * 7, [False] * 7, [True] * 7]
+
+
+def test_in_the_offsets(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    _, *rows, why, total = printed(cluster, capsys, "offsets", "t").splitlines()
+    assert rows[2].split() == ["t", "2", *["-"] * 5]
+    assert why.startswith("t-2 is not healthy: its leader, node 2, did not answer: ")
+    assert total == "21 offsets, 0 B in 3 partitions, not counting 1 unknown partition"
+    found = json.loads(printed(cluster, capsys, "offsets", "t", "--json"))
+    assert [one["high_watermark"] for one in found] == [10, 11, None]
+    assert {found[2][name] for name in ("log_start_offset", "last_stable_offset", "size_bytes")} == {None}
