@@ -8,12 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.offsets import (
-    NO_POSITIONS,
     READ_COMMITTED,
-    AfterBytes,
-    OffsetAndTimestamp,
-    OffsetSpec,
-    Wanted,
+    Backlog,
     isolation_to_proto,
     list_offsets,
 )
@@ -26,7 +22,6 @@ from brokerd.client.response_checks import (
     senseless,
     timestamp_or_none,
 )
-from brokerd.config.settings import INT64_MAX
 from brokerd.errors import BrokerdError, NotLeaderError, UnknownGroupError, UnknownTopicIdError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.wire.errors import to_proto
@@ -178,7 +173,7 @@ def _is_led_elsewhere(described: pb.GroupPartitionDescription) -> bool:
 
 
 async def _fill_ends(client: BrokerClient, partitions: Sequence[pb.GroupPartitionDescription], isolation: str) -> None:
-    """Asks the leaders for what the coordinator, which does not lead these partitions, could not say: their names, ends and sizes.
+    """Asks the leaders for what the coordinator, which does not lead these partitions, could not say: names, ends and backlogs.
     What they do not answer soon remains unknown, and the error says why."""
     if not partitions:
         return
@@ -190,11 +185,12 @@ async def _fill_ends(client: BrokerClient, partitions: Sequence[pb.GroupPartitio
         for tp, one in by_tp.items()
         if one.committed.leader_epoch_id
     }
-    ends = await _listed(client, dict.fromkeys(by_tp, OffsetSpec.LATEST), isolation, positions)
-    unread: dict[TopicIdPartition, Wanted] = {}
-    for tp, one in by_tp.items():
+    wanted = {tp: Backlog(max(0, one.committed.offset)) for tp, one in by_tp.items()}
+    timeout_ms = min(client.config.api_timeout_ms, _ENDS_MS)
+    answers = await list_offsets(client, wanted, isolation, positions, timeout_ms=timeout_ms, is_partial=True)
+    for tp, found in answers.items():
+        one = by_tp[tp]
         one.topic = names.get(tp.topic_id, one.topic)
-        found = ends[tp]
         error = found if isinstance(found, WireError) else found.truncation
         one.committed.ClearField("error")
         if error is not None:
@@ -202,24 +198,8 @@ async def _fill_ends(client: BrokerClient, partitions: Sequence[pb.GroupPartitio
         if isinstance(found, WireError):
             continue
         one.end_offset, one.log_start_offset = found.offset, found.log_start_offset
-        next_offset = max(one.committed.offset, found.log_start_offset)
-        if found.truncation is None and next_offset < found.offset:
-            unread[tp] = AfterBytes(next_offset, found.offset, INT64_MAX)
-        elif found.truncation is None:
-            one.lag_bytes = 0
-    for tp, size in (await _listed(client, unread, isolation)).items():
-        if not isinstance(size, WireError):
-            by_tp[tp].lag_bytes = size.size_bytes
-
-
-async def _listed(
-    client: BrokerClient,
-    wanted: Mapping[TopicIdPartition, Wanted],
-    isolation: str,
-    positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
-) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
-    timeout_ms = min(client.config.api_timeout_ms, _ENDS_MS)
-    return await list_offsets(client, wanted, isolation, positions, timeout_ms=timeout_ms, is_partial=True)
+        if found.truncation is None:
+            one.lag_bytes, one.lag_ms = found.size_bytes, found.lag_ms
 
 
 async def delete_group(client: BrokerClient, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:

@@ -48,6 +48,13 @@ class GivenOffset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Backlog:
+    """As OffsetSpec.LATEST, with what a reader at `from_offset` has left to read."""
+
+    from_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class LastRecords:
     """The offset of the newest `count` records; the log start if there are fewer."""
 
@@ -55,14 +62,15 @@ class LastRecords:
 
 
 # An int is a timestamp, ms since 1970: the first record at or after it.
-Wanted: TypeAlias = OffsetSpec | AfterBytes | GivenOffset | LastRecords | int
+Wanted: TypeAlias = OffsetSpec | AfterBytes | Backlog | GivenOffset | LastRecords | int
 
 
 class OffsetAndTimestamp(NamedTuple):
     """The result of an offset query; `offset` -1 = no record matches, `timestamp` (ms) and `leader_epoch` -1 = unknown.
-    `size_bytes`: with AfterBytes, the size of the batches before `offset`. `leader_epoch_id`: of the record before it, 0 = unknown,
-    with the offset where that epoch begins. `truncation`: why the position checked is not in this log's history.
-    `log_start_offset`: the first offset that the log holds; not with AfterBytes."""
+    `size_bytes`: with AfterBytes and Backlog, the size of the batches before `offset`. `leader_epoch_id`: of the record before it,
+    0 = unknown, with the offset where that epoch begins. `truncation`: why the position checked is not in this log's history.
+    `log_start_offset`: the first offset that the log holds; not with AfterBytes. `lag_ms`: with Backlog, the age of the next record
+    to read."""
 
     offset: int
     timestamp: int = -1
@@ -72,6 +80,7 @@ class OffsetAndTimestamp(NamedTuple):
     epoch_start_offset: int = 0
     truncation: WireError | None = None
     log_start_offset: int = 0
+    lag_ms: int = -1
 
 
 _SPECS = {OffsetSpec.EARLIEST: offsets_pb2.OFFSET_SPEC_EARLIEST, OffsetSpec.LATEST: offsets_pb2.OFFSET_SPEC_LATEST}
@@ -210,6 +219,7 @@ def _read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTim
         result.epoch_start_offset,
         from_proto(result.truncation) if result.HasField("truncation") else None,
         max(0, result.log_start_offset),
+        max(-1, result.lag_ms),
     )
 
 
@@ -223,6 +233,9 @@ def _partition_request(tp: TopicIdPartition, wanted: Wanted, position: LogPositi
     elif isinstance(wanted, AfterBytes):
         request.spec = offsets_pb2.OFFSET_SPEC_AFTER_BYTES
         request.from_offset, request.until_offset, request.max_bytes = wanted
+    elif isinstance(wanted, Backlog):
+        request.spec = offsets_pb2.OFFSET_SPEC_BACKLOG
+        request.from_offset = wanted.from_offset
     elif isinstance(wanted, GivenOffset):
         request.spec = offsets_pb2.OFFSET_SPEC_GIVEN
         request.from_offset = wanted.offset

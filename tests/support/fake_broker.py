@@ -317,6 +317,10 @@ class FakeBroker(FakeTransactions, FakeGroups):
                     result.offset = max(partition.log_start_offset, result.offset - asked.record_count)
                 if asked.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
                     result.offset, result.size_bytes = partition.reach(asked.from_offset, asked.until_offset, asked.max_bytes)
+                result.lag_ms = -1
+                if asked.spec == offsets_pb2.OFFSET_SPEC_BACKLOG and asked.from_offset < result.offset:
+                    _, result.size_bytes = partition.reach(asked.from_offset, result.offset, 2**62)
+                    result.lag_ms = 7_000
                 if asked.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
                     result.offset = asked.from_offset
                 result.epoch_start_offset, result.leader_epoch_id = partition.epoch_before(result.offset)

@@ -19,14 +19,13 @@ from brokerd.errors import (
     counted,
 )
 from brokerd.ids import LogPosition, TopicIdPartition
-from brokerd.partition.look_up import Backlog
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
+from brokerd.server.handlers.list_offsets import left_to_read
 from brokerd.server.paging import LISTED_MAX, Pauses, page_of
 from brokerd.server.requests import check_id, check_not_negative, check_text, partition_after, reads_committed, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.sharing import CALLER
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest as Request
@@ -304,13 +303,8 @@ async def _describe(
         described.end_offset = log.latest_offset(is_committed=is_committed)
         _check_history(log, committed)
         next_offset = committed.offset if committed is not None else log.ends.log_start_offset
-        found = Backlog(0, _NONE)
-        if next_offset < described.end_offset:
-            look_up = partial(log.look_ups.backlog, next_offset, is_committed=is_committed)
-            found = await broker.searchers.search(CALLER.get(), look_up)
-        described.lag_bytes = found.size_bytes
-        if found.append_timestamp != _NONE:
-            described.lag_ms = max(0, broker.clock.wall_ms() - found.append_timestamp)
+        left = await left_to_read(broker, log, next_offset, described.end_offset, is_committed=is_committed)
+        described.lag_bytes, described.lag_ms = left
 
 
 # ListGroups

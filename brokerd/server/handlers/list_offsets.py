@@ -6,6 +6,7 @@ Behaviour
 - TIMESTAMP is the first offset below LATEST whose record is at or after it; -1 if none. As in Kafka, control batches and records
   of aborted transactions count.
 - AFTER_BYTES is the offset that max_bytes reach: the end of the last whole batch that fits, or of the first batch at least.
+- BACKLOG is LATEST with the size and the age of what a reader has left, as in DescribeGroup, by the leader's clock.
 - GIVEN is the request's own offset, to look up its epochs.
 - LAST_RECORDS counts records back from LATEST, without control batches and, with read_committed, without aborted transactions.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
@@ -59,7 +60,7 @@ def _checked(entry: offsets_pb2.PartitionListOffsets) -> TopicIdPartition:
         raise malformed("partitions.spec", f"is {entry.spec}, but must be one of OffsetSpec")
     if entry.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP:
         check_not_negative("partitions.timestamp", entry.timestamp)
-    if entry.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
+    if entry.spec in (offsets_pb2.OFFSET_SPEC_GIVEN, offsets_pb2.OFFSET_SPEC_BACKLOG):
         check_not_negative("partitions.from_offset", entry.from_offset)
     if entry.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
         check_not_negative("partitions.from_offset", entry.from_offset)
@@ -78,7 +79,7 @@ async def _answer(
     is_committed: bool,
 ) -> offsets_pb2.PartitionListOffsetsResult:
     result = offsets_pb2.PartitionListOffsetsResult(
-        topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, timestamp=_NONE, leader_epoch=_NONE
+        topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, timestamp=_NONE, leader_epoch=_NONE, lag_ms=_NONE
     )
     with fails_with(result, tp):
         authorizer.require_id(None, tp.topic_id)
@@ -94,6 +95,9 @@ async def _answer(
             if before is not None:
                 result.leader_epoch_id, result.epoch_start_offset = before.id, before.start_offset
         result.log_start_offset = log.ends.log_start_offset
+        if entry.spec == offsets_pb2.OFFSET_SPEC_BACKLOG:
+            left = await left_to_read(broker, log, entry.from_offset, result.offset, is_committed=is_committed)
+            result.size_bytes, result.lag_ms = left
         if entry.HasField("position"):
             try:
                 log.check_history(LogPosition(entry.position.offset, entry.position.leader_epoch_id))
@@ -109,7 +113,7 @@ async def _look_up(
     """Offset and timestamp (ms), each -1 if there is none."""
     if entry.spec == offsets_pb2.OFFSET_SPEC_EARLIEST:
         return log.ends.log_start_offset, _NONE
-    if entry.spec == offsets_pb2.OFFSET_SPEC_LATEST:
+    if entry.spec in (offsets_pb2.OFFSET_SPEC_LATEST, offsets_pb2.OFFSET_SPEC_BACKLOG):
         return log.latest_offset(is_committed=is_committed), _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
         return entry.from_offset, _NONE
@@ -117,6 +121,15 @@ async def _look_up(
         return await _searched(broker, partial(log.look_ups.newest_offset, entry.record_count), is_committed), _NONE
     found = await _searched(broker, partial(log.look_ups.offset_for_timestamp, entry.timestamp), is_committed)
     return found if found is not None else (_NONE, _NONE)
+
+
+async def left_to_read(broker: BrokerParts, log: Partition, offset: int, end_offset: int, *, is_committed: bool) -> tuple[int, int]:
+    """What a reader at `offset` has left: bytes, and ms since the first of its batches was appended; -1 = none, or unknown."""
+    if offset >= end_offset:
+        return 0, _NONE
+    found = await _searched(broker, partial(log.look_ups.backlog, offset), is_committed)
+    is_known = found.append_timestamp != _NONE
+    return found.size_bytes, max(0, broker.clock.wall_ms() - found.append_timestamp) if is_known else _NONE
 
 
 async def _searched(broker: BrokerParts, look_up: Callable[..., T], is_committed: bool) -> T:

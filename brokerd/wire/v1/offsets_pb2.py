@@ -26,49 +26,49 @@ from brokerd.wire.v1 import error_pb2 as brokerd_dot_wire_dot_v1_dot_error__pb2
 from brokerd.wire.v1 import fetch_pb2 as brokerd_dot_wire_dot_v1_dot_fetch__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62rokerd/wire/v1/offsets.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\x1a\x1b\x62rokerd/wire/v1/fetch.proto\"\x9b\x02\n\x14PartitionListOffsets\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x03 \x01(\x05\x12)\n\x04spec\x18\x04 \x01(\x0e\x32\x1b.brokerd.wire.v1.OffsetSpec\x12\x11\n\ttimestamp\x18\x05 \x01(\x03\x12\x13\n\x0b\x66rom_offset\x18\x06 \x01(\x03\x12\x14\n\x0cuntil_offset\x18\x07 \x01(\x03\x12\x11\n\tmax_bytes\x18\x08 \x01(\x03\x12.\n\x08position\x18\t \x01(\x0b\x32\x1c.brokerd.wire.v1.LogPosition\x12\x14\n\x0crecord_count\x18\n \x01(\x03\"\x89\x01\n\x12ListOffsetsRequest\x12\x38\n\x0fisolation_level\x18\x01 \x01(\x0e\x32\x1f.brokerd.wire.v1.IsolationLevel\x12\x39\n\npartitions\x18\x02 \x03(\x0b\x32%.brokerd.wire.v1.PartitionListOffsets\"\xb0\x02\n\x1aPartitionListOffsetsResult\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x11\n\ttimestamp\x18\x05 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x12\x12\n\nsize_bytes\x18\x07 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x08 \x01(\x07\x12\x1a\n\x12\x65poch_start_offset\x18\t \x01(\x03\x12*\n\ntruncation\x18\n \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x18\n\x10log_start_offset\x18\x0b \x01(\x03\"S\n\x13ListOffsetsResponse\x12<\n\x07results\x18\x01 \x03(\x0b\x32+.brokerd.wire.v1.PartitionListOffsetsResult\"\xcd\x01\n\x14PartitionGroupOffset\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12%\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x18\n\x10\x63ommit_timestamp\x18\x07 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x08 \x01(\x07\"e\n\x19\x43ommitGroupOffsetsRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x36\n\x07offsets\x18\x04 \x03(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\"{\n\x1a\x43ommitGroupOffsetsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x36\n\x07results\x18\x02 \x03(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\"\x98\x01\n\x18\x46\x65tchGroupOffsetsRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x39\n\npartitions\x18\x02 \x03(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\x12\x16\n\x0e\x61\x66ter_topic_id\x18\x03 \x01(\x0c\x12\x17\n\x0f\x61\x66ter_partition\x18\x04 \x01(\x05\"\x88\x01\n\x19\x46\x65tchGroupOffsetsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x36\n\x07results\x18\x02 \x03(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\x12\x0c\n\x04more\x18\x03 \x01(\x08\"2\n\x11ListGroupsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\"a\n\x0cGroupListing\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\x05\x12\x18\n\x10\x63ommit_timestamp\x18\x04 \x01(\x03\"x\n\x12ListGroupsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12-\n\x06groups\x18\x02 \x03(\x0b\x32\x1d.brokerd.wire.v1.GroupListing\x12\x0c\n\x04more\x18\x03 \x01(\x08\"5\n\x0eGroupPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\"[\n\x12\x44\x65leteGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.brokerd.wire.v1.GroupPartition\"U\n\x13\x44\x65leteGroupResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x17\n\x0f\x64\x65leted_offsets\x18\x02 \x01(\x05\"\x93\x01\n\x14\x44\x65scribeGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x38\n\x0fisolation_level\x18\x02 \x01(\x0e\x32\x1f.brokerd.wire.v1.IsolationLevel\x12\x16\n\x0e\x61\x66ter_topic_id\x18\x03 \x01(\x0c\x12\x17\n\x0f\x61\x66ter_partition\x18\x04 \x01(\x05\"\xb5\x01\n\x19GroupPartitionDescription\x12\x38\n\tcommitted\x18\x01 \x01(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x11\n\tlag_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06lag_ms\x18\x06 \x01(\x03\"\xba\x01\n\x15\x44\x65scribeGroupResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12,\n\x05group\x18\x02 \x01(\x0b\x32\x1d.brokerd.wire.v1.GroupListing\x12>\n\npartitions\x18\x03 \x03(\x0b\x32*.brokerd.wire.v1.GroupPartitionDescription\x12\x0c\n\x04more\x18\x04 \x01(\x08*\xc8\x01\n\nOffsetSpec\x12\x1b\n\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x18\n\x14OFFSET_SPEC_EARLIEST\x10\x01\x12\x16\n\x12OFFSET_SPEC_LATEST\x10\x02\x12\x19\n\x15OFFSET_SPEC_TIMESTAMP\x10\x04\x12\x1b\n\x17OFFSET_SPEC_AFTER_BYTES\x10\x07\x12\x15\n\x11OFFSET_SPEC_GIVEN\x10\x08\x12\x1c\n\x18OFFSET_SPEC_LAST_RECORDS\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62rokerd/wire/v1/offsets.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\x1a\x1b\x62rokerd/wire/v1/fetch.proto\"\x9b\x02\n\x14PartitionListOffsets\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x03 \x01(\x05\x12)\n\x04spec\x18\x04 \x01(\x0e\x32\x1b.brokerd.wire.v1.OffsetSpec\x12\x11\n\ttimestamp\x18\x05 \x01(\x03\x12\x13\n\x0b\x66rom_offset\x18\x06 \x01(\x03\x12\x14\n\x0cuntil_offset\x18\x07 \x01(\x03\x12\x11\n\tmax_bytes\x18\x08 \x01(\x03\x12.\n\x08position\x18\t \x01(\x0b\x32\x1c.brokerd.wire.v1.LogPosition\x12\x14\n\x0crecord_count\x18\n \x01(\x03\"\x89\x01\n\x12ListOffsetsRequest\x12\x38\n\x0fisolation_level\x18\x01 \x01(\x0e\x32\x1f.brokerd.wire.v1.IsolationLevel\x12\x39\n\npartitions\x18\x02 \x03(\x0b\x32%.brokerd.wire.v1.PartitionListOffsets\"\xc0\x02\n\x1aPartitionListOffsetsResult\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x11\n\ttimestamp\x18\x05 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x12\x12\n\nsize_bytes\x18\x07 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x08 \x01(\x07\x12\x1a\n\x12\x65poch_start_offset\x18\t \x01(\x03\x12*\n\ntruncation\x18\n \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x18\n\x10log_start_offset\x18\x0b \x01(\x03\x12\x0e\n\x06lag_ms\x18\x0c \x01(\x03\"S\n\x13ListOffsetsResponse\x12<\n\x07results\x18\x01 \x03(\x0b\x32+.brokerd.wire.v1.PartitionListOffsetsResult\"\xcd\x01\n\x14PartitionGroupOffset\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12%\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x18\n\x10\x63ommit_timestamp\x18\x07 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x08 \x01(\x07\"e\n\x19\x43ommitGroupOffsetsRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x36\n\x07offsets\x18\x04 \x03(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\"{\n\x1a\x43ommitGroupOffsetsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x36\n\x07results\x18\x02 \x03(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\"\x98\x01\n\x18\x46\x65tchGroupOffsetsRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x39\n\npartitions\x18\x02 \x03(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\x12\x16\n\x0e\x61\x66ter_topic_id\x18\x03 \x01(\x0c\x12\x17\n\x0f\x61\x66ter_partition\x18\x04 \x01(\x05\"\x88\x01\n\x19\x46\x65tchGroupOffsetsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x36\n\x07results\x18\x02 \x03(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\x12\x0c\n\x04more\x18\x03 \x01(\x08\"2\n\x11ListGroupsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\"a\n\x0cGroupListing\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\x05\x12\x18\n\x10\x63ommit_timestamp\x18\x04 \x01(\x03\"x\n\x12ListGroupsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12-\n\x06groups\x18\x02 \x03(\x0b\x32\x1d.brokerd.wire.v1.GroupListing\x12\x0c\n\x04more\x18\x03 \x01(\x08\"5\n\x0eGroupPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\"[\n\x12\x44\x65leteGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.brokerd.wire.v1.GroupPartition\"U\n\x13\x44\x65leteGroupResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x17\n\x0f\x64\x65leted_offsets\x18\x02 \x01(\x05\"\x93\x01\n\x14\x44\x65scribeGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x38\n\x0fisolation_level\x18\x02 \x01(\x0e\x32\x1f.brokerd.wire.v1.IsolationLevel\x12\x16\n\x0e\x61\x66ter_topic_id\x18\x03 \x01(\x0c\x12\x17\n\x0f\x61\x66ter_partition\x18\x04 \x01(\x05\"\xb5\x01\n\x19GroupPartitionDescription\x12\x38\n\tcommitted\x18\x01 \x01(\x0b\x32%.brokerd.wire.v1.PartitionGroupOffset\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x11\n\tlag_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06lag_ms\x18\x06 \x01(\x03\"\xba\x01\n\x15\x44\x65scribeGroupResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12,\n\x05group\x18\x02 \x01(\x0b\x32\x1d.brokerd.wire.v1.GroupListing\x12>\n\npartitions\x18\x03 \x03(\x0b\x32*.brokerd.wire.v1.GroupPartitionDescription\x12\x0c\n\x04more\x18\x04 \x01(\x08*\xe1\x01\n\nOffsetSpec\x12\x1b\n\x17OFFSET_SPEC_UNSPECIFIED\x10\x00\x12\x18\n\x14OFFSET_SPEC_EARLIEST\x10\x01\x12\x16\n\x12OFFSET_SPEC_LATEST\x10\x02\x12\x19\n\x15OFFSET_SPEC_TIMESTAMP\x10\x04\x12\x1b\n\x17OFFSET_SPEC_AFTER_BYTES\x10\x07\x12\x15\n\x11OFFSET_SPEC_GIVEN\x10\x08\x12\x1c\n\x18OFFSET_SPEC_LAST_RECORDS\x10\t\x12\x17\n\x13OFFSET_SPEC_BACKLOG\x10\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'brokerd.wire.v1.offsets_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OFFSETSPEC']._serialized_start=2688
-  _globals['_OFFSETSPEC']._serialized_end=2888
+  _globals['_OFFSETSPEC']._serialized_start=2704
+  _globals['_OFFSETSPEC']._serialized_end=2929
   _globals['_PARTITIONLISTOFFSETS']._serialized_start=109
   _globals['_PARTITIONLISTOFFSETS']._serialized_end=392
   _globals['_LISTOFFSETSREQUEST']._serialized_start=395
   _globals['_LISTOFFSETSREQUEST']._serialized_end=532
   _globals['_PARTITIONLISTOFFSETSRESULT']._serialized_start=535
-  _globals['_PARTITIONLISTOFFSETSRESULT']._serialized_end=839
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=841
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=924
-  _globals['_PARTITIONGROUPOFFSET']._serialized_start=927
-  _globals['_PARTITIONGROUPOFFSET']._serialized_end=1132
-  _globals['_COMMITGROUPOFFSETSREQUEST']._serialized_start=1134
-  _globals['_COMMITGROUPOFFSETSREQUEST']._serialized_end=1235
-  _globals['_COMMITGROUPOFFSETSRESPONSE']._serialized_start=1237
-  _globals['_COMMITGROUPOFFSETSRESPONSE']._serialized_end=1360
-  _globals['_FETCHGROUPOFFSETSREQUEST']._serialized_start=1363
-  _globals['_FETCHGROUPOFFSETSREQUEST']._serialized_end=1515
-  _globals['_FETCHGROUPOFFSETSRESPONSE']._serialized_start=1518
-  _globals['_FETCHGROUPOFFSETSRESPONSE']._serialized_end=1654
-  _globals['_LISTGROUPSREQUEST']._serialized_start=1656
-  _globals['_LISTGROUPSREQUEST']._serialized_end=1706
-  _globals['_GROUPLISTING']._serialized_start=1708
-  _globals['_GROUPLISTING']._serialized_end=1805
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=1807
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=1927
-  _globals['_GROUPPARTITION']._serialized_start=1929
-  _globals['_GROUPPARTITION']._serialized_end=1982
-  _globals['_DELETEGROUPREQUEST']._serialized_start=1984
-  _globals['_DELETEGROUPREQUEST']._serialized_end=2075
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=2077
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=2162
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=2165
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=2312
-  _globals['_GROUPPARTITIONDESCRIPTION']._serialized_start=2315
-  _globals['_GROUPPARTITIONDESCRIPTION']._serialized_end=2496
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=2499
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=2685
+  _globals['_PARTITIONLISTOFFSETSRESULT']._serialized_end=855
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=857
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=940
+  _globals['_PARTITIONGROUPOFFSET']._serialized_start=943
+  _globals['_PARTITIONGROUPOFFSET']._serialized_end=1148
+  _globals['_COMMITGROUPOFFSETSREQUEST']._serialized_start=1150
+  _globals['_COMMITGROUPOFFSETSREQUEST']._serialized_end=1251
+  _globals['_COMMITGROUPOFFSETSRESPONSE']._serialized_start=1253
+  _globals['_COMMITGROUPOFFSETSRESPONSE']._serialized_end=1376
+  _globals['_FETCHGROUPOFFSETSREQUEST']._serialized_start=1379
+  _globals['_FETCHGROUPOFFSETSREQUEST']._serialized_end=1531
+  _globals['_FETCHGROUPOFFSETSRESPONSE']._serialized_start=1534
+  _globals['_FETCHGROUPOFFSETSRESPONSE']._serialized_end=1670
+  _globals['_LISTGROUPSREQUEST']._serialized_start=1672
+  _globals['_LISTGROUPSREQUEST']._serialized_end=1722
+  _globals['_GROUPLISTING']._serialized_start=1724
+  _globals['_GROUPLISTING']._serialized_end=1821
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=1823
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=1943
+  _globals['_GROUPPARTITION']._serialized_start=1945
+  _globals['_GROUPPARTITION']._serialized_end=1998
+  _globals['_DELETEGROUPREQUEST']._serialized_start=2000
+  _globals['_DELETEGROUPREQUEST']._serialized_end=2091
+  _globals['_DELETEGROUPRESPONSE']._serialized_start=2093
+  _globals['_DELETEGROUPRESPONSE']._serialized_end=2178
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=2181
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=2328
+  _globals['_GROUPPARTITIONDESCRIPTION']._serialized_start=2331
+  _globals['_GROUPPARTITIONDESCRIPTION']._serialized_end=2512
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=2515
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=2701
 # @@protoc_insertion_point(module_scope)

@@ -18,6 +18,7 @@ class OffsetSpec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OFFSET_SPEC_AFTER_BYTES: _ClassVar[OffsetSpec]
     OFFSET_SPEC_GIVEN: _ClassVar[OffsetSpec]
     OFFSET_SPEC_LAST_RECORDS: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_BACKLOG: _ClassVar[OffsetSpec]
 OFFSET_SPEC_UNSPECIFIED: OffsetSpec
 OFFSET_SPEC_EARLIEST: OffsetSpec
 OFFSET_SPEC_LATEST: OffsetSpec
@@ -25,6 +26,7 @@ OFFSET_SPEC_TIMESTAMP: OffsetSpec
 OFFSET_SPEC_AFTER_BYTES: OffsetSpec
 OFFSET_SPEC_GIVEN: OffsetSpec
 OFFSET_SPEC_LAST_RECORDS: OffsetSpec
+OFFSET_SPEC_BACKLOG: OffsetSpec
 
 class PartitionListOffsets(_message.Message):
     __slots__ = ("topic_id", "partition", "current_leader_epoch", "spec", "timestamp", "from_offset", "until_offset", "max_bytes", "position", "record_count")
@@ -59,7 +61,7 @@ class ListOffsetsRequest(_message.Message):
     def __init__(self, isolation_level: _Optional[_Union[_fetch_pb2.IsolationLevel, str]] = ..., partitions: _Optional[_Iterable[_Union[PartitionListOffsets, _Mapping]]] = ...) -> None: ...
 
 class PartitionListOffsetsResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "offset", "timestamp", "leader_epoch", "size_bytes", "leader_epoch_id", "epoch_start_offset", "truncation", "log_start_offset")
+    __slots__ = ("topic_id", "partition", "error", "offset", "timestamp", "leader_epoch", "size_bytes", "leader_epoch_id", "epoch_start_offset", "truncation", "log_start_offset", "lag_ms")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +73,7 @@ class PartitionListOffsetsResult(_message.Message):
     EPOCH_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     error: _error_pb2.Error
@@ -82,7 +85,8 @@ class PartitionListOffsetsResult(_message.Message):
     epoch_start_offset: int
     truncation: _error_pb2.Error
     log_start_offset: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., size_bytes: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ..., epoch_start_offset: _Optional[int] = ..., truncation: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
+    lag_ms: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., size_bytes: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ..., epoch_start_offset: _Optional[int] = ..., truncation: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., lag_ms: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("results",)

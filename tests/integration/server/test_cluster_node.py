@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import itertools
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +15,9 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
+from brokerd.client.groups import commit_group_offsets, describe_group, lag_of
 from brokerd.client.topics import alter_topic_configs, create_partitions, create_topic, delete_topics, describe_cluster
 from brokerd.client.transactions import init_producer_id
 from brokerd.clock import Clock, SystemClock
@@ -41,6 +44,7 @@ from brokerd.wire.v1.offsets_pb2 import PartitionGroupOffset
 from brokerd.wire.v1.topics_pb2 import DescribeTopicsRequest, DescribeTopicsResponse
 from tests.support.build import append
 from tests.support.certificates import Authority
+from tests.support.clock import START_WALL_MS
 from tests.support.cluster_directories import becomes
 from tests.support.cluster_nodes import an_etcd
 from tests.support.fake_broker import unknown_partition
@@ -366,6 +370,26 @@ def test_a_node_that_does_not_lead_names_who_does() -> None:
             assert told.partitions[led_by[1].partition].log_end_offset == 0
             elsewhere = told.partitions[led_by[2].partition]
             assert elsewhere == unknown_partition(from_proto(elsewhere.error), led_by[2].partition), "not one that is empty"
+
+    run(scenario)
+
+
+def test_how_far_a_group_is_behind_is_known_of_what_others_lead() -> None:
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
+            topic_id = await create_topic(client, "orders", 2)
+            tps = [TopicIdPartition(topic_id, number) for number in range(2)]
+            await becomes(lambda: two.broker.topics.has("orders"), True)
+            for daemon, tp in itertools.product((one, two), tps):
+                if cluster_of(one).leader_of(tp) == daemon.broker.node_id:
+                    partition = daemon.broker.partitions.leader(tp)
+                    append(partition, b"row")
+                    await daemon.broker.flusher.flush(partition, BROKER)
+            await commit_group_offsets(client, "g", dict.fromkeys(tps, OffsetAndMetadata(0)))
+            described = (await describe_group(client, "g")).partitions
+            assert [(lag_of(found), found.lag_bytes > 0) for found in described] == [(1, True)] * 2
+            since_ms = SystemClock().wall_ms() - START_WALL_MS
+            assert all(abs(found.lag_ms - since_ms) < 600_000 for found in described), "of the record, not -1"
 
     run(scenario)
 

@@ -249,6 +249,7 @@ def test_a_new_leader_names_no_end_before_it_knows_it(elected: Elected) -> None:
         code(offsets_pb2.OFFSET_SPEC_TIMESTAMP),
         code(offsets_pb2.OFFSET_SPEC_AFTER_BYTES, until_offset=9, max_bytes=1),
         code(offsets_pb2.OFFSET_SPEC_LAST_RECORDS, record_count=1),
+        code(offsets_pb2.OFFSET_SPEC_BACKLOG),
         delete(4),
         delete(-1),
         ErrorCode(lag.committed.error.code),

@@ -267,6 +267,11 @@ def test_offsets_by_end_and_by_time(client: RawClient) -> None:
     assert one.offset == 8
     all_of_it = list_offset(client, tp, specs.OFFSET_SPEC_AFTER_BYTES, from_offset=5, until_offset=10, max_bytes=2 * one.size_bytes)
     assert (all_of_it.offset, all_of_it.size_bytes) == (10, 2 * one.size_bytes)
+    left = list_offset(client, tp, specs.OFFSET_SPEC_BACKLOG, from_offset=5)
+    assert (left.offset, left.log_start_offset, left.size_bytes) == (12, 0, 2 * one.size_bytes)
+    assert 0 <= left.lag_ms < 600_000
+    nothing = list_offset(client, tp, specs.OFFSET_SPEC_BACKLOG, from_offset=12)
+    assert (nothing.offset, nothing.size_bytes, nothing.lag_ms) == (12, 0, -1)
     assert code(list_offset(client, tp, 1, topic_id=b"n" * 16)) is ErrorCode.UNKNOWN_TOPIC_ID
     assert code(list_offset(client, tp, 1, current_leader_epoch=9)) is ErrorCode.UNKNOWN_LEADER_EPOCH
 

@@ -124,7 +124,7 @@ def test_an_answer_that_makes_no_sense_is_one_error(
 
 def test_times_and_epochs_out_of_range_are_none(broker: FakeBroker, client: BlockingClient) -> None:
     answer_with(broker, "Metadata", topic())
-    wrong = offsets_pb2.PartitionListOffsetsResult(offset=5, timestamp=INT64_MAX, leader_epoch=-5)
+    wrong = offsets_pb2.PartitionListOffsetsResult(offset=5, timestamp=INT64_MAX, leader_epoch=-5, lag_ms=-9)
     answer_with(broker, "ListOffsets", offsets(wrong))
     assert latest(client) == {TP: OffsetAndTimestamp(5, -1, -1)}
 
