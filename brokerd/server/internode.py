@@ -37,7 +37,7 @@ from brokerd.server.failures import fails_with, internal, malformed, status_of
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.server.requests import check_count, check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.audit import host_of
-from brokerd.server.security.authenticator import UnauthenticatedError
+from brokerd.server.security.authenticator import UnauthenticatedError, peer_of
 from brokerd.server.streams import Context, read_request
 from brokerd.sharing import BROKER, CALLER
 from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
@@ -83,7 +83,7 @@ class InternodeService:
         tokens = [value for name, value in context.invocation_metadata() or () if name == TOKEN]
         shown = tokens[0] if len(tokens) == 1 and isinstance(tokens[0], str) else ""
         if not hmac.compare_digest(shown.encode(), self._cluster.token.encode()):
-            host = host_of(str(context.peer()))
+            host = host_of(peer_of(context))
             if shown and self._broker.clock.monotonic_ms() - self._started_ms < _NEWS_MS:
                 logger.debug("%s does not know the new registration of this node yet: its call is refused", host)
             else:

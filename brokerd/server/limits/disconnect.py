@@ -14,7 +14,6 @@ import socket
 import stat
 from collections.abc import Collection, Iterator
 from typing import TypeAlias
-from urllib.parse import unquote
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +45,10 @@ def disconnect_all(ports: Collection[int]) -> int:
 
 @functools.lru_cache(maxsize=10_000)
 def address_of(peer: str) -> Address | None:
-    """The client's address as its socket reports it, from gRPC's notation (`ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`); None
-    if `peer` is not a TCP connection.
+    """The client's address as its socket reports it, from that of a Caller (`ipv4:127.0.0.1:50000`, `ipv6:[::1]:50000`); None if
+    `peer` is not a TCP connection.
     """
-    family, _, rest = unquote(peer).partition(":")
+    family, _, rest = peer.partition(":")
     host, _, port = rest.rpartition(":")
     if family not in ("ipv4", "ipv6") or not port.isdigit():
         return None

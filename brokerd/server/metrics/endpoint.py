@@ -163,7 +163,7 @@ def _host(writer: asyncio.StreamWriter) -> str:
     if not name:  # disconnected meanwhile
         return "unknown"
     address = ipaddress.ip_address(str(name[0]).partition("%")[0])
-    return f"ipv4:{address}" if address.version == 4 else f"ipv6:%5B{address}%5D"
+    return f"ipv4:{address}" if address.version == 4 else f"ipv6:[{address}]"
 
 
 def _response(status: str, text: str, *headers: str) -> bytes:

@@ -29,7 +29,7 @@ _CHARACTERS_MAX = 1_000  # more than the longest topic, setting and value togeth
 
 
 def host_of(peer: str) -> str:
-    """The host of a peer in gRPC's notation; callers without a principal of their own are counted by it."""
+    """The host of a call's peer, such as ipv6:[::1]; callers without a principal of their own are counted by it."""
     return peer.rpartition(":")[0] or peer
 
 

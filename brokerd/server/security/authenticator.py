@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError
@@ -40,6 +41,12 @@ class CallContext(Protocol):
 
     def peer(self) -> str:
         """Address of the other side, as gRPC writes it."""
+
+
+def peer_of(context: CallContext) -> str:
+    """The other side in gRPC's notation, but readable: ipv4:192.0.2.1:4711, ipv6:[2001:db8::7]:4711. gRPC encodes brackets as in
+    a URL."""
+    return unquote(str(context.peer()))
 
 
 class Authenticator:
@@ -113,7 +120,7 @@ class Callers:
 
     def authenticate(self, context: CallContext) -> tuple[TopicAuthorizer, Caller]:
         """The authorizer of the caller's principal, and the Caller for sharing resources. Raises UnauthenticatedError."""
-        peer = str(context.peer())
+        peer = peer_of(context)
         try:
             principal = self._authenticator.of_call(context)
         except UnauthenticatedError as error:
@@ -131,10 +138,10 @@ class Callers:
         try:
             principal = self._authenticator.of_call(context)
         except UnauthenticatedError as error:
-            self._audit.refused(authorizer.principal, f"its stream from {context.peer()} ends, its credentials are revoked")
+            self._audit.refused(authorizer.principal, f"its stream from {peer_of(context)} ends, its credentials are revoked")
             return error
         if principal.name != authorizer.principal:
-            self._audit.refused(authorizer.principal, f"its stream from {context.peer()} ends, its credentials are another's now")
+            self._audit.refused(authorizer.principal, f"its stream from {peer_of(context)} ends, its credentials are another's now")
             return UnauthenticatedError(f"these credentials no longer belong to principal '{authorizer.principal}': connect again")
         return None
 

@@ -41,7 +41,6 @@ def has_ipv6() -> bool:
 CONNECTIONS = [(socket.AF_INET, "127.0.0.1", "127.0.0.1", "ipv4:127.0.0.1:{}")]
 if has_ipv6():
     CONNECTIONS += [
-        (socket.AF_INET6, "::1", "::1", "ipv6:%5B::1%5D:{}"),
         (socket.AF_INET6, "::1", "::1", "ipv6:[::1]:{}"),
         (socket.AF_INET6, "::", "127.0.0.1", "ipv4:127.0.0.1:{}"),
     ]

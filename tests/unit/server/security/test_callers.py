@@ -15,7 +15,7 @@ import pytest
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.server.security.audit import Audit
 from brokerd.server.security.auth_file import parse_identities
-from brokerd.server.security.authenticator import Authenticator, Callers
+from brokerd.server.security.authenticator import Authenticator, Callers, UnauthenticatedError
 from brokerd.server.security.tokens import hash_token
 from brokerd.server.service import BrokerService
 from brokerd.sharing import CALLER
@@ -36,6 +36,7 @@ class Call(NamedTuple):
 
     metadata: tuple[tuple[str, str], ...] = ()
     certificates: tuple[bytes, ...] = ()
+    host: str = "ipv4:127.0.0.1"
 
     def invocation_metadata(self) -> Iterable[Any]:
         return self.metadata
@@ -44,7 +45,7 @@ class Call(NamedTuple):
         return {"x509_pem_cert": self.certificates}
 
     def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
+        return f"{self.host}:1"
 
 
 def with_token(token: str) -> Call:
@@ -83,6 +84,22 @@ def test_a_certificate_whose_name_is_taken_out_is_revoked(tmp_path: Path) -> Non
     assert callers.revoked(authorizer, call) is None
     replaced(callers, AUTH_FILE.replace('certificates = ["reader.example"]', ""))
     assert callers.revoked(authorizer, call) is not None
+
+
+def test_ipv6_addresses_are_readable(caplog: pytest.LogCaptureFixture) -> None:
+    """gRPC encodes their brackets as in a URL."""
+    authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
+    callers = Callers(authenticator, TopicStore(MemoryFiles()), Audit(ManualClock()))
+    call = with_token(TOKENS["boss"])._replace(host="ipv6:%5B2001:db8::7%5D")
+    authorizer, caller = callers.authenticate(call)
+    assert caller.peer == "ipv6:[2001:db8::7]:1"
+    with pytest.raises(UnauthenticatedError):
+        callers.authenticate(call._replace(metadata=()))
+    replaced(callers, AUTH_FILE.replace(hash_token(TOKENS["boss"]), hash_token("a-new-one-" + TOKENS["boss"])))
+    assert callers.revoked(authorizer, call) is not None
+    refused, revoked = messages_of(caplog, "brokerd.audit")
+    assert refused.startswith("ipv6:[2001:db8::7] refused: ")
+    assert revoked == "boss refused: its stream from ipv6:[2001:db8::7]:1 ends, its credentials are revoked"
 
 
 def test_nobody_is_revoked_where_everybody_may_call() -> None:
