@@ -324,7 +324,7 @@ def _partition_now(args: argparse.Namespace, client: BlockingClient) -> Partitio
     (topic,) = client.describe_cluster([args.topic], internal=True).topics
     error = error_in(topic)
     if error is not None:
-        raise with_nearest_name(client, args.topic, error, may_create=False)
+        raise with_nearest_name(client, args.topic, error)
     found = next((one for one in topic.partitions if one.partition == args.partition), None)
     if found is None:
         last = len(topic.partitions) - 1

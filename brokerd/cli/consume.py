@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     checked(args, lambda: _printer(args, {}))  # report a bad format before connecting
     config = client_config(args, ConsumerConfig, {"isolation.level": args.isolation_level} if args.isolation_level else {})
     with connect(args, config) as client:
-        topics = find_topics(client, args.topics, patterns)
+        topics = find_topics(client, args.topics, patterns, may_create=True)
         named = named_partitions(topics, args.partition)
         ranges = ranges_of(client, named, start, end, config.isolation_level)
     record_count = _print_records(args, config, ranges, _printer(args, {topic.topic_id: topic.name for topic in topics}))

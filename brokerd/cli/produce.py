@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     _check_options(args)
     headers = pairs(args, "--header", args.header)
     with connect(args, config) as client:
-        topic = find_topic(client, args.topic)
+        topic = find_topic(client, args.topic, may_create=True)
     if args.partition is not None:
         check_partition(topic, args.partition)
     to_chunk = _json_format(args, headers, topic) if args.json else _line_format(args, headers)

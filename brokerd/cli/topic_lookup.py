@@ -26,15 +26,18 @@ def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:
     return patterns
 
 
-def find_topics(client: BlockingClient, names: Sequence[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[TopicInfo]:
+def find_topics(
+    client: BlockingClient, names: Sequence[str], patterns: Sequence[re.Pattern[str]] = (), *, may_create: bool = False
+) -> list[TopicInfo]:
     """The topics with these names, and the existing topics whose names match a pattern (re.search), without duplicates. Raises
-    UnknownTopicOrPartitionError for a name or a pattern without a topic, and the broker's other errors."""
+    UnknownTopicOrPartitionError for a name or a pattern without a topic, and the broker's other errors. `may_create`: as in
+    `with_nearest_name`."""
     found: dict[str, TopicInfo] = {}
     if names:
         metadata = client.metadata(list(names))
         for name in names:
             if name in metadata.errors:
-                raise with_nearest_name(client, name, metadata.errors[name])
+                raise with_nearest_name(client, name, metadata.errors[name], may_create=may_create)
             found[name] = metadata.topic(name)
     known = client.metadata(None).topics if patterns else {}
     for pattern in patterns:
@@ -56,15 +59,15 @@ def named_partitions(topics: Iterable[TopicInfo], partitions: Sequence[int] | No
     return named
 
 
-def find_topic(client: BlockingClient, name: str) -> TopicInfo:
+def find_topic(client: BlockingClient, name: str, *, may_create: bool = False) -> TopicInfo:
     """The topic of this name. Raises UnknownTopicOrPartitionError suggesting the nearest name, and the broker's other errors."""
-    (topic,) = find_topics(client, [name])
+    (topic,) = find_topics(client, [name], may_create=may_create)
     return topic
 
 
-def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, may_create: bool = True) -> WireError:
-    """`error`; if it means that the topic does not exist, an error with the nearest name, or (`may_create`) with the command that
-    creates it."""
+def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, may_create: bool = False) -> WireError:
+    """`error`; if it means that the topic does not exist, an error with the nearest name, or (`may_create`: who reads or writes
+    may want it new) with the command that creates it."""
     if not isinstance(error, UnknownTopicOrPartitionError):
         return error
     known = list(client.metadata(None).topics)

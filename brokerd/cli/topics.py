@@ -237,7 +237,7 @@ def delete_topics(args: argparse.Namespace) -> None:
             elif isinstance(result, UnknownTopicOrPartitionError) and args.if_exists:
                 print(f"there is no topic '{name}': nothing to do")
             else:
-                failed.append(with_nearest_name(client, name, result, may_create=False))
+                failed.append(with_nearest_name(client, name, result))
     raise_all(failed)
 
 
