@@ -296,7 +296,9 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
                 instead = f"it moves to {listed(now.target)}"
             raise ClientError(f"{name} does not move to {listed(replicas)} any more: {instead}")
         if now.no_copy_alive:
-            raise ClientError(f"{name} waits to move from {listed(now.replicas)} to {listed(replicas)}: {now.error.message}")
+            moves = sorted(now.replicas) != sorted(replicas)
+            what = f"to move from {listed(now.replicas)} to {listed(replicas)}" if moves else f"for node {replicas[0]} to lead it"
+            raise ClientError(f"{name} waits {what}: {now.error.message}")
         missing = [node_id for node_id in now.target or replicas if node_id not in now.isr]
         what = f"not in sync yet: {listed(missing)}" if missing else "about to change"
         return f"{name}: {listed(now.replicas)} -> {listed(replicas)}, {what}"

@@ -369,8 +369,9 @@ def test_a_wait_ends_if_no_copy_is_alive(broker: FakeBroker, capsys: pytest.Capt
     lost = pb.PartitionMetadata(partition=0, leader=-1, replicas=[2], isr=[2], target=[1], error=error, no_copy_alive=True)
     nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
     topic = pb.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=[lost])
+    metadata = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic])
     answers: dict[str, Message] = {
-        "_Metadata": pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic]),
+        "_Metadata": metadata,
         "_AlterPartitionReassignments": topics_pb2.AlterPartitionReassignmentsResponse(
             results=[topics_pb2.PartitionReassignmentResult(name="t")]
         ),
@@ -391,6 +392,13 @@ def test_a_wait_ends_if_no_copy_is_alive(broker: FakeBroker, capsys: pytest.Capt
         run(broker, "cluster", "reassign", "t", "0", "--replicas", "1", "--wait")
     with pytest.raises(ClientError, match="t-0 waits to move from 2 to 1: t-0 has no leader"):
         run(broker, "cluster", "move-leader", "t", "0", "1", "--wait")
+    del topic.partitions[0].target[:]
+    metadata.topics[0].CopyFrom(topic)
+    for words in (("move-leader", "t", "0", "2"), ("reassign", "t", "0", "--replicas", "2")):
+        with pytest.raises(ClientError, match="t-0 waits for node 2 to lead it: t-0 has no leader"):
+            run(broker, "cluster", *words, "--wait")
+    topic.partitions[0].target.append(1)
+    metadata.topics[0].CopyFrom(topic)
     first = f"1 partition of node 2 cannot be moved at present, the first is t-0: {LOST}"
     with pytest.raises(ClientError, match=re.escape(first)):
         run(broker, "cluster", "drain", "2", "--wait")
