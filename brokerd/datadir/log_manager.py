@@ -41,7 +41,7 @@ from brokerd.errors import DataDirectoryError, counted
 from brokerd.ids import PRODUCER_NUMBERS, TopicPartition
 from brokerd.partition.partition import FlushTask, LogResources, Partition
 from brokerd.steps import Job
-from brokerd.storage.files import Files
+from brokerd.storage.files import Files, is_no_space
 from brokerd.storage.names import parse_partition_directory
 from brokerd.storage.open_files import OpenFiles, PatientFiles
 from brokerd.storage.refusals import Refusals
@@ -98,7 +98,7 @@ class LogManager:
         try:
             return self._open()
         except OSError as error:
-            raise DataDirectoryError(f"{path} cannot be opened: {error.strerror} {error.filename or ''}".rstrip()) from error
+            raise DataDirectoryError(f"{path} cannot be opened: {_why_not_opened(error)}, and start again") from error
         except DataDirectoryError as error:
             if path in error.message:
                 raise
@@ -312,3 +312,13 @@ def _for_all(do: Callable[[T], U], items: Sequence[T]) -> list[U | Exception]:
         return [done(item) for item in items]
     with ThreadPoolExecutor(threads, thread_name_prefix="brokerd-close") as pool:
         return list(pool.map(done, items))
+
+
+def _why_not_opened(error: OSError) -> str:
+    """What failed, at which file, and what to do."""
+    what = f"{error.strerror} ({error.filename})" if error.filename else f"{error.strerror}"
+    if is_no_space(error):
+        return f"{what}: free some space on its disk"
+    if error.errno == errno.EROFS:
+        return f"{what}: its file system takes no writes, mount it for writing"
+    return f"{what}: check its disk, and who may write there"

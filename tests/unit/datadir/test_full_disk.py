@@ -382,3 +382,22 @@ def test_elections_leave_spare_files_for_what_frees_space(files: MemoryFiles, ma
         run_here(manager.replicas.lead({log.tp: log.leader_epoch + 1}))
     files.space_left = 0
     assert delete_records(log, 10) == 10
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, "no room, and no spare file (topics): free some space on its disk"),
+        (errno.EROFS, "no room, and no spare file (topics): its file system takes no writes, mount it for writing"),
+        (errno.EIO, "no room, and no spare file (topics): check its disk, and who may write there"),
+    ],
+)
+def test_a_start_that_cannot_write_says_what_to_do(files: MemoryFiles, number: int, text: str) -> None:
+    def fail(operation: str, path: str) -> None:
+        if operation == "create":
+            raise OSError(number, "no room, and no spare file", "topics")
+
+    files.hook = fail
+    with pytest.raises(DataDirectoryError) as refused:
+        open_manager(files, data_dir="/full/d2")
+    assert refused.value.message == f"/full/d2 cannot be opened: {text}, and start again"
