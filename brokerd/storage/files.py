@@ -279,7 +279,10 @@ class RealFiles(Files):
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
-            fd = self._open(LOCK, os.O_RDONLY)
+            try:
+                fd = self._open(LOCK, os.O_RDONLY)
+            except FileNotFoundError:
+                raise error from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -75,6 +76,23 @@ def test_a_second_lock_is_refused(tmp_path: Path) -> None:
     first.close()
     second.lock()
     second.close()
+
+
+def test_a_lock_that_a_read_only_disk_has_not_is_not_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = RealFiles._open
+
+    def read_only(self: RealFiles, path: str, flags: int) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return opened(self, path, flags)
+
+    monkeypatch.setattr(RealFiles, "_open", read_only)
+    files = RealFiles(str(tmp_path))
+    with pytest.raises(OSError, match="Read-only file system"):
+        files.lock()
+    (tmp_path / "lock").touch()
+    files.lock()
+    files.close()
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
