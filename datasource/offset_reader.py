@@ -315,7 +315,7 @@ class OffsetReader:
         return begins
 
     def _newest(self, bound: LastRecords, snapshot: TopicState) -> dict[TopicPartition, int]:
-        found = self._offsets(snapshot, dict.fromkeys(snapshot.latest, bound))
+        found = self._offsets(snapshot, {tp: LastRecords(bound.count, end) for tp, end in snapshot.latest.items()})
         return {tp: min(offset, snapshot.latest[tp]) for tp, offset in found.items()}
 
     def _at_timestamp(self, bound: AtTimestamp, snapshot: TopicState) -> dict[TopicPartition, int]:

@@ -265,7 +265,7 @@ def trim_topic(args: argparse.Namespace) -> None:
         named = named_partitions([find_topic(client, args.name)], args.partition)
         # --before -N counts records as readers see them by default (read_committed).
         bounds = log_bounds(client, named, before, READ_COMMITTED if isinstance(before, LastRecords) else READ_UNCOMMITTED)
-        decided = offsets_at(client, list(named), OffsetSpec.LATEST, READ_COMMITTED)
+        decided = offsets_at(client, dict.fromkeys(named, OffsetSpec.LATEST), READ_COMMITTED)
         trims = {tp: planned(tp.partition, before, bounds[tp], decided[tp]) for tp in named}
         _refuse_beyond_all(args, max(bounds[tp].latest for tp in named), min(one.asked for one in trims.values()))
         wanted = {tp: one.after for tp, one in trims.items() if one.offset_count}

@@ -11,7 +11,7 @@ TIME, @TIME, @MS    the first record at or after that time: ISO 8601 or ms since
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -122,7 +122,7 @@ def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | N
     """One range per partition: from `start` to `end`, at most the current end of the log; without `end`, unbounded. Raises the
     broker's error for any partition."""
     starts = log_bounds(client, named, start, isolation)
-    found = _found(client, named, end, isolation)
+    found = _found(client, {tp: log.latest for tp, log in starts.items()}, end, isolation)
     ranges = []
     for tp, name in named.items():
         until = NO_END
@@ -134,21 +134,24 @@ def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | N
 
 def log_bounds(client: BlockingClient, named: Named, bound: Bound, isolation: str) -> dict[TopicIdPartition, LogBounds]:
     """Looks up what `offset_of` needs for each partition. Raises the broker's error for any of them."""
-    ends = _answers(client.list_offsets(dict.fromkeys(named, OffsetSpec.LATEST), isolation))
-    found = _found(client, named, bound, isolation)
-    return {tp: LogBounds(end.log_start_offset, end.offset, found.get(tp, _NO_SUCH_RECORD)) for tp, end in ends.items()}
+    logs = _answers(client.list_offsets(dict.fromkeys(named, OffsetSpec.LATEST), isolation))
+    found = _found(client, {tp: log.offset for tp, log in logs.items()}, bound, isolation)
+    return {tp: LogBounds(log.log_start_offset, log.offset, found.get(tp, _NO_SUCH_RECORD)) for tp, log in logs.items()}
 
 
-def _found(client: BlockingClient, named: Named, bound: Bound | None, isolation: str) -> dict[TopicIdPartition, int]:
-    return offsets_at(client, list(named), bound, isolation) if isinstance(bound, (int, LastRecords)) else {}
-
-
-def offsets_at(
-    client: BlockingClient, tps: Sequence[TopicIdPartition], wanted: Wanted, isolation: str
+def _found(
+    client: BlockingClient, ends: Mapping[TopicIdPartition, int], bound: Bound | None, isolation: str
 ) -> dict[TopicIdPartition, int]:
+    """What must be looked up for a bound, of the logs up to `ends`: they may have grown since."""
+    if not isinstance(bound, (int, LastRecords)):
+        return {}
+    wanted = {tp: LastRecords(bound.count, end) if isinstance(bound, LastRecords) else bound for tp, end in ends.items()}
+    return {tp: min(offset, ends[tp]) for tp, offset in offsets_at(client, wanted, isolation).items()}
+
+
+def offsets_at(client: BlockingClient, wanted: Mapping[TopicIdPartition, Wanted], isolation: str) -> dict[TopicIdPartition, int]:
     """The wanted offset of each partition. Raises the broker's error for any of them."""
-    answers = _answers(client.list_offsets(dict.fromkeys(tps, wanted), isolation))
-    return {tp: answer.offset for tp, answer in answers.items()}
+    return {tp: answer.offset for tp, answer in _answers(client.list_offsets(wanted, isolation)).items()}
 
 
 def _answers(

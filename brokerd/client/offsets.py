@@ -56,9 +56,11 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class LastRecords:
-    """The offset of the newest `count` records; the log start if there are fewer."""
+    """The offset of the newest `count` records; the log start if there are fewer. Only those below `until_offset` count (0: all),
+    an end that was looked up before: the log may have grown since."""
 
     count: int
+    until_offset: int = 0
 
 
 # An int is a timestamp, ms since 1970: the first record at or after it.
@@ -241,7 +243,7 @@ def _partition_request(tp: TopicIdPartition, wanted: Wanted, position: LogPositi
         request.from_offset = wanted.offset
     elif isinstance(wanted, LastRecords):
         request.spec = offsets_pb2.OFFSET_SPEC_LAST_RECORDS
-        request.record_count = wanted.count
+        request.record_count, request.until_offset = wanted.count, wanted.until_offset
     else:
         request.spec = offsets_pb2.OFFSET_SPEC_TIMESTAMP
         request.timestamp = wanted

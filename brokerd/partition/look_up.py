@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from brokerd.config.settings import INT64_MAX
 from brokerd.errors import CorruptMessageError, StorageError, UnsupportedVersionError
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.partition.core import TIMESTAMP_MAX_MS
@@ -164,13 +165,15 @@ class LookUps:
             found = _reach(look_up, from_offset, end, max_bytes)
         return found if found.offset < end else found._replace(offset=until_offset)
 
-    def newest_offset(self, count: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> int:
-        """The offset of the first of the newest `count` readable records; the log start if there are fewer.
+    def newest_offset(
+        self, count: int, until_offset: int = INT64_MAX, *, is_committed: bool = False, is_wanted: IsWanted = _always
+    ) -> int:
+        """The offset of the first of the newest `count` readable records below `until_offset`; the log start if there are fewer.
 
         Offset arithmetic is not enough: control batches take offsets too, and so do aborted records, which read_committed readers
         skip. So records are counted by headers, backwards from the end in growing pieces.
         """
-        until_offset = self._core.latest_offset(is_committed=is_committed)
+        until_offset = min(until_offset, self._core.latest_offset(is_committed=is_committed))
         # A copy: the event loop changes the index meanwhile.
         aborted = AbortedTransactions(self._core.producers.aborted.entries if is_committed else ())
         with self._begun(is_wanted) as look_up:

@@ -133,6 +133,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.checked_offsets: list[int] = []  # of those whose batch shall be checked
         self.hellos: list[produce_pb2.Hello] = []
         self.fail_calls: list[grpc.StatusCode] = []  # the next unary calls end with these
+        self.after: dict[str, Callable[[], None]] = {}  # what happens after each call of a method
         self.errors: dict[str, list[WireError]] = {}  # the next responses of a method carry these
         self.cut_fetch_after: list[int] = []  # the next fetch streams end after so many answers
         self.wire_versions = (1, 1)
@@ -201,6 +202,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
             refusal.error.CopyFrom(to_proto(NotCoordinatorError(f"node {self.node_id} is not the coordinator")))
             return cast("Message", refusal)
         answer: Message = getattr(self, f"_{name}")(request)
+        self.after.get(name, lambda: None)()
         return answer
 
     def _GetServerInfo(self, request: metadata_pb2.GetServerInfoRequest) -> Message:  # noqa: N802
@@ -314,7 +316,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
                 if asked.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP and partition.first_in_time is not None:
                     result.offset = partition.first_in_time
                 if asked.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
-                    result.offset = max(partition.log_start_offset, result.offset - asked.record_count)
+                    end = min(asked.until_offset or result.offset, result.offset)
+                    result.offset = max(partition.log_start_offset, end - asked.record_count)
                 if asked.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
                     result.offset, result.size_bytes = partition.reach(asked.from_offset, asked.until_offset, asked.max_bytes)
                 result.lag_ms = -1

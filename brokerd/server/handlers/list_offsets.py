@@ -8,7 +8,8 @@ Behaviour
 - AFTER_BYTES is the offset that max_bytes reach: the end of the last whole batch that fits, or of the first batch at least.
 - BACKLOG is LATEST with the size and the age of what a reader has left, as in DescribeGroup, by the leader's clock.
 - GIVEN is the request's own offset, to look up its epochs.
-- LAST_RECORDS counts records back from LATEST, without control batches and, with read_committed, without aborted transactions.
+- LAST_RECORDS counts records back from LATEST, or an until_offset below it, without control batches and, with read_committed,
+  without aborted transactions.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
 - log_start_offset is read in the same step as LATEST, so that no removal falls between them.
 - leader_epoch_id is that of the record before the offset. A position is checked in addition: `truncation`.
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from brokerd.config.settings import INT64_MAX
 from brokerd.errors import LogTruncationError
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.partition import Partition
@@ -67,6 +69,7 @@ def _checked(entry: offsets_pb2.PartitionListOffsets) -> TopicIdPartition:
         check_not_negative("partitions.until_offset", entry.until_offset)
         check_not_negative("partitions.max_bytes", entry.max_bytes)
     if entry.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
+        check_not_negative("partitions.until_offset", entry.until_offset)
         check_not_negative("partitions.record_count", entry.record_count)
     return topic_id_partition("partitions", entry.topic_id, entry.partition)
 
@@ -118,7 +121,8 @@ async def _look_up(
     if entry.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
         return entry.from_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
-        return await _searched(broker, partial(log.look_ups.newest_offset, entry.record_count), is_committed), _NONE
+        newest = partial(log.look_ups.newest_offset, entry.record_count, entry.until_offset or INT64_MAX)
+        return await _searched(broker, newest, is_committed), _NONE
     found = await _searched(broker, partial(log.look_ups.offset_for_timestamp, entry.timestamp), is_committed)
     return found if found is not None else (_NONE, _NONE)
 

@@ -60,6 +60,11 @@ MALFORMED_UNARY: list[tuple[str, Message, str]] = [
     ),
     (
         "ListOffsets",
+        offsets_pb2.ListOffsetsRequest(partitions=[partition(offsets_pb2.PartitionListOffsets, spec=9, until_offset=-1)]),
+        "partitions.until_offset",
+    ),
+    (
+        "ListOffsets",
         offsets_pb2.ListOffsetsRequest(partitions=[partition(offsets_pb2.PartitionListOffsets, spec=1, partition=-1)]),
         "partitions.partition",
     ),

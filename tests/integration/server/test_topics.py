@@ -272,6 +272,9 @@ def test_offsets_by_end_and_by_time(client: RawClient) -> None:
     assert 0 <= left.lag_ms < 600_000
     nothing = list_offset(client, tp, specs.OFFSET_SPEC_BACKLOG, from_offset=12)
     assert (nothing.offset, nothing.size_bytes, nothing.lag_ms) == (12, 0, -1)
+    for until_offset, newest in ((0, 9), (12, 9), (99, 9), (11, 8), (1, 0)):
+        found = list_offset(client, tp, specs.OFFSET_SPEC_LAST_RECORDS, record_count=3, until_offset=until_offset)
+        assert found.offset == newest
     assert code(list_offset(client, tp, 1, topic_id=b"n" * 16)) is ErrorCode.UNKNOWN_TOPIC_ID
     assert code(list_offset(client, tp, 1, current_leader_epoch=9)) is ErrorCode.UNKNOWN_LEADER_EPOCH
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.client.bounds import Bound, LogBounds, offset_of, parse_bound, parse_timestamp
-from brokerd.client.offsets import GivenOffset, LastRecords, OffsetSpec
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, parse_bound, parse_timestamp, ranges_of
+from brokerd.client.fetching import NO_END
+from brokerd.client.offsets import READ_COMMITTED, GivenOffset, LastRecords, OffsetSpec
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError
+from tests.support.consumers import fill
+from tests.support.fake_broker import FakeBroker, Partition
 
 NOW_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
@@ -94,3 +98,38 @@ def test_a_time_alone_has_no_offsets() -> None:
 )
 def test_a_bound_is_an_offset_of_each_partition(bound: Bound, log: LogBounds, expected: int) -> None:
     assert offset_of(bound, log) == expected
+
+
+@pytest.fixture
+def growing(broker: FakeBroker) -> Partition:
+    """A partition with ten records, and ten more after each look-up."""
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    broker.after["ListOffsets"] = lambda: fill(partition, [10])
+    return partition
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "offsets"),
+    [
+        (LastRecords(3), OffsetSpec.LATEST, (7, 10)),
+        (LastRecords(3), None, (7, NO_END)),
+        (LastRecords(0), OffsetSpec.LATEST, (10, 10)),
+        (LastRecords(5), LastRecords(2), (5, 8)),
+        (OffsetSpec.EARLIEST, LastRecords(2), (0, 8)),
+        (OffsetSpec.LATEST, LastRecords(2), (10, 8)),
+        (1_000, OffsetSpec.LATEST, (10, 10)),
+        (1_000, 2_000, (10, 10)),
+    ],
+)
+def test_all_bounds_are_of_one_end_of_a_log_that_is_written(
+    client: BlockingClient, growing: Partition, start: Bound, end: Bound | None, offsets: tuple[int, int]
+) -> None:
+    growing.first_in_time = 15  # came after the end was looked up
+    (one,) = ranges_of(client, {growing.tp: "t"}, start, end, READ_COMMITTED)
+    assert (one.start_offset, one.until_offset) == offsets
+
+
+def test_the_newest_records_of_a_log_that_was_empty_are_none(client: BlockingClient, growing: Partition) -> None:
+    growing.end_offset = 0
+    assert log_bounds(client, {growing.tp: "t"}, LastRecords(3), READ_COMMITTED) == {growing.tp: LogBounds(0, 0, found=0)}

@@ -83,14 +83,14 @@ def test_a_reader_is_no_sequence_of_batches(broker: FakeBroker) -> None:
         (datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC), 1_769_860_800_000),
         (datetime.datetime(2026, 1, 31, 12), round(datetime.datetime(2026, 1, 31, 12).timestamp() * 1_000)),  # noqa: DTZ001
         (datetime.date(2026, 1, 31), round(datetime.datetime(2026, 1, 31).timestamp() * 1_000)),  # noqa: DTZ001
-        (-7, LastRecords(7)),
-        ("-7", LastRecords(7)),
+        (-7, LastRecords(7, 10)),
+        ("-7", LastRecords(7, 10)),
     ],
 )
 def test_bounds_are_offsets_of_an_end_or_a_time(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, bound: Any, wanted: object
 ) -> None:
-    broker.create("t")
+    fill(broker.create("t")[0], [10])
     asked: list[object] = []
     list_offsets = BlockingClient.list_offsets
 

@@ -57,6 +57,12 @@ def test_offsets_from_json(broker: FakeBroker) -> None:
     assert ranges == [("events", 0, 3, 10), ("events", 1, 0, 7)]
 
 
+def test_both_bounds_count_from_one_end_of_a_topic_that_is_written(broker: FakeBroker) -> None:
+    broker.after["ListOffsets"] = lambda: fill(broker.topics["events"][0], [10])
+    ranges = planned(broker, startingOffsets="-5", endingOffsets="-3")
+    assert ranges == [("events", 0, 5, 7), ("events", 1, 15, 17)]
+
+
 def test_both_bounds_mean_one_time(broker: FakeBroker) -> None:
     """However long the broker takes to answer about the first."""
     asked: list[int] = []

@@ -59,6 +59,10 @@ def test_so_many_records_follow(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
             assert log.look_ups.newest_offset(count) == expected(written, count, log, log.ends.high_watermark), count
             found = log.look_ups.newest_offset(count, is_committed=True)
             assert found == expected(committed, count, log, log.ends.last_stable_offset), count
+        for end in range(log.ends.log_start_offset, log.ends.high_watermark + 2):
+            count, below = rng.randrange(5), [offset for offset in committed if offset < end]
+            found = log.look_ups.newest_offset(count, end, is_committed=True)
+            assert found == expected(below, count, log, min(end, log.ends.last_stable_offset)), (count, end)
 
 
 def test_a_log_without_records_begins_where_it_begins() -> None:
