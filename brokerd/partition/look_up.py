@@ -25,7 +25,7 @@ from brokerd.partition.reader import PartitionReader
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.schema import decode_timestamps, payload_crc
-from brokerd.storage.damage import past_taken_out
+from brokerd.storage.damage import damage_at, past_taken_out
 from brokerd.storage.files import File
 from brokerd.storage.index import SparseIndex
 from brokerd.storage.segment import Segment
@@ -171,7 +171,7 @@ class LookUps:
         """The offset of the first of the newest `count` readable records below `until_offset`; the log start if there are fewer.
 
         Offset arithmetic is not enough: control batches take offsets too, and so do aborted records, which read_committed readers
-        skip. So records are counted by headers, backwards from the end in growing pieces.
+        skip, and records that are lost or taken out. So records are counted by headers, backwards from the end in growing pieces.
         """
         until_offset = min(until_offset, self._core.latest_offset(is_committed=is_committed))
         # A copy: the event loop changes the index meanwhile.
@@ -365,6 +365,7 @@ def _records(look_up: _LookUp, begin: int, end: int, aborted: list[AbortedTransa
         is_void = header.is_transactional and any(
             header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset for one in aborted
         )
-        if first < until and not header.is_control and not is_void:
+        is_lost = damage_at(look_up.reader.damaged, first) is not None  # taken out, too
+        if first < until and not (header.is_control or is_void or is_lost):
             yield first, until
         begin = max(begin, until)

@@ -8,8 +8,8 @@ Behaviour
 - AFTER_BYTES is the offset that max_bytes reach: the end of the last whole batch that fits, or of the first batch at least.
 - BACKLOG is LATEST with the size and the age of what a reader has left, as in DescribeGroup, by the leader's clock.
 - GIVEN is the request's own offset, to look up its epochs.
-- LAST_RECORDS counts records back from LATEST, or an until_offset below it, without control batches and, with read_committed,
-  without aborted transactions.
+- LAST_RECORDS counts records back from LATEST, or an until_offset below it, without control batches, what is damaged or taken out
+  and, with read_committed, aborted transactions.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
 - log_start_offset is read in the same step as LATEST, so that no removal falls between them.
 - leader_epoch_id is that of the record before the offset. A position is checked in addition: `truncation`.

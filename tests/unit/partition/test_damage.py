@@ -433,6 +433,19 @@ def test_a_rotten_payload_that_is_accepted_as_lost_stops_nothing_when_a_look_up_
 
 
 @pytest.mark.parametrize("at", [20, 120], ids=["header", "payload"])
+def test_what_is_accepted_as_lost_is_not_among_the_newest_records(tmp_path: Path, at: int) -> None:
+    """An operator who trims would keep fewer than wanted."""
+    manager, log = _filled(RealFiles(str(tmp_path)))
+    manager.close()
+    for offset in (COUNT - 2, COUNT - 5):
+        _rot_file(tmp_path, log, offset, at)
+    accept_damaged(str(tmp_path))
+    log = first_log(open_manager(RealFiles(str(tmp_path)), **SMALL)[0])
+    left = [n for n in range(COUNT) if n not in (COUNT - 2, COUNT - 5)]
+    assert [log.look_ups.newest_offset(count) for count in range(1, len(left) + 1)] == left[::-1]
+
+
+@pytest.mark.parametrize("at", [20, 120], ids=["header", "payload"])
 def test_what_a_reader_has_found_is_in_the_next_checkpoint(at: int) -> None:
     files = MemoryFiles()
     manager, log = _filled(files)

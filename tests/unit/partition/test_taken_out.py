@@ -122,6 +122,20 @@ def test_times_are_looked_up_among_what_is_left(tmp_path: Path) -> None:
     manager.close()
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_the_newest_records_are_counted_among_what_is_left(tmp_path: Path, is_committed: bool) -> None:
+    root = tmp_path / "data"
+    _fill(root)
+    end = 2 * COUNT
+    for at in (end - 4, end - 8, end - 10):
+        take_out(str(root), "t-0", at)
+    manager, log = _open(root)
+    left = [n for n in range(end) if n not in (end - 4, end - 3, *range(end - 10, end - 6))]
+    for count in range(1, len(left) + 1):
+        assert log.look_ups.newest_offset(count, is_committed=is_committed) == left[-count], count
+    manager.close()
+
+
 def test_retention_passes_it_and_several_can_be_taken_out(tmp_path: Path) -> None:
     root = tmp_path / "data"
     _fill(root)
