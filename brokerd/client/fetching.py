@@ -460,7 +460,7 @@ class Pump:
         try:
             while positions:
                 if not has_slot:
-                    await self._slots.acquire()
+                    await self._acquire_slot()
                     has_slot = True
                 # Partitions beyond the limit of a request take turns; each turn waits for its share of fetch.max.wait.ms.
                 asked = positions[:most]
@@ -483,11 +483,17 @@ class Pump:
                         self._start(self._place([one for one in leaving if not one.is_done], errors))
                 self._moved -= moved
                 if not failed:
-                    self._check_progress(asked, has_moved=bool(fetched.reached))
+                    self._check_progress(asked, has_arrived=bool(fetched.reached) or _hold_records(results))
         finally:
             if has_slot:
                 self._slots.release()
             stream.close()
+
+    async def _acquire_slot(self) -> None:
+        waits = self._slots.locked()
+        await self._slots.acquire()
+        if waits:  # the time of a reader that took long to make room does not count
+            self._progress_ms = self._client.clock.monotonic_ms()
 
     def _request(
         self, positions: Sequence[RangePosition], checked: Container[RangePosition], max_wait_ms: int
@@ -540,7 +546,7 @@ class Pump:
         before = [position.next_offset for position in positions]
         slices: list[BatchSlice] = []
         failed: dict[RangePosition, BrokerdError] = {}
-        is_empty = not any(chunk.size for _, chunks in results for chunk in chunks)
+        is_empty = not _hold_records(results)
         for number, (position, (result, chunks)) in enumerate(zip(positions, results, strict=True)):
             try:
                 # The first partition requested always gets a batch if it has one; later ones only if there is room left.
@@ -555,12 +561,13 @@ class Pump:
         fetched = Fetched(slices, reached, [(position.tp, epoch) for position in moved for epoch in position.epochs])
         return fetched, failed
 
-    def _check_progress(self, positions: Sequence[RangePosition], *, has_moved: bool) -> None:
-        """Raises OffsetOutOfRangeError if a bounded range made no progress for default.api.timeout.ms: the log ends before it."""
+    def _check_progress(self, positions: Sequence[RangePosition], *, has_arrived: bool) -> None:
+        """Raises OffsetOutOfRangeError if nothing arrived for default.api.timeout.ms, and the log ends before a bounded range. A
+        batch that came damaged has arrived: it is fetched once more."""
         now_ms = self._client.clock.monotonic_ms()
         stuck = None
-        if not has_moved:
-            stuck = next((position for position in positions if position.until_offset < NO_END and not position.is_done), None)
+        if not has_arrived:
+            stuck = next((one for one in positions if one.end_offset < one.until_offset < NO_END and not one.is_done), None)
         if stuck is None:
             self._progress_ms = now_ms
         elif now_ms - self._progress_ms >= self._config.api_timeout_ms:
@@ -572,6 +579,10 @@ class Pump:
 
 # The result of one partition, with its record batches: each chunk holds one or more whole batches.
 PartitionResult = tuple[fetch_pb2.PartitionFetchResult, Sequence[pa.Buffer]]
+
+
+def _hold_records(results: Sequence[PartitionResult]) -> bool:
+    return any(chunk.size for _, chunks in results for chunk in chunks)
 
 
 def read_response(data: bytes) -> tuple[fetch_pb2.FetchResponse, list[PartitionResult]]:

@@ -5,12 +5,13 @@ when it should. Method: a broker in memory behind a real port, told to fail.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching import NO_END, FetchRange, PartitionFetcher
+from brokerd.client.fetching import NO_END, RESPONSES_AHEAD, FetchRange, PartitionFetcher
 from brokerd.clock import Clock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import (
@@ -24,9 +25,10 @@ from brokerd.errors import (
     UnknownTopicIdError,
 )
 from brokerd.record.header import Attributes
-from tests.support.clock import HastyClock
+from tests.support.clock import HastyClock, ManualClock
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.records import key_values, new_batch, poisoned
+from tests.support.wait import wait_until
 
 
 def config(broker: FakeBroker, **settings: int | str) -> ConsumerConfig:
@@ -196,6 +198,88 @@ def test_range_past_the_end_of_the_log_is_told_after_the_time_limit(broker: Fake
     fill(partition, [10])
     with pytest.raises(OffsetOutOfRangeError, match=r"ends at 12, but it can be read up to 10, and nothing arrived for \d+\.\d s"):
         read(broker, [FetchRange(partition.tp, 0, 12)], clock=HastyClock())
+
+
+def test_streams_that_break_do_not_put_off_the_time_limit(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    broker.cut_fetch_after = [1] * 20
+    with pytest.raises(OffsetOutOfRangeError, match="ends at 12, but it can be read up to 10"):
+        read(broker, [FetchRange(partition.tp, 0, 12)], clock=HastyClock())
+    assert broker.cut_fetch_after
+
+
+@pytest.mark.parametrize("is_appended", [True, False])
+def test_the_time_that_a_reader_takes_is_not_time_without_progress(broker: FakeBroker, is_appended: bool) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10] * 4)
+    consumer, clock = config(broker, max_partition_fetch_bytes=1), ManualClock()
+    with (
+        BlockingClient(consumer, clock) as client,
+        PartitionFetcher(client, [FetchRange(partition.tp, 0, 41)], consumer) as fetcher,
+    ):
+        assert fetcher.next_batch() is not None
+        wait_until(lambda: fetcher._items.qsize() == RESPONSES_AHEAD)
+        client.metadata()  # a round trip later, it waits for room
+        clock.advance(2 * consumer.api_timeout_ms)
+        for _ in range(RESPONSES_AHEAD):
+            assert fetcher.next_batch() is not None
+        wait_until(lambda: fetcher._items.qsize() > 0 or len(broker.fetched_offsets) > 10)  # several empty responses later
+        if is_appended:
+            fill(partition, [1])
+            batch = fetcher.next_batch()
+            assert batch is not None
+            assert batch.offsets.to_pylist() == [40]
+        else:
+            clock.advance(consumer.api_timeout_ms)
+            with pytest.raises(OffsetOutOfRangeError, match=r"it can be read up to 40, and nothing arrived for 60\.0 s"):
+                fetcher.next_batch()
+
+
+@pytest.fixture
+def late(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of a reader whose fetches all take longer than its time limit."""
+    clock, answer = ManualClock(), broker._fetched
+
+    def answer_late(request: Any) -> bytes:
+        clock.advance(2 * ConsumerConfig().api_timeout_ms)
+        return answer(request)
+
+    monkeypatch.setattr(broker, "_fetched", answer_late)
+    return clock
+
+
+def test_a_gap_at_the_end_of_a_range_may_be_told_late(broker: FakeBroker, late: ManualClock) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    partition.end_offset = 20
+    assert read(broker, [FetchRange(partition.tp, 0, 15)], clock=late) == {0: list(range(10))}
+
+
+@pytest.mark.parametrize("is_repaired", [True, False])
+@pytest.mark.parametrize("until_offset", [20, 25])
+def test_a_batch_that_comes_damaged_at_the_last_moment_is_fetched_once_more(
+    broker: FakeBroker, late: ManualClock, until_offset: int, is_repaired: bool
+) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10, 10])
+    base_offset, next_offset, data = partition.batches[1]
+    changed = bytearray(data.to_pybytes())
+    changed[-10] ^= 1
+    partition.batches[1] = (base_offset, next_offset, pa.py_buffer(bytes(changed)))
+    if is_repaired:
+        partition.repaired[base_offset] = data
+    consumer, wanted = config(broker), FetchRange(partition.tp, 0, until_offset, "t")
+    with BlockingClient(consumer, late) as client, PartitionFetcher(client, [wanted], consumer) as fetcher:
+        assert fetcher.next_batch() is not None
+        if is_repaired:
+            batch = fetcher.next_batch()
+            assert batch is not None
+            assert batch.offsets.to_pylist() == list(range(10, 20))
+        else:
+            with pytest.raises(CorruptMessageError, match="batch at offset 10: payload_crc"):
+                fetcher.next_batch()
+    assert broker.checked_offsets == [10]
 
 
 def test_a_batch_that_is_whole_when_it_is_checked_costs_no_record_and_no_error(
