@@ -59,7 +59,7 @@ def test_a_view_without_epochs_is_older_than_one_with_them() -> None:
 @pytest.fixture
 def client(broker: FakeBroker) -> Iterator[BlockingClient]:
     config = ClientConfig(
-        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, api_timeout_ms=300
+        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, api_timeout_ms=1_000
     )
     with BlockingClient(config) as client:
         yield client
