@@ -529,7 +529,8 @@ class Transactions:
             logger.warning("transactional id %r: writing lost markers of version %d again, of producers %s", *said)
             theirs = [one for one in data if one.producer_id in producer_ids]
             are_written &= await self._write_late(name, self.leaders.rewrite_lost(ending, theirs, others=found.others), "committed")
-        void = self._lost_markers.void(ended)
+        seen = {one.producer_id for one in data}  # a leader that has not answered may have lost a marker of a commit
+        void = self._lost_markers.void(one for one in ended if one in seen)
         if void:
             logger.info("aborting the data of producers that are no longer members: %s", void[:20])
             are_written &= await self._void("", void)

@@ -68,6 +68,22 @@ async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
         assert shown(running) == [1, 1, 1, 1]
 
 
+async def test_a_leader_that_does_not_say_what_it_has_of_a_winner_is_told_of_no_abort() -> None:
+    """It has only said that it has something."""
+    async with cluster(ManualClock()) as running:
+        running_transactions = running.nodes[0].broker.transactions
+        member = await begin(running)
+        disk = running.disk_of(1)
+        await commit(running, member)
+        await running.restore(1, disk)
+        running.loses = lambda _node_id, name: name == "OpenData"
+        await running_transactions.sweep()
+        running.loses = lambda _node_id, _name: False
+        await running_transactions.sweep()
+        assert await running.nodes[1].broker.members.settle()
+        assert shown(running) == [1, 1, 1, 1]
+
+
 async def test_a_coordinator_that_was_replaced_voids_nothing() -> None:
     """Its sweep takes a member for ended that its successor knows."""
     async with cluster(ManualClock()) as running:
