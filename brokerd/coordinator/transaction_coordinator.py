@@ -129,12 +129,6 @@ class TransactionCoordinator:
         prepared = {pid for _, one in self.prepared() for pid in (*one.committed_producer_ids, *one.aborted_producer_ids)}
         return [pid for pid in producer_ids if pid not in self._open and pid not in prepared]
 
-    def winners(self, producer_ids: Iterable[int]) -> set[int]:
-        """Those of these members that the last commit of an id is known to name."""
-        wanted = set(producer_ids)
-        commits = (state.last for state in self._states.values() if state.last is not None)
-        return {producer_id for commit in commits for producer_id in commit.committed_producer_ids if producer_id in wanted}
-
     # Decisions
 
     def init(self, principal: str, asked: InitProducerIdRequest, now_ms: int, next_producer_id: int) -> MemberOpened:

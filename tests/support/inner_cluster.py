@@ -185,6 +185,11 @@ class InnerCluster:
         for each in list(self.nodes.values()):
             await each.broker.coordinator.follow()
 
+    async def swept(self) -> None:
+        """The sweeps have ended that began in the background, as somebody began to lead: what they write is durable."""
+        for node in self.nodes.values():
+            await asyncio.gather(*(task for kind, task in node.broker.coordinator._tasks.items() if kind.startswith("sweep")))
+
     async def stop(self, node_id: int, *, is_killed: bool = True) -> None:
         """Ends a node. Its partitions keep their leader, for all that others know."""
         node = self.nodes.pop(node_id)

@@ -331,9 +331,8 @@ class Leaders:
 
 class LostMarkers:
     """The outcome of ended members whose marker is missing: which markers to write again, and which need an operator's decision.
-    The data of any other ended member is void. The whole log is searched for members that had ended before the coordinator was
-    loaded, for those that a damaged partition tells of later, and for winners: a copy that leads may lack their markers without
-    damage, as after an unclean election. All others are known to have been aborted.
+    The data of any other ended member is void. The whole log is searched for each of them, once: a copy that leads may lack any
+    marker without damage, as after an unclean election.
     """
 
     def __init__(self, decided: DecidedMembers) -> None:
@@ -341,29 +340,25 @@ class LostMarkers:
             **dict.fromkeys(decided.aborted, Outcome.ABORTED),
             **dict.fromkeys(decided.committed, Outcome.COMMITTED),
         }
-        self._endings: dict[int, Ending] = {}
-        self._is_first = True
+        self._endings: dict[int, Ending] = {}  # of members that the last sweep has found
 
     async def find(
         self,
+        ended: Collection[int],
         data: Collection[pb.OpenMemberData],
-        winners: AbstractSet[int],
         read: Callable[[], Iterable[CoordinatorRecord | None]],
         name_of: Callable[[TopicIdPartition], str],
     ) -> None:
-        """Determines the outcomes. `data`: the open data of all ended members. `winners`: those of them known to be committed.
-        `read`: the whole log, read in a thread if markers may be lost of which that is not known yet. Raises DataDirectoryError."""
+        """Determines the outcomes. `ended`: all ended members. `data`: their open data. `read`: the whole log, read in a thread if
+        there is data of members whose outcome is not known yet. Raises DataDirectoryError."""
         found = [(one, _unmarked(one)) for one in data]
-        lost = {one.producer_id for one, unmarked in found if unmarked.lost is not None and unmarked.is_readable}
-        lost |= {one.producer_id for one in data if one.producer_id in winners}
-        if self._is_first:
-            lost |= {one.producer_id for one in data}
-        new = lost - self._endings.keys()
+        new = {one.producer_id for one in data} - self._endings.keys()
         if not new:
             return
         unknown_ids = with_lost_markers(unmarked for _, unmarked in found)
-        self._endings.update(await asyncio.to_thread(lambda: endings(new, unknown_ids, read(), self._decided)))
-        self._is_first = False
+        looked_up = await asyncio.to_thread(lambda: endings(new, unknown_ids, read(), self._decided))
+        kept = {producer_id: self._endings[producer_id] for producer_id in ended if producer_id in self._endings}
+        self._endings = kept | looked_up
         unknown = [
             one for one in found if one[0].producer_id in new and self._endings[one[0].producer_id].outcome is Outcome.UNKNOWN
         ]
@@ -387,9 +382,9 @@ class LostMarkers:
         return [producer_id for producer_id in ended_ids if self._endings.get(producer_id) == unknown]
 
     def void(self, ended_ids: Iterable[int]) -> list[int]:
-        """Those of these members whose data is void."""
+        """Those of these members whose data is void: none of which no leader has said what it has, which may be a winner's."""
         aborted = Ending(Outcome.ABORTED)
-        return [producer_id for producer_id in ended_ids if self._endings.get(producer_id, aborted).outcome is Outcome.ABORTED]
+        return [producer_id for producer_id in ended_ids if self._endings.get(producer_id) == aborted]
 
 
 def _is_counted(ending: Ending, one: pb.OpenMemberData, *, others: bool) -> bool:

@@ -521,7 +521,7 @@ class Transactions:
             self.log.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
         data = await self.leaders.open_data(ended)
         await self.log.durable()  # including the events that ended them
-        await self._lost_markers.find(data, self.coordinator.winners(ended), self.log.read, self._name_of)
+        await self._lost_markers.find(ended, data, self.log.read, self._name_of)
         are_written = True
         for ending, producer_ids in self._lost_markers.committed(ended).items():
             name, version = ending.transactional_id, ending.version
@@ -529,8 +529,7 @@ class Transactions:
             logger.warning("transactional id %r: writing lost markers of version %d again, of producers %s", *said)
             theirs = [one for one in data if one.producer_id in producer_ids]
             are_written &= await self._write_late(name, self.leaders.rewrite_lost(ending, theirs, others=found.others), "committed")
-        seen = {one.producer_id for one in data}  # a leader that has not answered may have lost a marker of a commit
-        void = self._lost_markers.void(one for one in ended if one in seen)
+        void = self._lost_markers.void(ended)
         if void:
             logger.info("aborting the data of producers that are no longer members: %s", void[:20])
             are_written &= await self._void("", void)

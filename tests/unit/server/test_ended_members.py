@@ -49,7 +49,7 @@ async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
     monkeypatch.setattr(CoordinatorLog, "has_grown", lambda _log: True)
     async with cluster(ManualClock()) as running:
         running_transactions = running.nodes[0].broker.transactions
-        if has_aborted:  # members that the running coordinator has ended itself are not looked up
+        if has_aborted:  # and has looked into its log before
             await begin(running)
             running.loses = lambda _node_id, name: name == "WriteMarkers"
             await running_transactions.abort_all(NAME, "")
@@ -64,8 +64,32 @@ async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
         if is_loaded_anew:
             await running.lead(0)
         await running.nodes[0].broker.transactions.sweep()
+        await running.swept()
         assert await running.nodes[1].broker.members.settle()
         assert shown(running) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("is_loaded_anew", [False, True])
+async def test_a_copy_without_the_markers_of_an_earlier_commit_gets_them_again(is_loaded_anew: bool) -> None:
+    """The coordinator's log has them still."""
+    async with cluster(ManualClock()) as running:
+        running_transactions = running.nodes[0].broker.transactions
+        await begin(running)
+        running.loses = lambda _node_id, name: name == "WriteMarkers"
+        await running_transactions.abort_all(NAME, "")
+        running.loses = lambda _node_id, _name: False
+        await running_transactions.sweep()
+        member = await begin(running, version=1)
+        disk = running.disk_of(1)
+        await commit(running, member, version=1)
+        await commit(running, await begin(running, version=2), version=2)
+        await running.restore(1, disk)
+        if is_loaded_anew:
+            await running.lead(0)
+        await running.nodes[0].broker.transactions.sweep()
+        await running.swept()
+        assert await running.nodes[1].broker.members.settle()
+        assert shown(running) == [1 if number in running.held_by(1) else 2 for number in range(len(running.tps))]
 
 
 async def test_a_leader_that_does_not_say_what_it_has_of_a_winner_is_told_of_no_abort() -> None:
@@ -75,11 +99,12 @@ async def test_a_leader_that_does_not_say_what_it_has_of_a_winner_is_told_of_no_
         member = await begin(running)
         disk = running.disk_of(1)
         await commit(running, member)
-        await running.restore(1, disk)
         running.loses = lambda _node_id, name: name == "OpenData"
+        await running.restore(1, disk)
         await running_transactions.sweep()
         running.loses = lambda _node_id, _name: False
         await running_transactions.sweep()
+        await running.swept()
         assert await running.nodes[1].broker.members.settle()
         assert shown(running) == [1, 1, 1, 1]
 
