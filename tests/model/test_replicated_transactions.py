@@ -12,11 +12,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.replicated_bugs import MUTANTS
+from tests.support.replicated_disaster_bugs import MUTANTS as DISASTER_MUTANTS
+from tests.support.replicated_disaster_bugs import run_disaster
 from tests.support.replicated_transactions import Simulation, run_seed, steady_hashes
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import assert_replays, run_part
 
 SCHEDULES = 140 * TEST_SCALE
+DISASTERS = 32 * TEST_SCALE
 PARTS = 4
 SEARCHED = 400
 OFTEN = (
@@ -26,6 +29,7 @@ OFTEN = (
     *("Batch: Done", "Batch: InvalidTxnStateError", "Batch: NotLeaderError", "Batch: CoordinatorNotAvailableError"),
     *("EndTransactionRequest: Done", "EndTransactionRequest: NotCoordinatorError", "EndTransactionRequest: TxnAbortedError"),
 )
+OFTEN_IN_DISASTERS = ("elected unclean", "records lost", "rows lost", "disk full", "reads fail", "writes fail")
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +44,12 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_schedules_keep_every_promise(part: int) -> None:
     run_part(run_seed, part, SCHEDULES // PARTS, OFTEN, one_in=8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+def test_random_disasters_keep_every_promise() -> None:
+    run_part(run_disaster, 0, DISASTERS, OFTEN_IN_DISASTERS, one_in=16)
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -57,3 +67,8 @@ def traced(seed: int) -> list[str]:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS.assert_found(name, monkeypatch.setattr, run_seed, SEARCHED)
+
+
+@pytest.mark.parametrize("name", DISASTER_MUTANTS)
+def test_planted_mistake_after_an_unclean_election_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    DISASTER_MUTANTS.assert_found(name, monkeypatch.setattr, run_disaster, SEARCHED)

@@ -5,7 +5,7 @@ answer, and leaves its tasks to themselves when it dies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,10 @@ class Clients:
     def running(self) -> list[Driver]:
         """The drivers that have not come to an end."""
         return [driver for driver in self.drivers if not driver.is_over]
+
+    def all_metadata(self) -> Sequence[Client]:
+        """What each of them knows of leaders."""
+        return tuple(self._metadata.values())
 
     # --- as a world of actors
 

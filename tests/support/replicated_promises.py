@@ -7,6 +7,12 @@ part of the coordinator's log says, and what a partition holds is its own commit
 - A driver that is told of its commit: all rows are there, once, and each member's in order.
 - Nobody is told anything that contradicts what is decided (transaction_promises.py).
 - In the end no member is open, no commit unfinished, nothing holds back a reader, and what readers have seen is what is committed.
+
+A copy of a clients' partition may be elected that lacks acknowledged records (replication_promises.py). Then the rows that it lacks
+are lost, and those alone: a commit may be answered without them, and what is decided stays. Where it lacks markers, readers wait
+until the coordinator has written them again. It does so for each last commit, and for all that its log has: their rows in
+that copy are visible in the end. Those of other commits are void. All the rest holds as ever. Once the coordinator's log has lost
+decisions, nothing is promised of transactions any more; where each election finds one of its last two copies in sync, none is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from brokerd.record.control import decode_control
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MembersAborted, StateBegins, StateEnds, VersionRepeated
 from tests.support.clock import START_WALL_MS
 from tests.support.replicated_groups import GroupPromises, GroupRequest
-from tests.support.replication_nodes import Process, batches
+from tests.support.replication_nodes import Process, batches, undisturbed
 from tests.support.replication_promises import Promises
 from tests.support.simulated_transactions import Request
 from tests.support.transaction_actors import Driver, totals_of
@@ -43,12 +49,23 @@ class Row(NamedTuple):
     number: int
 
 
+class DecisionsLostError(AssertionError):
+    """The coordinator's log has lost decisions: nothing is promised of transactions any more."""
+
+
 class LogPromises(Promises):
     """Of the coordinator's log: what is committed there is decided."""
 
     def __init__(self, sim: Simulation, tp: TopicIdPartition) -> None:
         super().__init__(sim, tp)
         self._world = sim
+
+    def shrunk(self, partition: ReplicatedPartition) -> None:
+        raise DecisionsLostError
+
+    def holds(self, offset: int) -> bool:
+        """True if a record has not been removed by a compaction."""
+        return offset >= self._removed_below
 
     def _min_insync(self) -> int:
         return effective_min_insync(COORDINATOR, super()._min_insync())
@@ -64,7 +81,7 @@ class LogPromises(Promises):
                 event = event_of(record)
                 if not isinstance(event, StateBegins | StateEnds):
                     decided, at_ms = self._world.decided, record.timestamp - START_WALL_MS
-                    decided.epoch = batch.header.leader_epoch
+                    decided.epoch, decided.offset = batch.header.leader_epoch, batch.header.base_offset
                     decided.recorded(record.transactional_id, event, at_ms)
 
 
@@ -74,8 +91,11 @@ class RowPromises(Promises):
     def __init__(self, sim: Simulation, tp: TopicIdPartition) -> None:
         super().__init__(sim, tp)
         self._world = sim
+        self.data: dict[int, Row] = {}  # by offset: all
         self.rows: dict[int, Row] = {}  # by offset: those whose members have ended as winners
         self.open: dict[int, dict[int, Row]] = {}  # by producer id and offset: those without a marker
+        self.lost: set[Row] = set()  # those that an elected copy lacked
+        self.unmarked: set[int] = set()  # producer ids whose marker it lacked, but not their rows
         self.visible: dict[int, Row] = {}  # by offset: those that readers have seen
         self.read_to = 0  # the highest last stable offset that a reader has seen
         self._looked: dict[Process, tuple[int, int]] = {}  # at a leader: its epoch, and up to where
@@ -86,13 +106,27 @@ class RowPromises(Promises):
             header = batch.header
             if not header.is_control:
                 rows = self._rows_of(batch)
+                self.data.update(rows)
                 self.open.setdefault(header.producer_id, {}).update(rows)
                 continue
             record = decode_control(batch)
             for producer_id in record.committed_producer_ids:
                 self.rows.update(self.open.pop(producer_id, {}))
             for producer_id in record.aborted_producer_ids:
-                self.open.pop(producer_id, None)
+                self._world.decided.check_void(self.tp, producer_id, self.open.pop(producer_id, {}))
+
+    def shrunk(self, partition: ReplicatedPartition) -> None:
+        """What is left counts as if nothing else had been there; readers keep what they have seen of it."""
+        before, ended = self.data, {row.producer_id for row in self.data.values()} - self.open.keys()
+        self.data, self.rows, self.open = {}, {}, {}
+        self.grown(partition, partition.ends.log_start_offset)
+        lost = {row for offset, row in before.items() if self.data.get(offset) != row}
+        unmarked = self.open.keys() & ended
+        self.lost |= lost
+        self.unmarked |= unmarked
+        self.visible = {offset: row for offset, row in self.visible.items() if offset < self.shown}
+        self.read_to = min(self.read_to, self.shown)
+        self._world.decided.count_lost(lost, unmarked)
 
     def _rows_of(self, batch: RecordBatch) -> dict[int, Row]:
         header = batch.header
@@ -112,12 +146,12 @@ class RowPromises(Promises):
 
     def _check_visible(self, partition: ReplicatedPartition, begin: int, end: int) -> None:
         found: dict[int, Row] = {}
-        for piece in committed_slices(partition, begin, end):
+        for piece in undisturbed(lambda: list(committed_slices(partition, begin, end))):
             rows = self._rows_of(piece.batch)
             found.update((offset, rows[offset]) for offset in range(piece.from_offset, piece.until_offset))
         before = {offset: row for offset, row in self.visible.items() if begin <= offset < end}
-        gone = before.items() - found.items()
-        assert not gone, f"{self.tp}: readers have seen {sorted(gone)}, and do not any more"
+        gone = {offset: row for offset, row in before.items() - found.items() if not self._world.decided.is_void(row)}
+        assert not gone, f"{self.tp}: readers have seen {gone}, and do not any more"
         for offset in sorted(found.keys() - before.keys()):
             assert offset >= self.read_to, (
                 f"{self.tp}: {found[offset]} appears at {offset}, and readers have read on to {self.read_to}"
@@ -142,7 +176,9 @@ class Decisions(Answers):
         self._sim = sim
         self._count = 0
         self._teller: Process
-        self.epoch = 0  # in which the event at hand was decided
+        self.epoch = self.offset = 0  # in which the event at hand was decided, and where it is
+        self._offsets: dict[tuple[str, int], int] = {}  # of commits
+        self._void: set[Row] = set()  # of winners whose commit nobody knew any more
         self._signs: dict[tuple[str, int, str], list[tuple[int, int]]] = {}  # all: epoch and time
         self.groups = GroupPromises()
 
@@ -154,7 +190,9 @@ class Decisions(Answers):
         super().recorded(name, event, at_ms)
         if isinstance(event, CommitPrepared):
             self._sim.count("prepared, with losers" if event.aborted_producer_ids else "prepared")
+            self._offsets[name, event.txn_version] = self.offset
             self._sim.strike_soon(0.4)
+            self._sim.prepared(event)
         elif isinstance(event, MembersAborted):
             self._sim.count("aborted")
         elif isinstance(event, VersionRepeated):
@@ -208,8 +246,7 @@ class Decisions(Answers):
         if commit not in self._visible:
             self._visible.add(commit)
             self._check_markers(event)
-            found = tuple(one.number for _, one in self._rows(commit))
-            assert event.totals == totals_of(found), f"{commit} is visible with {sorted(found)}, not {event.totals}"
+            self._check_totals(commit, "is visible")
 
     def _commit(self, commit: tuple[str, int]) -> CommitPrepared:
         event = self.commits[commit].event
@@ -220,33 +257,96 @@ class Decisions(Answers):
         ended = {*committed.committed_producer_ids, *committed.aborted_producer_ids}
         for one in committed.held_back:
             tp = TopicIdPartition(one.topic_id, one.partition)
-            missing = ended & self._sim.rows_in(tp).open.keys()
+            promises = self._sim.rows_in(tp)
+            missing = (ended & promises.open.keys()) - promises.unmarked
             assert not missing, f"version {committed.txn_version} takes effect, but {tp} has no committed marker for {missing}"
 
-    def _rows(self, commit: tuple[str, int]) -> Iterator[tuple[TopicIdPartition, Row]]:
+    def _check_totals(self, commit: tuple[str, int], what: str) -> None:
+        numbers = [*self._rows(commit), *self._missing(commit)]
+        assert self._commit(commit).totals == totals_of(tuple(numbers)), f"{commit} {what} with {sorted(numbers)}"
+
+    def _rows(self, commit: tuple[str, int]) -> Iterator[int]:
+        """The rows of a commit that have their marker."""
         for tp in self._sim.rows_tps:
             for row in self._sim.rows_in(tp).rows.values():
                 if self._winners.get(row.producer_id) == commit:
-                    yield tp, row
+                    yield row.number
+
+    def _missing(self, commit: tuple[str, int]) -> set[int]:
+        """Those that it has lost, or that lack a marker that they had."""
+        found, there = set(self._void), set[Row]()
+        for promises in map(self._sim.rows_in, self._sim.rows_tps):
+            found |= promises.lost
+            there.update(promises.rows.values())
+            for producer_id in promises.unmarked:
+                found.update(promises.open.get(producer_id, {}).values())
+        return {row.number for row in found - there if self._winners.get(row.producer_id) == commit}
+
+    # --- lost, and void
+
+    def _may_be_gone(self, producer_id: int) -> bool:
+        lost = (row for tp in self._sim.rows_tps for row in self._sim.rows_in(tp).lost)
+        return super()._may_be_gone(producer_id) or any(row.producer_id == producer_id for row in lost)
+
+    def count_lost(self, lost: set[Row], unmarked: set[int]) -> None:
+        """A copy was elected that lacks rows, or markers."""
+        if lost:
+            self._sim.count("rows lost")
+        for commit in {self._winners[producer_id] for producer_id in unmarked if producer_id in self._winners}:
+            self._sim.count("a last commit lost markers" if self._is_last(commit) else "an earlier commit lost markers")
+        if unmarked - self._winners.keys():
+            self._sim.count("markers of an abort lost")
+
+    def check_void(self, tp: TopicIdPartition, producer_id: int, rows: dict[int, Row]) -> None:
+        """A member's rows in a partition are void. Of a winner, only if its commit has not counted them; or if a copy was elected
+        that lacks its marker, another version was committed since, and the log was compacted."""
+        commit = self._winners.get(producer_id)
+        if commit is None or not self._has_counted(commit, tp):
+            return
+        assert producer_id in self._sim.rows_in(tp).unmarked, f"{tp}: {rows} are void, and {commit} has counted them"
+        assert not self._is_last(commit), f"{tp}: {rows} are void, and the last commit, {commit}, has counted them"
+        log = self._sim.promises[COORDINATOR_LOG]
+        assert isinstance(log, LogPromises)
+        assert not log.holds(self._offsets[commit]), f"{tp}: {rows} are void, and the log has {commit}, which has counted them"
+        self._sim.count("a forgotten commit's rows are void")
+        self._void.update(rows.values())
+
+    def is_void(self, row: Row) -> bool:
+        """True for a row of a forgotten commit."""
+        return row in self._void
+
+    def _is_last(self, commit: tuple[str, int]) -> bool:
+        name, version = commit
+        return version == max(known for owner, known in self.commits if owner == name)
+
+    def _has_counted(self, commit: tuple[str, int], tp: TopicIdPartition) -> bool:
+        return any((one.topic_id, one.partition) == tp for one in self._commit(commit).held_back)
 
     def told_committed(self, driver: Driver) -> None:
         """A driver is told that its version is committed: all of its rows are there, once."""
         commit = driver.name, driver.version
         assert commit in self.commits, f"{commit} is said to be committed"
-        found = [row.number for _, row in self._rows(commit)]
+        found = Counter(self._rows(commit))
         if driver.rows:
-            assert Counter(found) == Counter(driver.rows), f"{commit} is said to be committed with {driver.rows}; there are {found}"
+            missing = Counter(driver.rows) - found
+            assert not found - Counter(driver.rows), f"{commit} is said to be committed with {driver.rows}; there are {found}"
+            assert not missing.keys() - self._missing(commit), f"{commit} is said to be committed; {missing} are missing"
 
     # --- the end
 
     def check_quiet(self) -> None:
         """What readers have seen is what is committed, in order."""
         for commit in self.commits:
-            found = tuple(row.number for _, row in self._rows(commit))
-            assert self._commit(commit).totals == totals_of(found), f"{commit} has {sorted(found)}"
+            self._check_totals(commit, "ends")
         for tp in self._sim.rows_tps:
             promises = self._sim.rows_in(tp)
-            assert promises.visible == promises.rows, f"{tp}: visible are {promises.visible}, and committed {promises.rows}"
+            visible = {offset: row for offset, row in promises.visible.items() if row not in self._void}
+            assert visible == promises.rows, f"{tp}: visible are {visible}, and committed {promises.rows}"
+            winners = {offset: self._winners.get(row.producer_id) for offset, row in promises.data.items()}
+            counted = {offset for offset, commit in winners.items() if commit is not None and self._has_counted(commit, tp)}
+            hidden = {row for offset, row in promises.data.items() if offset in counted - promises.rows.keys()} - self._void
+            assert not hidden, f"{tp} has {hidden}, which are committed, and hides them"
+            assert len(set(promises.rows.values())) == len(promises.rows), f"{tp}: rows are there twice: {promises.rows}"
             by_member: dict[int, list[int]] = {}
             for _, row in sorted(promises.visible.items()):
                 by_member.setdefault(row.producer_id, []).append(row.number)

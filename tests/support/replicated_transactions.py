@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -32,10 +33,14 @@ from brokerd.server.cluster import membership
 from brokerd.server.cluster.directory import entry_of
 from brokerd.server.coordinator import log, producer_ids, transactions
 from brokerd.server.handlers import produce
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared
 from tests.support import replication_simulation
 from tests.support.replicated_clients import Clients
+from tests.support.replicated_disasters import TransactionDisasters
 from tests.support.replicated_nodes import FACTOR, TransactionalProcess
-from tests.support.replicated_promises import Decisions, LogPromises, RowPromises
+from tests.support.replicated_promises import Decisions, DecisionsLostError, LogPromises, RowPromises
+from tests.support.replication_clients import Client
+from tests.support.replication_disasters import Disasters
 from tests.support.replication_nodes import KEYS, Machine, Process
 from tests.support.replication_promises import Promises
 from tests.support.replication_simulation import Link
@@ -67,8 +72,10 @@ class Simulation(replication_simulation.Simulation):
     """See the module."""
 
     factor_wanted = FACTOR
-    disasters_in = 0
-    node_counts = (2, 3, 3, 3, 3, 3, 4, 4)
+    loses_markers_to_ms = 0
+    disasters_in = 7
+    topic_names = MappingProxyType({_FIRST: "t", _LATER: "u", COORDINATOR.id: COORDINATOR.name})
+    node_counts: Sequence[int] = (2, 3, 3, 3, 3, 3, 4, 4)
     lasts_ms = (2_000, 8_000)
     between_faults_ms = (50, 1_200)
     store_trouble = 0.2
@@ -83,6 +90,8 @@ class Simulation(replication_simulation.Simulation):
         self.rows_tps = (*first, *later)
         self.tps = (COORDINATOR_LOG, *self.rows_tps)
         self._compaction_bytes = shape.choice((1_500, 4_000, log.COMPACTION_MIN_BYTES))
+        if seed % self.disasters_in == self.disasters_in - 1:
+            self.node_counts = (3, 4, 4)  # a coordinator may live on
         super().__init__(seed, trace=trace)
 
     def latency(self) -> int:
@@ -110,6 +119,17 @@ class Simulation(replication_simulation.Simulation):
     def new_process(self, machine: Machine) -> Process:
         return TransactionalProcess(self, machine)
 
+    def new_disasters(self) -> Disasters:
+        return TransactionDisasters(self, self.seed)
+
+    def prepared(self, commit: CommitPrepared) -> None:
+        """A commit is decided."""
+        if isinstance(self.disasters, TransactionDisasters):
+            self.disasters.prepared(commit)
+
+    def all_clients(self) -> Sequence[Client]:
+        return self.clients.all_metadata()
+
     def new_clients(self) -> None:
         self._calls: list[_NodeCall] = []
         self.clients = Clients(self)
@@ -126,7 +146,8 @@ class Simulation(replication_simulation.Simulation):
 
     def make_topics(self) -> None:
         self._make(COORDINATOR.id, entry_of(COORDINATOR), FACTOR)
-        self._make(_FIRST, TopicEntry("t", self._partition_count, {}), self.rng.choice((2, 3)))
+        factors = (2, 2, 3) if self.disasters is not None else (2, 3)
+        self._make(_FIRST, TopicEntry("t", self._partition_count, {}), self.rng.choice(factors))
 
     def _make(self, topic_id: bytes, entry: TopicEntry, factor: int, without: Process | None = None) -> None:
         image = self.image()
@@ -152,9 +173,11 @@ class Simulation(replication_simulation.Simulation):
         self.after(50, self._make_later)
 
     def run(self) -> dict[str, int]:
-        """To its end; returns how often what happened."""
-        with self._constants():
+        """To its end, or until decisions are lost; returns how often what happened."""
+        with self._constants(), contextlib.suppress(DecisionsLostError):
             return super().run()
+        self.count("decisions lost")
+        return self.facts
 
     @contextlib.contextmanager
     def _constants(self) -> Iterator[None]:
@@ -199,10 +222,11 @@ class Simulation(replication_simulation.Simulation):
             else:
                 target.enter(lambda: target.begin(self.guarded(target.serve(name, data, reply))))
 
-        if not self.is_healing and self.rng.random() < 0.05:
+        is_lost = self.now_ms < self.loses_markers_to_ms and name == "WriteMarkers"
+        if is_lost or (not self.is_healing and self.rng.random() < 0.05):
             self.count("call lost")
             self.after(self.rng.randint(10, 1_000), call.break_off)
-            if self.rng.random() < 0.3:
+            if is_lost or self.rng.random() < 0.3:
                 return
             self.after(self.rng.randint(10, 2_500), partial(self.carry, source, target, 0, arrive))
         else:

@@ -38,7 +38,8 @@ Answers = dict[int, tuple[bool, bool, int, int]]
 class _Command:
     """What an operator has asked a node for."""
 
-    def __init__(self, process: Process, given_ms: int) -> None:
+    def __init__(self, tp: TopicIdPartition, process: Process, given_ms: int) -> None:
+        self.tp = tp
         self.answers: Answers = {}
         self.ended_ms = 0  # 0: not yet
         self._process, self._given_ms = process, given_ms
@@ -58,12 +59,15 @@ class Disasters:
         self.lasts_ms = 3_000  # beside all else
         if self._rng.random() < 0.5:  # little else goes wrong, so that what lasts is seen to its end
             sim.between_faults_ms, self.lasts_ms = (300, 2_500), 9_000
-        of_disks = [self._fill_disk, self._fail_reads, self._fail_writes]
-        self._kinds: list[Callable[[], None]] = self._rng.choice(([self._lose_seconds], of_disks, [self._lose_in_sync]))
+        self._kinds = self._rng.choice(self._choices())
         self._commands: list[_Command] = []  # those that an operator has given
         self._copies: dict[TopicIdPartition, int] = {}  # how many replicas a partition had, before some were taken away
         self._stuck_since_ms = 0
         self._down: set[int] = set()  # nodes that stay down
+
+    def _choices(self) -> Sequence[Sequence[Callable[[], None]]]:
+        """What may happen in one seed."""
+        return [self._lose_seconds], [self._fill_disk, self._fail_reads, self._fail_writes], [self._lose_in_sync]
 
     def begin(self) -> None:
         """They happen from now on."""
@@ -114,24 +118,28 @@ class Disasters:
     def _lose_in_sync(self) -> None:
         """One copy gets out of sync, or all but one, one after another; then the others go."""
         sim, rng = self._sim, self._rng
-        in_sync = [replica.node_id for replica in sim.entries[sim.some_tp()].isr]
+        tp = sim.some_tp()
+        in_sync = [replica.node_id for replica in sim.entries[tp].isr]
         if len(in_sync) > 1 and not self._down:
-            left = [sim.machines[node_id] for node_id in rng.sample(in_sync, rng.choice((1, len(in_sync) - 1)))]
-            for machine in left:
-                sim.after(rng.choice((0, 0, 600)), partial(self._stays_down, machine))
-            sim.after(rng.randint(700, 2_500), partial(self._only, left, 10))
+            self._leave(tp, rng.sample(in_sync, rng.choice((1, len(in_sync) - 1))))
+
+    def _leave(self, tp: TopicIdPartition, node_ids: Sequence[int]) -> None:
+        sim, rng = self._sim, self._rng
+        left = [sim.machines[node_id] for node_id in node_ids]
+        for machine in left:
+            sim.after(rng.choice((0, 0, 600)), partial(self._stays_down, machine))
+        sim.after(rng.randint(700, 2_500), partial(self._only, tp, left, 10))
 
     def _stays_down(self, machine: Machine) -> None:
         if machine.process is not None and not self._sim.is_healing:
             self._sim.crash(machine)
         self._down.add(machine.node_id)
 
-    def _only(self, left: Sequence[Machine], attempts: int) -> None:
+    def _only(self, tp: TopicIdPartition, left: Sequence[Machine], attempts: int) -> None:
         sim, rng = self._sim, self._rng
-        entry = sim.entries[sim.some_tp()]
-        lost = [sim.machines[replica.node_id] for replica in entry.isr]
+        lost = [sim.machines[replica.node_id] for replica in sim.entries[tp].isr]
         if not set(left).isdisjoint(lost) and attempts and not sim.is_healing:
-            sim.after(300, partial(self._only, left, attempts - 1))
+            sim.after(300, partial(self._only, tp, left, attempts - 1))
             return
         self._down.difference_update(machine.node_id for machine in left)
         if sim.is_healing:
@@ -140,23 +148,23 @@ class Disasters:
             self._stays_down(machine)
         for machine in left:
             self._start(machine)
-        sim.after(rng.randint(500, 2_000), partial(self._command, _ATTEMPTS))
+        sim.after(rng.randint(500, 2_000), partial(self._command, tp, _ATTEMPTS))
 
-    def _command(self, attempts: int) -> None:
+    def _command(self, tp: TopicIdPartition, attempts: int) -> None:
         """An operator asks a node to let another copy lead, and again if it cannot."""
         sim, rng = self._sim, self._rng
         process = sim.any_process()
 
         async def elect(process: Process) -> None:
-            command = _Command(process, sim.now_ms)
+            command = _Command(tp, process, sim.now_ms)
             self._commands.append(command)
             try:
-                await process.elect_unclean(command.answers)
+                await process.elect_unclean(tp, command.answers)
             except BrokerdError as error:
                 sim.count(f"not elected unclean: {type(error).__name__}")
             command.ended_ms = sim.now_ms
 
-        is_over = sim.is_healing or not attempts or (attempts < _ATTEMPTS and sim.entries[sim.some_tp()].leader != NO_LEADER)
+        is_over = sim.is_healing or not attempts or (attempts < _ATTEMPTS and sim.entries[tp].leader != NO_LEADER)
         if is_over:
             down, self._down = self._down, set()
             for node_id in down:
@@ -164,11 +172,11 @@ class Disasters:
             return
         if process is not None:
             process.enter(lambda: process.begin(elect(process)))
-        sim.after(rng.randint(200, 600), partial(self._command, attempts - 1))
+        sim.after(rng.randint(200, 600), partial(self._command, tp, attempts - 1))
 
-    def check_winner(self, before: PartitionEntry, entry: PartitionEntry) -> None:
+    def check_winner(self, tp: TopicIdPartition, before: PartitionEntry, entry: PartitionEntry) -> None:
         """A copy leads that was not in sync."""
-        commands = [each.answers for each in self._commands if each.may_be_made(self._sim.now_ms)]
+        commands = [each.answers for each in self._commands if each.tp == tp and each.may_be_made(self._sim.now_ms)]
         assert commands, "a copy leads that was not in sync, without a command"
         assert no_copy_alive(before, self._sim.image().nodes), "an unclean election while a copy in sync is alive"
         is_newest = any(entry.leader in one and one[entry.leader] == max(one.values()) for one in commands)
@@ -193,7 +201,7 @@ class Disasters:
     def _count(self, begin: Callable[[Disk], None], fact: str) -> None:
         """Trouble begins in a life, mostly the leader's, or in several at once."""
         sim, rng = self._sim, self._rng
-        lives, leader = sim.lives(), sim.leader()
+        lives, leader = sim.lives(), sim.leader(sim.some_tp())
         if leader is not None and rng.random() < 0.6:
             lives = [leader]
         for process in rng.sample(lives, min(len(lives), rng.choice((1, 1, 1, 2)))):

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 
@@ -68,6 +68,7 @@ KEYS = Keys(CLUSTER.name)
 TP = TopicIdPartition(b"replicated-topic", 0)
 LAG_MAX_MS = 700
 TOPIC = "t"
+R = TypeVar("R")
 _NEVER_MS = 10**12
 _CALL_TIMEOUT_MS = 600
 
@@ -644,13 +645,13 @@ class Process:
         partition.check_in_range(offset)
         return list(headers(partition, offset, below=LogEnd.HIGH_WATERMARK, max_bytes=2_000))
 
-    async def elect_unclean(self, answers: Answers) -> None:
+    async def elect_unclean(self, tp: TopicIdPartition, answers: Answers) -> None:
         """As the handler of ElectUncleanLeader does; what nodes answer gets into `answers`. Raises WireErrors."""
         logs = self.logs
         client = cast("Any", self.client)
         ask_copy = cast("Any", partial(self._ask_copy, answers))
         topics = ClusterTopics(client, self.membership, self.directory, logs.topics, logs.changes, ask_copy)
-        await topics.elect_unclean(TOPIC, TP.partition)
+        await topics.elect_unclean(self.sim.topic_names[tp.topic_id], tp.partition)
 
     async def _ask_copy(self, answers: Answers, node_id: int, request: Any, _response_type: Any) -> Any:
         """A call of CopyEnd."""
@@ -708,7 +709,7 @@ def batches(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int 
         return partition.read(offset, below=below, max_bytes=max_bytes, cached_only=False)
 
     while offset < partition.ends.of(below):
-        found = read() if below is not LogEnd.LOG_END else _undisturbed(read)
+        found = read() if below is not LogEnd.LOG_END else undisturbed(read)
         for chunk in found.chunks:
             yield from walk_batches(pa.py_buffer(chunk), partition.crc_seed)
         if below is not LogEnd.LOG_END:
@@ -716,7 +717,7 @@ def batches(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int 
         offset = found.next_offset
 
 
-def _undisturbed(read: Callable[[], FetchDataInfo]) -> FetchDataInfo:
+def undisturbed(read: Callable[[], R]) -> R:
     """A read by the test, which no trouble of a disk concerns."""
     Disk.is_read_by_test = True
     try:

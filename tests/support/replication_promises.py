@@ -171,7 +171,7 @@ class Promises:
         """A copy leads that was not in sync: by command, where no copy in sync was alive, and the newest of those that answered."""
         disasters = self._sim.disasters
         assert disasters is not None, "a copy leads that was not in sync"
-        disasters.check_winner(before, entry)
+        disasters.check_winner(self.tp, before, entry)
         self._sim.count("elected unclean")
         self.may_lack(before, entry, is_known=True)
 
@@ -193,6 +193,7 @@ class Promises:
             self.committed = {offset: what for offset, what in self.committed.items() if offset < self.shown}
             self._shown_epoch = partition.epochs.entry_at(self.shown - 1) if self.shown else None
             self._shown_epochs = partition.epochs.below(self.shown)
+            self.shrunk(partition)
             self._sim.begin_history()
 
     def _common_end(self, partition: ReplicatedPartition) -> int:
@@ -304,6 +305,9 @@ class Promises:
 
     def grown(self, partition: ReplicatedPartition, before: int) -> None:
         """A leader's high watermark has passed all others, the highest of which was `before`."""
+
+    def shrunk(self, partition: ReplicatedPartition) -> None:
+        """What is promised ends where it ends at this leader: `shown`."""
 
     def seen(self, process: Process, partition: ReplicatedPartition) -> None:
         """Readers of this leader may see something else than before."""

@@ -16,6 +16,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from brokerd.cluster.changes import Transaction
@@ -65,6 +66,7 @@ class Simulation:
     """See the module."""
 
     tps: tuple[TopicIdPartition, ...] = (TP,)
+    topic_names: Mapping[bytes, str] = MappingProxyType({TP.topic_id: TOPIC})
     node_counts: Sequence[int] = (2, 3, 3, 3, 3, 4, 4)
     factor_wanted = 1  # copies of the coordinator's log
     lasts_ms = (1_000, 4_500)
@@ -97,11 +99,15 @@ class Simulation:
         self.machines = {node_id: Machine(node_id) for node_id in range(1, node_count + 1)}
         self.new_clients()
         self.history = 0  # counts what had records and was replaced by what lacks some
-        self.disasters = Disasters(self, seed) if self.disasters_in and seed % self.disasters_in == self.disasters_in - 1 else None
+        self.disasters = self.new_disasters() if self.disasters_in and seed % self.disasters_in == self.disasters_in - 1 else None
 
     def new_promises(self, tp: TopicIdPartition) -> Promises:
         """What is checked of a partition."""
         return Promises(self, tp)
+
+    def new_disasters(self) -> Disasters:
+        """What happens in a share of the seeds."""
+        return Disasters(self, self.seed)
 
     def new_clients(self) -> None:
         """Those who use the partitions."""

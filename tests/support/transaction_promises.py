@@ -161,10 +161,14 @@ class Answers(ABC):
             self._told_version(request, answer)
         if isinstance(answer, TxnAbortedError):
             assert isinstance(request, EndTransactionRequest)
-            gone = [one for one in request.members if one.producer_id in self.ended or one.producer_id in self._world.rash_ids]
+            gone = [one for one in request.members if self._may_be_gone(one.producer_id)]
             assert gone, f"{_execution(request)} cannot commit, but its members are open"
         if is_sign(request, answer):
             self._sign(request, asked_ms)
+
+    def _may_be_gone(self, producer_id: int) -> bool:
+        """True if a member has ended, or may lack data."""
+        return producer_id in self.ended or producer_id in self._world.rash_ids
 
     def _check_refused(self, producer_id: int) -> None:
         """Data of a member is refused: it has ended. Between nodes the answer travels while its node may be killed, which takes
