@@ -56,7 +56,7 @@ class _Collecting:
 
     def after_fork_in_parent(self) -> None:
         with self.lock:
-            self.forks -= 1
+            self.forks = max(0, self.forks - 1)  # 0 already if an exception in `before_fork` was ignored, as in all such hooks
             if self.was_on and not self.forks:
                 gc.enable()
 

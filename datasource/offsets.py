@@ -78,10 +78,10 @@ def parse_source_offset(stored: Mapping[str, Any]) -> SourceOffset:
         return INITIAL
     try:
         topic_ids = {topic: bytes.fromhex(text) for topic, text in meta["topicIds"].items()}
-        offsets = numbers_of("offsets must be numbers by partition", stored)
-        starts = numbers_of("starts must be numbers by partition", meta.get("starts", {}))
+        offsets = numbers_of("the checkpoint's offsets must be numbers by partition", stored)
+        starts = numbers_of("the checkpoint's starts must be numbers by partition", meta.get("starts", {}))
         ids = {topic: {number: _epoch_id(text) for number, text in one.items()} for topic, one in meta.get("epochs", {}).items()}
-        epochs = numbers_of("epochs must be ids by partition", ids, maximum=UINT32_MAX)
+        epochs = numbers_of("the checkpoint's epochs must be ids by partition", ids, maximum=UINT32_MAX)
         if not {tp.topic for tp in offsets} <= topic_ids.keys() or not epochs.keys() <= offsets.keys():
             raise ValueError("a topic has no id, or an epoch no offset")
         if any(len(topic_id) != _TOPIC_ID_BYTES for topic_id in topic_ids.values()):

@@ -41,6 +41,10 @@ class _Offset(NamedTuple):
     def position(self) -> LogPosition:
         return LogPosition(self.value.offset, self.value.leader_epoch_id)
 
+    def is_of(self, done: LogPosition | None) -> bool:
+        """True if a commit of `done` has committed it. An unknown history, as after a seek, is no other one."""
+        return done is not None and self.value.offset == done.offset and self.value.leader_epoch_id in (0, done.leader_epoch_id)
+
 
 _Offsets = dict[TopicIdPartition, _Offset]
 
@@ -130,12 +134,12 @@ class Committing:
         if before is None:
             self._take_outcome()
         given_up = self._positions(partitions, is_confirmed=True)
-        uncommitted = {id_tp: one for id_tp, one in given_up.items() if self._done.pop(id_tp, None) != one.position}
+        uncommitted = {id_tp: one for id_tp, one in given_up.items() if not one.is_of(self._done.pop(id_tp, None))}
         ids = {one.id_tp for one in partitions}
         self._wanted = {id_tp: one for id_tp, one in self._wanted.items() if id_tp not in ids}
         if self._is_automatic and uncommitted:
-            self._offered = self._offered | uncommitted
-            self._under_way = self._client.loop_thread.submit(self._commit_offered(uncommitted, before))
+            under_way = self._client.loop_thread.submit(self._commit_offered(uncommitted, before))
+            self._offered, self._under_way = self._offered | uncommitted, under_way
 
     def _positions(self, partitions: Iterable[AssignedPartition], *, is_confirmed: bool) -> _Offsets:
         """Positions; with `is_confirmed`, those below which all records are processed."""
@@ -160,7 +164,9 @@ class Committing:
         """Chooses the offsets to commit; False if there are none."""
         processed = self._positions(self._assignment.partitions.values(), is_confirmed=True)
         wanted = self._offered | self._wanted | processed  # `_offered` is left over if an interrupt prevented its commit
-        self._offered = {id_tp: one for id_tp, one in wanted.items() if self._done.get(id_tp) != one.position}
+        self._offered = {
+            id_tp: one for id_tp, one in wanted.items() if id_tp in self._assignment.by_id and not one.is_of(self._done.get(id_tp))
+        }
         self._wanted = {}
         return bool(self._offered)
 
@@ -171,6 +177,7 @@ class Committing:
             await before.ended()
             refused = before.outcome()
         values = {id_tp: one.value for id_tp, one in offsets.items()}
+        refused = {id_tp: error for id_tp, error in refused.items() if id_tp not in values}
         return refused | await commit_group_offsets(self._client.broker_client, self._config.group_id, values)
 
     def _take_outcome(self) -> None:

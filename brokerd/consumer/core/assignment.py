@@ -99,7 +99,8 @@ HandedOver = dict[AssignedPartition, int]  # positions before one call handed ov
 
 
 class _Stored(NamedTuple):
-    """An offset that the application has committed itself, and the position before the first record handed over since."""
+    """An offset that the application has committed itself, and the position before the first record handed over since; in work,
+    that record's offset, since there may be markers before it."""
 
     offset: int
     position: int | None
@@ -223,8 +224,9 @@ class Assignment:
             if one.position is not None:
                 handed.setdefault(one, one.position)
                 self._unconfirmed.setdefault(one, one.position)
-                if one in self._stored and self._stored[one].position is None:
-                    self._stored[one] = self._stored[one]._replace(position=one.position)
+                stored = self._stored.get(one)
+                if stored is not None and stored.position in (None, one.position):
+                    self._stored[one] = stored._replace(position=self._first_in_work(one) or one.position)
                 one.begun_at = one.begun_at or one.log_position()
                 one.position = offset
 
@@ -251,8 +253,8 @@ class Assignment:
     def back_to_unfinished(self) -> list[AssignedPartition]:
         """Ends the work: positions go back to the first unfinished record. Returns the partitions whose positions changed."""
         back = []
-        for tp, one in self.partitions.items():
-            offset = None if self.first_unfinished is None else self.first_unfinished(tp)
+        for one in self.partitions.values():
+            offset = self._first_in_work(one)
             if offset is not None and one.gone is not None and one.gone.position is not None:
                 one.gone = one.gone._replace(position=min(LogPosition(offset), one.gone.position))
             if offset is not None and one.position is not None and offset < one.position:
@@ -282,8 +284,11 @@ class Assignment:
 
     def _processed(self, one: AssignedPartition, position: int) -> int:
         """The position, or the first unfinished record in work."""
-        unfinished = None if self.first_unfinished is None else self.first_unfinished(one.tp)
+        unfinished = self._first_in_work(one)
         return position if unfinished is None else min(position, unfinished)
+
+    def _first_in_work(self, one: AssignedPartition) -> int | None:
+        return None if self.first_unfinished is None else self.first_unfinished(one.tp)
 
 
 def _had_offset(one: AssignedPartition) -> int:

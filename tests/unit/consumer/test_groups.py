@@ -4,6 +4,7 @@ back from. Method: a broker in memory that keeps group offsets, and a clock that
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -24,7 +25,9 @@ from brokerd.errors import (
     NotReadyError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    WireError,
 )
+from brokerd.ids import TopicIdPartition
 from brokerd.producer.transaction import SentOffsets
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
@@ -438,6 +441,30 @@ def test_what_is_given_up_while_a_commit_is_in_flight_is_committed_after_it(brok
     assert broker.commits == [{0: 3}, {0: 6}]
 
 
+def test_a_refusal_is_not_of_what_was_given_up_and_committed_after_it(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker) as consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.poll(LONG_MS, 1)
+        id_tp = partition.tp
+
+        async def refused() -> dict[TopicIdPartition, WireError]:
+            await may_end.wait()
+            return {id_tp: OffsetOutOfRangeError("beyond the log")}
+
+        may_end = asyncio.Event()
+        committing = consumer._committing
+        committing._under_way = committing._client.loop_thread.submit(refused())
+        consumer.assign([])
+        committing._client.loop_thread.call_soon(may_end.set)
+        await_background_commit(consumer)
+        assert committing.pending() == {}
+    assert committed(broker) == 3
+    assert "is not committed" not in caplog.text
+
+
 def test_commit_of_what_is_given_up_is_not_repeated_after_it_has_failed(broker: FakeBroker) -> None:
     """By then another consumer may have gone on."""
     (partition,) = broker.create("t")
@@ -550,6 +577,9 @@ def test_offset_of_another_history_is_committed_though_its_number_is_the_same(br
             clock.advance(INTERVAL_MS)
             consumer.poll(0)
             await_background_commit(consumer)
+        consumer.seek(T0, 10)  # which knows of no history
+        clock.advance(INTERVAL_MS)
+        consumer.poll(0)
     assert broker.commits == [{0: 10}, {0: 10}]
 
 

@@ -372,8 +372,11 @@ def test_headers_count_towards_the_bytes_in_flight(broker: FakeBroker) -> None:
         assert processing.outcome() == 4
 
 
+@pytest.mark.parametrize("has_marker", [False, True])
 @pytest.mark.parametrize("new_records", [0, 1])
-def test_what_was_committed_stands_as_long_as_no_later_record_is_handled(broker: FakeBroker, new_records: int) -> None:
+def test_what_was_committed_stands_as_long_as_no_later_record_is_handled(
+    broker: FakeBroker, new_records: int, has_marker: bool
+) -> None:
     (partition,) = broker.create("t")
     fill(partition, [10])
 
@@ -384,7 +387,8 @@ def test_what_was_committed_stands_as_long_as_no_later_record_is_handled(broker:
         consumer.assign([T0])
         read(consumer, 10)
         consumer.commit({T0: 2})
-        fill(partition, [1] * new_records)
+        if new_records:
+            partition.put(new_batch(key_values([b"new"]), tp=partition.tp), at=10 + has_marker)
         with contextlib.suppress(ValueError):
             consumer.process(fail, timeout_ms=None if new_records else 50)
         consumer.process(fail, timeout_ms=0)
