@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -58,8 +59,31 @@ class Child:
 
     def cpu_seconds(self) -> float:
         """The CPU time of all its threads so far."""
-        after_name = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of all threads of a process so far."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """A free port on loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def bare_server(parent: str | None) -> Iterator[Child]:
+    """The server of floor.py, on a temporary directory in `parent`."""
+    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as directory:
+        floor = Child([sys.executable, "-m", "benchmarks.floor", directory], "floor ready on")
+        try:
+            yield floor
+        finally:
+            floor.stop()
 
 
 class Server:
@@ -101,7 +125,7 @@ class Broker(Server):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.child.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from benchmarks.environment import cpu_seconds
 from brokerd import Producer
-from brokerd.testing import Broker, Cluster
+from brokerd.testing import Cluster
 
 TOPIC = "many"
 _IDLE_S = 20.0
@@ -30,12 +29,6 @@ def timed(what: str) -> Iterator[None]:
     start = time.monotonic()
     yield
     print(f"{what:50} {time.monotonic() - start:6.2f} s", flush=True)
-
-
-def cores(node: Broker) -> float:
-    """The processor time that a node has used, in seconds."""
-    fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_in_sync(cluster: Cluster) -> None:
@@ -60,10 +53,10 @@ def main() -> int:
         with timed(f"{args.partitions} partitions created, and in sync"):
             cluster.create_topic(TOPIC, args.partitions)
             wait_in_sync(cluster)
-        before = {number: cores(node) for number, node in cluster.nodes.items()}
+        before = {number: cpu_seconds(node.pid) for number, node in cluster.nodes.items()}
         time.sleep(_IDLE_S)
         for number, node in cluster.nodes.items():
-            print(f"node {number}, idle: {(cores(node) - before[number]) / _IDLE_S:.1%} of a core", flush=True)
+            print(f"node {number}, idle: {(cpu_seconds(node.pid) - before[number]) / _IDLE_S:.1%} of a core", flush=True)
         client = {"bootstrap.servers": cluster.bootstrap_servers, "delivery.timeout.ms": 120_000}
         with Producer(client) as producer:
 

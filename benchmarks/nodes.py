@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from benchmarks.environment import Broker, arrow_batches
+from benchmarks.environment import Broker, arrow_batches, free_port
 from benchmarks.measure import Figures, Work, measure
 from brokerd import Consumer, Producer
 
@@ -66,18 +65,14 @@ class System:
 @contextlib.contextmanager
 def etcd(parent: str) -> Iterator[str]:
     """A running etcd; yields its address."""
-    found = []
-    for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            found.append(f"127.0.0.1:{probe.getsockname()[1]}")
-    client, peer = (f"http://{address}" for address in found)
+    address = f"127.0.0.1:{free_port()}"
+    client, peer = f"http://{address}", f"http://127.0.0.1:{free_port()}"
     flags = {"data-dir": f"{parent}/etcd", "logger": "zap", "log-level": "error", "initial-cluster": f"default={peer}"}
     flags |= {"listen-client-urls": client, "advertise-client-urls": client}
     flags |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer}
     process = subprocess.Popen(["etcd", *(f"--{name}={value}" for name, value in flags.items())])
     try:
-        yield found[0]
+        yield address
     finally:
         process.terminate()
         process.wait(60)

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import shutil
-import socket
-import sys
-import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import grpc
 
-from benchmarks.environment import Broker, Child
-from benchmarks.measure import quantiles, text_table
+from benchmarks.environment import Broker, Child, bare_server, free_port
+from benchmarks.measure import Row, quantiles, text_table
 from benchmarks.raw import RawProducer, RawTail, raw_client, run_in_loop, small_payload
 from brokerd.client.broker_client import BrokerClient
 from brokerd.ids import TopicIdPartition
@@ -149,32 +144,22 @@ async def _round_trip(stream: Any) -> float:
     return time.perf_counter() - start
 
 
-def run(data_dir: str | None, *, waiters: int, rounds: int, idle_s: float, say: Callable[[str], None]) -> dict[str, object]:
+def run(data_dir: str | None, *, waiters: int, rounds: int, idle_s: float) -> dict[str, object]:
     """All figures, by name."""
-    metrics_port = _free_port()
+    metrics_port = free_port()
     settings = {"fetch.max.wait.ms": str(MAX_WAIT_MS), "metrics.port": str(metrics_port)}
-    directory = tempfile.mkdtemp(dir=data_dir)
-    floor = Child([sys.executable, "-m", "benchmarks.floor", directory], "floor ready on")
-    try:
-        with Broker(data_dir, settings) as broker:
-            name = broker.new_topic(2 * LONE)
-            told = run_in_loop(_measure(broker, floor, name, metrics_port, waiters=waiters, rounds=rounds, idle_s=idle_s))
-    finally:
-        floor.stop()
-        shutil.rmtree(directory, ignore_errors=True)
-    print(
-        text_table([{"parked fetches": name, "value": value} for name, value in told.items() if not isinstance(value, list)]),
-        flush=True,
-    )
-    rows = told["latencies"]
-    assert isinstance(rows, list)
-    print(text_table(rows), flush=True)
-    return told
+    with bare_server(data_dir) as floor, Broker(data_dir, settings) as broker:
+        name = broker.new_topic(2 * LONE)
+        told, latencies = run_in_loop(_measure(broker, floor, name, metrics_port, waiters=waiters, rounds=rounds, idle_s=idle_s))
+    print(text_table([{"parked fetches": name, "value": value} for name, value in told.items()]), flush=True)
+    print(text_table(latencies), flush=True)
+    return {**told, "latencies": latencies}
 
 
 async def _measure(
     broker: Broker, floor: Child, name: str, metrics_port: int, *, waiters: int, rounds: int, idle_s: float
-) -> dict[str, object]:
+) -> tuple[Row, list[Row]]:
+    """The figures by name, and a row for each kind of latency."""
     clients = [raw_client(broker.address) for _ in range(CONNECTIONS)]
     topic = (await clients[0].metadata([name])).topics[name]
     for client in clients:
@@ -213,14 +198,13 @@ async def _measure(
         "responses_expected": expected,
         "responses": waiting.response_count,
         "of_them_empty": waiting.empty_count,
-        "latencies": [{"what": what, **quantiles(seconds)} for what, seconds in latencies._asdict().items() if seconds],
     }
     await waiting.close()
     await producer.close()
     await bare.close()
     for client in clients:
         await client.close()
-    return told
+    return told, [{"what": what, **quantiles(seconds)} for what, seconds in latencies._asdict().items() if seconds]
 
 
 async def _wake(
@@ -275,9 +259,3 @@ async def _parked_count(metrics_port: int) -> int:
         raise RuntimeError("the broker's metrics do not say how many fetches wait")
 
     return await asyncio.to_thread(read)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import parked, testing_broker
 from benchmarks.clients import RECORDS_SHARE, ClientWorks
-from benchmarks.environment import Broker, Child, Server
+from benchmarks.environment import Broker, Server, bare_server
 from benchmarks.measure import Figures, Work, measure, page_cache_ms_per_mb, table, text_table, write_results
 from benchmarks.peers import KafkaClients, PeerWorks
 from benchmarks.spark_io import Kafka, SparkWorks, spark_session
@@ -96,11 +95,8 @@ def _latency(given: argparse.Namespace, broker: Server) -> list[Figures]:
 
 
 def _peers(given: argparse.Namespace, broker: Server) -> list[Figures]:
-    directory = tempfile.mkdtemp(dir=given.data_dir)
     with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        floor = Child([sys.executable, "-m", "benchmarks.floor", directory], "floor ready on")
-        stack.callback(floor.stop)
+        floor = stack.enter_context(bare_server(given.data_dir))
         kafka = None
         if given.kafka_servers and given.kafka_python:
             kafka = stack.enter_context(KafkaClients(given.kafka_python, given.kafka_servers))
@@ -111,23 +107,15 @@ def _peers(given: argparse.Namespace, broker: Server) -> list[Figures]:
 
 
 def _with_floor(given: argparse.Namespace, broker: Server, choose: Callable[[ClientWorks], list[Work]]) -> list[Figures]:
-    directory = tempfile.mkdtemp(dir=given.data_dir)
-    floor = Child([sys.executable, "-m", "benchmarks.floor", directory], "floor ready on")
-    try:
+    with bare_server(given.data_dir) as floor:
         works = ClientWorks(broker, floor, rows=given.rows, value_bytes=given.value_bytes, partitions=given.partitions)
         return measure(_chosen(given, choose(works)), given.repeats, say)
-    finally:
-        floor.stop()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _spark(given: argparse.Namespace, broker: Server) -> list[Figures]:
     kafka = Kafka(given.kafka_servers, given.kafka_jars) if given.kafka_servers and given.kafka_jars else None
     spark = spark_session(kafka=kafka, settings=dict(pair.split("=", 1) for pair in given.spark))
-    directory = tempfile.mkdtemp(dir=given.data_dir)
-    with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        stack.callback(spark.stop)
+    with tempfile.TemporaryDirectory(dir=given.data_dir, ignore_cleanup_errors=True) as directory, spark:
         works = SparkWorks(
             spark,
             broker,
@@ -160,7 +148,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Server], list[Figures]]] = {
 
 
 def _parked(given: argparse.Namespace) -> object:
-    return parked.run(given.data_dir, waiters=given.waiters, rounds=given.appends, idle_s=given.quiet_seconds, say=say)
+    return parked.run(given.data_dir, waiters=given.waiters, rounds=given.appends, idle_s=given.quiet_seconds)
 
 
 def _testing(given: argparse.Namespace) -> object:

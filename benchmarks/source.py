@@ -10,10 +10,10 @@ acknowledged append to the user's micro-batch.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import re
-import socket
 import statistics
 import tempfile
 import threading
@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.environment import Broker, arrow_batches
+from benchmarks.environment import Broker, arrow_batches, cpu_seconds, free_port
 from benchmarks.measure import Row, text_table
 from benchmarks.spark_io import spark_session
 from brokerd import Producer
@@ -39,7 +39,6 @@ _FILTER_VALUE_BYTES = 1_000
 _RATE_VALUE_BYTES = 100
 _QUIET_S = 20.0
 _REACTIONS = 20
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def timed_batches(rows: int, value_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -181,33 +180,15 @@ def run_idle(spark: SparkSession, broker: Broker) -> list[Row]:
 
 def family_s(pid: int) -> float:
     """CPU seconds of a process and its descendants (the JVM and Python workers), without the broker, also a child."""
-    parents: dict[int, list[int]] = {}
-    used: dict[int, float] = {}
-    names: dict[int, bytes] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                after_name = (entry / "stat").read_text().rpartition(")")[2].split()
-                names[int(entry.name)] = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            parents.setdefault(int(after_name[1]), []).append(int(entry.name))
-            used[int(entry.name)] = (int(after_name[11]) + int(after_name[12])) / _TICKS
     total, left = 0.0, [pid]
     while left:
         one = left.pop()
-        if b"--data-dir" not in names.get(one, b""):
-            total += used.get(one, 0.0)
-            left += parents.get(one, [])
+        process = Path(f"/proc/{one}")
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if b"--data-dir" not in (process / "cmdline").read_bytes():
+                total += cpu_seconds(one)
+                left += [int(child) for task in process.glob("task/*/children") for child in task.read_text().split()]
     return total
-
-
-def free_port() -> int:
-    """A free port on loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.environment import free_port
 from benchmarks.exactly_once.program import PARTITIONS
 from benchmarks.exactly_once.relay import Relay
 from benchmarks.exactly_once.systems import System, sink_of_topics, tail
@@ -92,7 +93,7 @@ class Kafka(Peer):
         self.prepare()
         is_new = not self.data.exists()
         if is_new:
-            self._ports = _free_port(), _free_port()
+            self._ports = free_port(), free_port()
         port, controller = self._ports
         self.address = f"127.0.0.1:{port}"
         if relay is not None:
@@ -192,10 +193,3 @@ def _quietly(command: list[str]) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"`{' '.join(command)}` ended with status {done.returncode}:\n{done.stdout[-3000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

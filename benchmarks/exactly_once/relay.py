@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from types import TracebackType
 from typing import Self
 
 _CHUNK_BYTES = 65_536
@@ -27,7 +26,7 @@ class Relay:
         self._threads[0].start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         _shut(self._listener)
         self._threads[0].join()
         ends = [self._listener, *self._clients, *self._servers]
