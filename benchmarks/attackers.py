@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
+import sys
 import time
 import zlib
 from abc import ABC, abstractmethod
@@ -41,6 +42,7 @@ class Attack(ABC):
     """An attack over up to `connections_max` connections, which are reopened when the broker closes them."""
 
     connections_max = 10
+    calls_max = sys.maxsize  # open on one connection: above, it does no more harm until one of them ends
     window: int | None = None
     is_public = False  # True if its responses need no authentication
 
@@ -64,13 +66,22 @@ class Attack(ABC):
             with contextlib.suppress(OSError):
                 self.connections.append(RawHttp2(self.aim.port, token=self.aim.token, window=self.window))
         for one in self.connections:
-            with contextlib.suppress(h2.exceptions.ProtocolError):
-                self.harm(one)
+            if one.h2.open_outbound_streams < self.calls_max:
+                with contextlib.suppress(h2.exceptions.ProtocolError):
+                    self.harm(one)
             one.pump()
 
     @abstractmethod
     def harm(self, connection: RawHttp2) -> None:
         """Attacks over one connection."""
+
+    def partitions(self, first: int = 0, *, max_bytes: int = 0) -> list[fetch_pb2.PartitionFetch]:
+        """The partitions from `first` on, to be fetched from their first offsets."""
+        one, topic_id = fetch_pb2.PartitionFetch, self.aim.topic_id
+        return [
+            one(topic_id=topic_id, partition=number, current_leader_epoch=1, partition_max_bytes=max_bytes)
+            for number in range(first, self.aim.partitions)
+        ]
 
     def close(self) -> None:
         """Closes all connections."""
@@ -85,36 +96,35 @@ class BigRequests(Attack):
     calls_max = 4
 
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams < self.calls_max:
-            for name in ("Metadata", "CreateTopics", "ListOffsets"):
-                connection.send_message(connection.call(UNARY[name].path), self.message)
+        for name in ("Metadata", "CreateTopics", "ListOffsets"):
+            connection.send_message(connection.call(UNARY[name].path), self.message)
 
 
 class BigHealth(BigRequests):
     """The same to health, which needs no authentication."""
 
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams < self.calls_max:
-            connection.send_message(connection.call(f"{_HEALTH}/Check"), self.message)
+        connection.send_message(connection.call(f"{_HEALTH}/Check"), self.message)
 
 
 class Doubles(Attack):
     """Requests that name one topic thousands of times."""
 
+    calls_max = 8
+
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams < 8:
-            many = metadata_pb2.MetadataRequest(topics=["honest"] * 9_000).SerializeToString()
-            connection.send_message(connection.call(UNARY["Metadata"].path), many)
-            described = topics_pb2.DescribeTopicsRequest(names=["honest"] * 1_000).SerializeToString()
-            connection.send_message(connection.call(UNARY["DescribeTopics"].path), described)
+        many = metadata_pb2.MetadataRequest(topics=["honest"] * 9_000).SerializeToString()
+        connection.send_message(connection.call(UNARY["Metadata"].path), many)
+        described = topics_pb2.DescribeTopicsRequest(names=["honest"] * 1_000).SerializeToString()
+        connection.send_message(connection.call(UNARY["DescribeTopics"].path), described)
 
 
 class DoubledPartitions(Attack):
     """Fetch and produce requests that name one partition thousands of times."""
 
+    calls_max = 8
+
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams >= 8:
-            return
         asked = fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, current_leader_epoch=1, fetch_offset=2**40)
         fetch = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1, partitions=[asked] * 2_000)
         connection.send_message(connection.call(FETCH), fetch.SerializeToString())
@@ -127,19 +137,14 @@ class DoubledPartitions(Attack):
 class ParkedFetches(Attack):
     """Fetches that park on all partitions except the honest client's."""
 
+    calls_max = 50
     first = 1
     min_bytes = 1
 
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams < 50:
-            partitions = [
-                fetch_pb2.PartitionFetch(
-                    topic_id=self.aim.topic_id, partition=number, current_leader_epoch=1, partition_max_bytes=2**20
-                )
-                for number in range(self.first, self.aim.partitions)
-            ]
-            fetch = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=self.min_bytes, max_bytes=2**20, partitions=partitions)
-            connection.send_message(connection.call(FETCH), fetch.SerializeToString())
+        partitions = self.partitions(self.first, max_bytes=2**20)
+        fetch = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=self.min_bytes, max_bytes=2**20, partitions=partitions)
+        connection.send_message(connection.call(FETCH), fetch.SerializeToString())
 
 
 class WokenFetches(ParkedFetches):
@@ -152,14 +157,11 @@ class WokenFetches(ParkedFetches):
 class WideFetches(Attack):
     """Repeated fetches of all partitions, answered at once."""
 
+    calls_max = 20
+
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams < 20:
-            partitions = [
-                fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, partition=number, current_leader_epoch=1)
-                for number in range(self.aim.partitions)
-            ]
-            fetch = fetch_pb2.FetchRequest(partitions=partitions)
-            connection.send_message(connection.call(FETCH), fetch.SerializeToString(), end=True)
+        fetch = fetch_pb2.FetchRequest(partitions=self.partitions())
+        connection.send_message(connection.call(FETCH), fetch.SerializeToString(), end=True)
 
 
 class ManyResponses(Attack):
@@ -185,9 +187,10 @@ class HalfOpen(Attack):
 class Unfinished(Attack):
     """Requests that announce 17 MB and stop after 16."""
 
+    calls_max = 4
+
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams < 4:
-            connection.send_message(connection.call(PRODUCE), bytes(16_000_000), announced_bytes=17_000_000)
+        connection.send_message(connection.call(PRODUCE), bytes(16_000_000), announced_bytes=17_000_000)
 
 
 class RapidReset(Attack):
@@ -234,13 +237,13 @@ class Pings(Attack):
 class Compressed(Attack):
     """Compressed messages, which the broker does not accept; they would decompress to a thousand times their size."""
 
+    calls_max = 4
     message = zlib.compress(bytes(100_000_000), 9)
 
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams < 4:
-            for path in (UNARY["Metadata"].path, PRODUCE, f"{_HEALTH}/Check"):
-                stream = connection.call(path, headers=[("grpc-encoding", "deflate")])
-                connection.send_message(stream, self.message, is_compressed=True)
+        for path in (UNARY["Metadata"].path, PRODUCE, f"{_HEALTH}/Check"):
+            stream = connection.call(path, headers=[("grpc-encoding", "deflate")])
+            connection.send_message(stream, self.message, is_compressed=True)
 
 
 class Writer(Attack):
@@ -272,13 +275,8 @@ class Writer(Attack):
 
     @functools.cached_property
     def _payload(self) -> Payload:
-        columns = [
-            pa.nulls(self.rows, pa.binary()),
-            pa.array([self.value] * self.rows, pa.binary()),
-            pa.nulls(self.rows, SCHEMA_0.arrow.field("headers").type),
-            pa.array([0] * self.rows, SCHEMA_0.arrow.field("timestamp").type),
-        ]
-        return encode_payload(pa.record_batch(columns, schema=SCHEMA_0.arrow), self.codec)
+        row = {"value": self.value, "timestamp": 0}
+        return encode_payload(pa.RecordBatch.from_pylist([row] * self.rows, schema=SCHEMA_0.arrow), self.codec)
 
     def _batch(self, partition: int) -> bytes:
         """A batch whose header claims a maximum timestamp of now; its records are of 1970."""
@@ -324,22 +322,18 @@ class LargeBatches(Writer):
     """Writes and reads batches of 15 MB, near the largest allowed."""
 
     connections_max = 4
+    calls_max = 4
     writes_max = 4
     rows = 15
     value = bytes(1_000_000)
 
     def harm(self, connection: RawHttp2) -> None:
-        if connection.is_sending or connection.h2.open_outbound_streams >= 4:
+        if connection.is_sending:
             return
         if self.written < self.writes_max:
             self.write(connection)
             return
-        asked = [
-            fetch_pb2.PartitionFetch(
-                topic_id=self.aim.topic_id, partition=number, current_leader_epoch=1, partition_max_bytes=2**25
-            )
-            for number in range(1, 1 + min(self.aim.partitions - 1, self.writes_max))
-        ]
+        asked = self.partitions(1, max_bytes=2**25)[: self.writes_max]
         fetch = fetch_pb2.FetchRequest(max_bytes=2**25, partitions=asked)
         connection.send_message(connection.call(FETCH), fetch.SerializeToString(), end=True)
 
@@ -359,22 +353,23 @@ class SmallWrites(Writer):
 class TopicChanges(Attack):
     """Requests that create a hundred topics each."""
 
+    calls_max = 10
+
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams < 10:
-            topics = [topics_pb2.NewTopic(name=f"attack-{secrets.token_hex(8)}", partitions=1) for _ in range(100)]
-            request = topics_pb2.CreateTopicsRequest(topics=topics).SerializeToString()
-            connection.send_message(connection.call(UNARY["CreateTopics"].path), request, end=True)
+        topics = [topics_pb2.NewTopic(name=f"attack-{secrets.token_hex(8)}", partitions=1) for _ in range(100)]
+        request = topics_pb2.CreateTopicsRequest(topics=topics).SerializeToString()
+        connection.send_message(connection.call(UNARY["CreateTopics"].path), request, end=True)
 
 
 class Watchers(Attack):
     """Health watches that never read."""
 
+    calls_max = 50
     window = 0
     is_public = True
 
     def harm(self, connection: RawHttp2) -> None:
-        if connection.h2.open_outbound_streams < 50:
-            connection.send_message(connection.call(f"{_HEALTH}/Watch"), b"")
+        connection.send_message(connection.call(f"{_HEALTH}/Watch"), b"")
 
 
 ATTACKS: dict[str, Callable[[Aim], Attack]] = {

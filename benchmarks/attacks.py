@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +54,7 @@ NORMAL_WITHIN_S = 5.0
 _PAUSE_S = 0.01
 _STEP_PAUSE_S = 0.002
 _CALL_TIMEOUT_MS = 30_000
+_ATTACKER_S = 600.0  # at most, should nobody end it
 _BEGUN, _HAS_READ = "begun", "has read"
 
 
@@ -64,7 +64,6 @@ class Honest:
     def __init__(self, address: str) -> None:
         config = ClientConfig(bootstrap_servers=address, auth_token=_HONEST, request_timeout_ms=_CALL_TIMEOUT_MS)
         self.client = BrokerClient(config, SystemClock(), is_retrying=False)
-        self.round_seconds: list[float] = []
         self.cut_off = 0
         self._payload = small_payload(100)
         self._producer: RawProducer | None = None
@@ -118,11 +117,12 @@ class Honest:
                 await producer.close()
 
 
-def attack(kind: str, aim: Aim, seconds: float) -> None:
-    """Runs in the attacker's process. Prints a line when it begins, and when it reads anything that needs authentication."""
+def attack(kind: str, aim: Aim) -> None:
+    """Runs in the attacker's process until it is killed. Prints a line when it begins, and when it reads anything that needs
+    authentication."""
     made = ATTACKS[kind](aim)
     print(_BEGUN, flush=True)
-    end_s = time.monotonic() + seconds
+    end_s = time.monotonic() + _ATTACKER_S
     has_read = made.is_public
     while time.monotonic() < end_s:
         made.step()
@@ -151,7 +151,7 @@ async def _measure(broker: Broker, kind: str, *, has_token: bool, seconds: float
     quiet = await honest.rounds(seconds)
     port = int(broker.address.rpartition(":")[2])
     aim = Aim(port, _ATTACKER if has_token else None, tp.topic_id, PARTITIONS)
-    with _attacker(kind, aim, 600.0) as attacker:
+    with _attacker(kind, aim) as attacker:
         during = await honest.rounds(seconds)
         cut_off = honest.cut_off
         attacker.kill()
@@ -159,7 +159,7 @@ async def _measure(broker: Broker, kind: str, *, has_token: bool, seconds: float
     normal_s = await _normal_after(honest, quantile_ms(quiet, 0.99) * 2)
     await honest.close()
     peak_bytes = broker.child.resident_bytes("VmHWM")
-    with _attacker(kind, aim, 600.0):
+    with _attacker(kind, aim):
         await asyncio.sleep(seconds / 2)
         start_s = time.perf_counter()
         code = await asyncio.to_thread(broker.child.stop)
@@ -196,10 +196,10 @@ async def _normal_after(honest: Honest, limit_ms: float) -> float:
 
 
 @contextlib.contextmanager
-def _attacker(kind: str, aim: Aim, seconds: float) -> Iterator[subprocess.Popen[str]]:
+def _attacker(kind: str, aim: Aim) -> Iterator[subprocess.Popen[str]]:
     """The process of an attack that has begun: its imports and preparation take as long as a short measurement."""
     told = json.dumps([kind, aim.port, aim.token, aim.topic_id.hex()])
-    command = [sys.executable, "-m", "benchmarks.attacks", "--attacker", told, "--seconds", str(seconds)]
+    command = [sys.executable, "-m", "benchmarks.attacks", "--attacker", told]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
@@ -208,7 +208,7 @@ def _attacker(kind: str, aim: Aim, seconds: float) -> Iterator[subprocess.Popen[
         yield child
     finally:
         if child.poll() is None:
-            child.send_signal(signal.SIGKILL)
+            child.kill()
             child.communicate()
 
 
@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.attacker:
         kind, port, token, topic_id = json.loads(options.attacker)
-        attack(kind, Aim(port, token, bytes.fromhex(topic_id), PARTITIONS), options.seconds)
+        attack(kind, Aim(port, token, bytes.fromhex(topic_id), PARTITIONS))
         return 0
     kinds = [kind.strip() for kind in options.only.split(",") if kind.strip()] or list(ATTACKS)
     unknown = [kind for kind in kinds if kind not in ATTACKS]

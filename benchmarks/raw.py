@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from benchmarks.environment import KEYS, value_at
+from benchmarks.environment import value_at
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.connection import RawStream
 from brokerd.client.fetching import read_response
@@ -58,20 +58,10 @@ def raw_client(address: str) -> BrokerClient:
     return BrokerClient(ClientConfig(bootstrap_servers=address), SystemClock())
 
 
-def small_payload(value_bytes: int, rows: int = 1) -> Payload:
-    """The payload of a batch of a few records."""
-    now_us = SystemClock().wall_ms() * 1_000
-    return encode_payload(
-        pa.record_batch(
-            [
-                pa.array([b"k%07d" % (row % KEYS) for row in range(rows)], pa.binary()),
-                pa.array([value_at(row, value_bytes) for row in range(rows)], pa.binary()),
-                pa.nulls(rows, SCHEMA_0.column("headers").type),
-                pa.array([now_us] * rows, SCHEMA_0.column("timestamp").type),
-            ],
-            schema=SCHEMA_0.arrow,
-        )
-    )
+def small_payload(value_bytes: int) -> Payload:
+    """The payload of a batch of one record."""
+    row = {"key": b"k0000000", "value": value_at(0, value_bytes), "timestamp": SystemClock().wall_ms() * 1_000}
+    return encode_payload(pa.RecordBatch.from_pylist([row], schema=SCHEMA_0.arrow))
 
 
 def one_batch(
