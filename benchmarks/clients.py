@@ -43,82 +43,52 @@ class ClientWorks:
     def works(self) -> list[Work]:
         """All works; the consumer reads what the producer of the same round wrote."""
         size, few = self._size_bytes, self._record_count
-        few_bytes = size * few // self._rows
+        few_bytes, few_messages = size * few // self._rows, self._messages[: max(1, len(self._messages) * few // self._rows)]
+
+        def give(_round: int) -> float:
+            return give_seconds(self._floor.address, size)
+
         return [
             Work("producer send_batch", OURS, self._produce_batches, self._rows, size, PRODUCER_GOAL),
             Work("producer send_batch", CEILING, lambda _: take_seconds(self._floor.address, self._messages), self._rows, size),
             Work("consumer", OURS, self._consume, self._rows, size, CONSUMER_GOAL),
-            Work("consumer", CEILING, lambda _: give_seconds(self._floor.address, size), self._rows, size),
+            Work("consumer", CEILING, give, self._rows, size),
             Work("consumer poll_arrow", OURS, lambda _: self._poll(Consumer.poll_arrow), self._rows, size, CONSUMER_GOAL),
-            Work("consumer poll_arrow", CEILING, lambda _: give_seconds(self._floor.address, size), self._rows, size),
+            Work("consumer poll_arrow", CEILING, give, self._rows, size),
             Work("consumer poll", OURS, lambda _: self._poll(Consumer.poll), self._rows, size),
-            Work("consumer poll", CEILING, lambda _: give_seconds(self._floor.address, size), self._rows, size),
+            Work("consumer poll", CEILING, give, self._rows, size),
             Work("producer send", OURS, self._produce_records, few, few_bytes),
-            Work(
-                "producer send",
-                CEILING,
-                lambda _: take_seconds(self._floor.address, self._messages[: max(1, len(self._messages) * few // self._rows)]),
-                few,
-                few_bytes,
-            ),
+            Work("producer send", CEILING, lambda _: take_seconds(self._floor.address, few_messages), few, few_bytes),
         ]
 
     def latency_works(self) -> list[Work]:
         """The works that send one record at a time and wait for each."""
-        message = value_at(0, self._value_bytes) * 2
-        return [
-            Work("synchronous send", OURS, self._send_synchronously, SYNC_COUNT, SYNC_COUNT * self._value_bytes),
-            Work(
-                "synchronous send",
-                CEILING,
-                lambda _: sync_latencies(self._floor.address, message, SYNC_COUNT),
-                SYNC_COUNT,
-                SYNC_COUNT * self._value_bytes,
-            ),
-        ]
-
-    def _producer(self) -> Producer:
-        return Producer({"bootstrap.servers": self._broker.address})
+        value, size = value_at(0, self._value_bytes), SYNC_COUNT * self._value_bytes
+        runs: dict[str, Callable[[int], list[float]]] = {
+            OURS: lambda _: send_latencies(self._broker, value, SYNC_COUNT),
+            CEILING: lambda _: sync_latencies(self._floor.address, value * 2, SYNC_COUNT),
+        }
+        return [Work("synchronous send", peer, run, SYNC_COUNT, size) for peer, run in runs.items()]
 
     def _produce_batches(self, _round: int) -> float:
         if self._topic:
             self._broker.delete_topic(self._topic)
         self._topic = self._broker.new_topic(self._partitions)
-        producer = self._producer()
-        start = time.perf_counter()
-        for arrow_batch in self._batches:
-            producer.send_batch(self._topic, arrow_batch)
-        producer.flush()
-        taken = time.perf_counter() - start
-        producer.close()
-        return taken
+        with Producer({"bootstrap.servers": self._broker.address}) as producer:
+            start = time.perf_counter()
+            for arrow_batch in self._batches:
+                producer.send_batch(self._topic, arrow_batch)
+            producer.flush()
+            return time.perf_counter() - start
 
     def _produce_records(self, _round: int) -> float:
-        topic = self._broker.new_topic(self._partitions)
-        producer = self._producer()
-        start = time.perf_counter()
-        for number in range(self._record_count):
-            key, value = self._records[number % len(self._records)]
-            producer.send(topic, key=key, value=value)
-        producer.flush()
-        taken = time.perf_counter() - start
-        producer.close()
-        self._broker.delete_topic(topic)
-        return taken
-
-    def _send_synchronously(self, _round: int) -> list[float]:
-        topic = self._broker.new_topic(1)
-        producer = Producer({"bootstrap.servers": self._broker.address, "linger.ms": "0"})
-        value = value_at(0, self._value_bytes)
-        producer.send(topic, value=value).result()
-        taken = []
-        for _ in range(SYNC_COUNT):
+        with self._broker.topic(self._partitions) as topic, Producer({"bootstrap.servers": self._broker.address}) as producer:
             start = time.perf_counter()
-            producer.send(topic, value=value).result()
-            taken.append(time.perf_counter() - start)
-        producer.close()
-        self._broker.delete_topic(topic)
-        return taken
+            for number in range(self._record_count):
+                key, value = self._records[number % len(self._records)]
+                producer.send(topic, key=key, value=value)
+            producer.flush()
+            return time.perf_counter() - start
 
     def _consume(self, _round: int) -> float:
         config = ConsumerConfig(bootstrap_servers=self._broker.address)
@@ -148,6 +118,18 @@ class ClientWorks:
             while rows < self._rows:
                 rows += len(poll(consumer))
             return time.perf_counter() - start
+
+
+def send_latencies(broker: Server, value: bytes, count: int) -> list[float]:
+    """The seconds of each of `count` records, sent and awaited one at a time."""
+    with broker.topic(1) as topic, Producer({"bootstrap.servers": broker.address, "linger.ms": "0"}) as producer:
+        producer.send(topic, value=value).result()
+        taken = []
+        for _ in range(count):
+            start = time.perf_counter()
+            producer.send(topic, value=value).result()
+            taken.append(time.perf_counter() - start)
+        return taken
 
 
 def _messages(batches: Sequence[pa.RecordBatch]) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -86,6 +87,42 @@ def bare_server(parent: str | None) -> Iterator[Child]:
             floor.stop()
 
 
+class Answering:
+    """A child process that greets with a line of JSON, and answers each line of JSON on its standard input with one."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+        self._name = Path(command[1]).name
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._messages, text=True, env=environment
+        )
+        self.greeting = self._answer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=60)
+        self._messages.close()
+
+    def ask(self, **asked: object) -> Any:
+        """Sends a request and returns its response. Raises RuntimeError with what the process said if it has ended."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait(60)
+            self._messages.seek(0)
+            said = self._messages.read().decode()[-2_000:]
+            raise RuntimeError(f"{self._name} ended with status {code}: {said}")
+        return json.loads(line)
+
+
 class Server:
     """What runs at `address`: HOST:PORT, of a cluster several with commas."""
 
@@ -95,6 +132,13 @@ class Server:
     def client(self) -> BlockingClient:
         """A client of it."""
         return BlockingClient(ClientConfig(bootstrap_servers=self.address))
+
+    @contextlib.contextmanager
+    def topic(self, partitions: int) -> Iterator[str]:
+        """A new topic, which is deleted at the end of the block."""
+        name = self.new_topic(partitions)
+        yield name
+        self.delete_topic(name)
 
     def new_topic(self, partitions: int) -> str:
         """Creates a topic; returns its name."""

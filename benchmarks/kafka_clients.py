@@ -199,7 +199,7 @@ def main() -> None:
     """Answers requests until the end of standard input."""
     servers = sys.argv[1]
     topics = Topics(servers)
-    print("kafka clients ready: " + ", ".join(f"{name} {client.version}" for name, client in CLIENTS.items()), flush=True)
+    print(json.dumps(", ".join(f"{name} {client.version}" for name, client in CLIENTS.items())), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         print(json.dumps(WORKS[asked["work"]](servers, topics, asked)), flush=True)

@@ -52,8 +52,7 @@ class Figures:
 
     def latency_ms(self, share: float) -> float:
         """The latency that `share` of all operations stayed below."""
-        ordered = sorted(self.latencies)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1_000
+        return quantile_ms(self.latencies, share)
 
     def as_json(self) -> dict[str, object]:
         """All measurements, for the results file."""

@@ -14,15 +14,13 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
-from benchmarks.environment import Broker
+from benchmarks.environment import Answering, Broker
 from benchmarks.spark_io import shipped_settings
 
 PARTITIONS = 8
@@ -39,46 +37,18 @@ class Work(NamedTuple):
     sink: dict[str, str]
 
 
-class Session:
+def session(python: str, settings: dict[str, str]) -> Answering:
     """The process of a Spark session."""
+    script = Path(__file__).with_name("micro_batches_session.py")
+    root = str(Path(__file__).resolve().parents[1])
+    environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": root}
+    return Answering([python, str(script), json.dumps(settings)], environment)
 
-    def __init__(self, python: str, settings: dict[str, str]) -> None:
-        script = Path(__file__).with_name("micro_batches_session.py")
-        root = str(Path(__file__).resolve().parents[1])
-        environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": root}
-        self._messages = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [python, str(script), json.dumps(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._messages,
-            text=True,
-            env=environment,
-        )
-        self.version = self._answer()["spark"]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=60)
-
-    def run(self, work: Work, batches: int) -> dict[str, float]:
-        """Runs a query for so many micro-batches; returns n, median_ms and p90_ms."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"source": work.source, "sink": work.sink, "batches": batches}) + "\n")
-        self._process.stdin.flush()
-        figures: dict[str, float] = self._answer()
-        return figures
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._process.wait(60)
-            self._messages.seek(0)
-            raise RuntimeError(f"a Spark session ended: {self._messages.read().decode()[-2_000:]}")
-        return json.loads(line)
+def run(asked: Answering, work: Work, batches: int) -> dict[str, float]:
+    """Runs a query for so many micro-batches; returns median_ms and p90_ms."""
+    figures: dict[str, float] = asked.ask(source=work.source, sink=work.sink, batches=batches)
+    return figures
 
 
 def _works(peer: str, prefix: str, servers: str, full: str, new: list[str]) -> list[Work]:
@@ -117,7 +87,7 @@ def main() -> int:
     given = parser.parse_args()
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(None, {}))
-        ours = stack.enter_context(Session(sys.executable, shipped_settings()))
+        ours = stack.enter_context(session(sys.executable, shipped_settings()))
         sessions = {"brokerd": ours, "ceiling": ours}
         works = _works(
             "brokerd", "", broker.address, broker.new_topic(PARTITIONS), [broker.new_topic(PARTITIONS) for _ in range(4)]
@@ -130,16 +100,16 @@ def main() -> int:
         ]
         if given.kafka_servers:
             jars = {**shipped_settings(), "spark.jars": given.kafka_jars}
-            sessions["kafka"] = stack.enter_context(Session(given.kafka_python, jars))
+            sessions["kafka"] = stack.enter_context(session(given.kafka_python, jars))
             names = [f"bench-{uuid.uuid4().hex[:8]}" for _ in range(5)]
             works += _works("kafka", "kafka.", given.kafka_servers, names[0], names[1:])
         for filling in [work for work in works if work.name == "fill"]:
-            sessions[filling.peer].run(filling, given.batches + 20)
+            run(sessions[filling.peer], filling, given.batches + 20)
         works = sorted((work for work in works if work.name != "fill" and given.only in work.name), key=lambda work: work.name)
         taken: list[list[dict[str, float]]] = [[] for _ in works]
         for _ in range(given.rounds):
             for work, figures in zip(works, taken, strict=True):
-                figures.append(sessions[work.peer].run(work, given.batches))
+                figures.append(run(sessions[work.peer], work, given.batches))
     print(f"{'':34}{'peer':10}{'median ms':>10}{'p90 ms':>8}  medians of the rounds")
     for work, figures in zip(works, taken, strict=True):
         medians = [one["median_ms"] for one in figures]

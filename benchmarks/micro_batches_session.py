@@ -1,7 +1,7 @@
 """One Spark session that runs streaming queries on request and reports how long their micro-batches took. It runs in a peer's
 interpreter too, whose PySpark may be another version and which has no brokerd.
 
-Requests and responses are lines of JSON, on standard input and output.
+Requests and responses are lines of JSON, on standard input and output; the first response is Spark's version.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _times_ms(query: StreamingQuery, batches: int) -> list[int]:
 def main() -> None:
     """Answers requests {"source", "sink", "batches"} until standard input ends; the argument is the settings of the session."""
     spark = _session(json.loads(sys.argv[1]))
-    print(json.dumps({"spark": spark.version}), flush=True)
+    print(json.dumps(spark.version), flush=True)
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         with tempfile.TemporaryDirectory(prefix="brokerd-bench-", ignore_cleanup_errors=True) as checkpoint:
@@ -119,7 +119,7 @@ def main() -> None:
             finally:
                 query.stop()
         p90 = sorted(times)[len(times) * 9 // 10]
-        print(json.dumps({"n": len(times), "median_ms": statistics.median(times), "p90_ms": p90}), flush=True)
+        print(json.dumps({"median_ms": statistics.median(times), "p90_ms": p90}), flush=True)
     spark.stop()
 
 

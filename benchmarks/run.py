@@ -18,7 +18,7 @@ from benchmarks import parked, testing_broker
 from benchmarks.clients import RECORDS_SHARE, ClientWorks
 from benchmarks.environment import Broker, Server, bare_server
 from benchmarks.measure import Figures, Work, measure, page_cache_ms_per_mb, table, text_table, write_results
-from benchmarks.peers import KafkaClients, PeerWorks
+from benchmarks.peers import PeerWorks, kafka_clients
 from benchmarks.spark_io import Kafka, SparkWorks, spark_session
 
 GROUPS = ("clients", "latency", "peers", "spark", "parked", "testing")
@@ -99,8 +99,8 @@ def _peers(given: argparse.Namespace, broker: Server) -> list[Figures]:
         floor = stack.enter_context(bare_server(given.data_dir))
         kafka = None
         if given.kafka_servers and given.kafka_python:
-            kafka = stack.enter_context(KafkaClients(given.kafka_python, given.kafka_servers))
-            say(f"  {kafka.versions}")
+            kafka = stack.enter_context(kafka_clients(given.kafka_python, given.kafka_servers))
+            say(f"  Kafka clients: {kafka.greeting}")
         records = given.rows // RECORDS_SHARE
         works = PeerWorks(broker, floor, kafka, records=records, value_bytes=given.value_bytes, partitions=given.partitions)
         return measure(_chosen(given, works.works()), given.repeats, say)
