@@ -23,8 +23,21 @@ from tests.support.fake_broker import FakeBroker, fake_cluster, unknown_partitio
 NO_LEADER = NotLeaderError("no leader at present")
 
 
-def answer(broker: FakeBroker, *, is_cut_off: bool = False) -> None:
-    """Two nodes; a healthy partition, one that is behind, one without a leader."""
+def answer(broker: FakeBroker, **answers: Any) -> None:
+    """Has the broker answer requests, by name: with a message, or with what makes one of a request."""
+    for name, given in answers.items():
+        setattr(broker, f"_{name}", given if callable(given) else lambda _, given=given: given)
+
+
+def metadata_of(broker: FakeBroker, *partitions: pb.PartitionMetadata) -> pb.MetadataResponse:
+    """The broker alone, with one topic."""
+    nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
+    topic = pb.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=partitions)
+    return pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic])
+
+
+def answer_for_two_nodes(broker: FakeBroker, *, is_cut_off: bool = False) -> None:
+    """A healthy partition, one that is behind, one without a leader."""
     nodes = [
         pb.Node(node_id=1, host="one", port=1, rack="east", feature_level=2),
         pb.Node(node_id=2, host="::1", port=2, feature_level=2),
@@ -39,8 +52,7 @@ def answer(broker: FakeBroker, *, is_cut_off: bool = False) -> None:
     topics = [pb.TopicMetadata(name="t", topic_id=bytes(16), partitions=partitions)]
     response = pb.MetadataResponse(cluster_id="c", cluster_name="prod", nodes=nodes, topics=topics, controller_id=-1)
     response.is_cut_off = is_cut_off
-    for name, given in (("Metadata", response), ("FindCoordinator", pb.FindCoordinatorResponse(coordinator=nodes[1]))):
-        setattr(broker, f"_{name}", lambda _, given=given: given)
+    answer(broker, Metadata=response, FindCoordinator=pb.FindCoordinatorResponse(coordinator=nodes[1]))
 
 
 def run(broker: FakeBroker, *words: str) -> None:
@@ -49,7 +61,7 @@ def run(broker: FakeBroker, *words: str) -> None:
 
 
 def test_status_for_people(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    answer(broker)
+    answer_for_two_nodes(broker)
     run(broker, "cluster", "status")
     assert capsys.readouterr().out == (
         "cluster prod (c): 2 nodes, 3 partitions, 1 without a leader, 2 with replicas that are not in sync, "
@@ -73,8 +85,7 @@ def test_nodes_that_are_down_or_whose_disks_refuse(broker: FakeBroker, capsys: p
     ]
     topics = [pb.TopicMetadata(name="t", topic_id=bytes(16), partitions=partitions)]
     response = pb.MetadataResponse(cluster_id="c", cluster_name="prod", nodes=nodes, topics=topics, controller_id=2)
-    for name, given in (("Metadata", response), ("FindCoordinator", pb.FindCoordinatorResponse(coordinator=nodes[0]))):
-        setattr(broker, f"_{name}", lambda _, given=given: given)
+    answer(broker, Metadata=response, FindCoordinator=pb.FindCoordinatorResponse(coordinator=nodes[0]))
     run(broker, "cluster", "nodes")
     assert capsys.readouterr().out == (
         "NODE  ADDRESS  RACK  STATE         COPIES  LEVEL  ROLE\n"
@@ -94,13 +105,13 @@ def test_nodes_that_are_down_or_whose_disks_refuse(broker: FakeBroker, capsys: p
 @pytest.mark.parametrize("what", ["status", "nodes"])
 def test_an_answer_that_may_be_old_says_so(broker: FakeBroker, capsys: pytest.CaptureFixture[str], what: str) -> None:
     for is_cut_off in (False, True):
-        answer(broker, is_cut_off=is_cut_off)
+        answer_for_two_nodes(broker, is_cut_off=is_cut_off)
         run(broker, "cluster", what)
         assert ("the node that answered is cut off from etcd" in capsys.readouterr().out) is is_cut_off
 
 
 def test_status_for_programs(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    answer(broker)
+    answer_for_two_nodes(broker)
     run(broker, "cluster", "status", "--json")
     status: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (status["cluster_name"], status["cluster_id"]) == ("prod", "c")
@@ -126,7 +137,7 @@ def test_status_for_programs(broker: FakeBroker, capsys: pytest.CaptureFixture[s
 def test_status_of_some_partitions(
     broker: FakeBroker, capsys: pytest.CaptureFixture[str], flags: list[str], numbers: list[int]
 ) -> None:
-    answer(broker)
+    answer_for_two_nodes(broker)
     run(broker, "cluster", "status", "--json", *flags)
     assert [one["partition"] for one in json.loads(capsys.readouterr().out)["partitions"]] == numbers
     run(broker, "cluster", "status", *flags)
@@ -160,20 +171,16 @@ def test_a_move_that_is_waited_for_says_what_is_left(
     done = pb.PartitionMetadata(partition=0, leader=2, replicas=[2, 3], isr=[2, 3])
     stages = [moving, moving, moving, done]
     monkeypatch.setattr(command, "_LOOK_S", 0)
-    nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
     asked = []
 
     def metadata(_request: object) -> Message:
-        stage = stages.pop(0) if len(stages) > 1 else stages[0]
-        topic = pb.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=[stage])
-        return pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic])
+        return metadata_of(broker, stages.pop(0) if len(stages) > 1 else stages[0])
 
     def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
         asked.append(list(request.partitions[0].replicas))
         return topics_pb2.AlterPartitionReassignmentsResponse(results=[topics_pb2.PartitionReassignmentResult(name="t")])
 
-    for name, answers in (("_Metadata", metadata), ("_AlterPartitionReassignments", reassign)):
-        setattr(broker, name, answers)
+    answer(broker, Metadata=metadata, AlterPartitionReassignments=reassign)
     run(broker, "cluster", "reassign", "t", "0", "--replicas", "2,3", "--wait")
     out, err = capsys.readouterr()
     assert (out, err) == ("t-0 is on nodes 2,3\n", "t-0: 1,2,3 -> 2,3, not in sync yet: 3\n")
@@ -211,15 +218,14 @@ def test_preferred_leaders_that_cannot_lead_are_named(
     broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = pb.PartitionMetadata
-    found = [
+    response = metadata_of(
+        broker,
         of(partition=0, leader=1, replicas=[1, 2], isr=[1, 2]),
         of(partition=1, leader=2, replicas=[1, 2], isr=[1, 2]),
         of(partition=2, leader=2, replicas=[1, 2], isr=[2]),
         of(partition=3, leader=-1, replicas=[1, 2], isr=[2]),
         of(partition=4, leader=2, replicas=[1, 2], isr=[1, 2], target=[3, 2]),
-    ]
-    nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
-    topic = pb.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=found)
+    )
     asked: list[tuple[int, list[int]]] = []
 
     def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
@@ -229,9 +235,7 @@ def test_preferred_leaders_that_cannot_lead_are_named(
             results=[topics_pb2.PartitionReassignmentResult(name="t", partition=one.partition)]
         )
 
-    response = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic])
-    for name, answers in (("_Metadata", lambda _: response), ("_AlterPartitionReassignments", reassign)):
-        setattr(broker, name, answers)
+    answer(broker, Metadata=response, AlterPartitionReassignments=reassign)
     staying = "3 partitions cannot be led by the preferred leader now: try again later"
     with pytest.raises(ClientError, match=staying):
         run(broker, "cluster", "elect-leaders")
@@ -251,7 +255,7 @@ def test_preferred_leaders_that_cannot_lead_are_named(
             response.topics[0].partitions[1].target[:] = instead
             return reassign(request)
 
-        broker._AlterPartitionReassignments = reassigned  # type: ignore[attr-defined]
+        answer(broker, AlterPartitionReassignments=reassigned)
         with pytest.raises(ClientError, match=r"4 partitions cannot be led .* now: the move was stopped"):
             run(broker, "cluster", "elect-leaders", "t", "--wait", "--timeout-ms", "10000")
         del response.topics[0].partitions[1].target[:]
@@ -287,9 +291,11 @@ def test_preferred_leaders_of_a_topic_that_is_refused_stop_no_others(
             result.error.CopyFrom(to_proto(TopicAuthorizationFailedError("you may not administer topic 'a'")))
         return topics_pb2.AlterPartitionReassignmentsResponse(results=[result])
 
-    response = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=topics)
-    for name, answers in (("_Metadata", lambda _: response), ("_AlterPartitionReassignments", reassign)):
-        setattr(broker, name, answers)
+    answer(
+        broker,
+        Metadata=pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=topics),
+        AlterPartitionReassignments=reassign,
+    )
     with pytest.raises(ClientError, match="cannot be led by the preferred leader now: you may not administer topic 'a'"):
         run(broker, "cluster", "elect-leaders")
     assert capsys.readouterr().out.splitlines() == [
@@ -299,7 +305,7 @@ def test_preferred_leaders_of_a_topic_that_is_refused_stop_no_others(
 
 
 def test_an_unclean_election_says_what_leads_and_what_is_lost(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    answer(broker)
+    answer_for_two_nodes(broker)
     copies = [
         topics_pb2.CopyEnd(node_id=2, leader_epoch=5, log_end_offset=90),
         topics_pb2.CopyEnd(node_id=3, leader_epoch=-1, log_end_offset=0, has_stopped=True),
@@ -310,7 +316,7 @@ def test_an_unclean_election_says_what_leads_and_what_is_lost(broker: FakeBroker
         asked.append((request.name, request.partition, request.validate_only))
         return topics_pb2.ElectUncleanLeaderResponse(copies=copies)
 
-    broker._ElectUncleanLeader = elect  # type: ignore[attr-defined]
+    answer(broker, ElectUncleanLeader=elect)
     for flags, led, lost in (([], "is led", "is lost"), (["--dry-run"], "would be led", "would be lost")):
         run(broker, "cluster", "elect-unclean", "t", "2", *flags)
         assert capsys.readouterr().out == (
@@ -340,7 +346,7 @@ def test_an_unclean_election_says_what_leads_and_what_is_lost(broker: FakeBroker
 def test_what_stays_on_a_drained_node_is_an_error(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
     named, why = topics_pb2.NamedPartition, "every other node that is alive has it already"
     response = topics_pb2.DrainNodeResponse(moving=4, staying=[named(name="t", partition=7, reason=why)])
-    broker._DrainNode = lambda _: response  # type: ignore[attr-defined]
+    answer(broker, DrainNode=response)
     for flags, line in (([], "move to other nodes"), (["--dry-run"], "would move to other nodes")):
         with pytest.raises(ClientError, match="1 partition of node 2 cannot move: give it fewer copies with 'brokerd"):
             run(broker, "cluster", "drain", "2", *flags)
@@ -367,38 +373,28 @@ LOST = "no copy with all records is alive: they are on node 2's former directory
 def test_a_wait_ends_if_no_copy_is_alive(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
     error = to_proto(NotLeaderError(f"t-0 has no leader at present: {LOST}"))
     lost = pb.PartitionMetadata(partition=0, leader=-1, replicas=[2], isr=[2], target=[1], error=error, no_copy_alive=True)
-    nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
-    topic = pb.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=[lost])
-    metadata = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic])
-    answers: dict[str, Message] = {
-        "_Metadata": metadata,
-        "_AlterPartitionReassignments": topics_pb2.AlterPartitionReassignmentsResponse(
-            results=[topics_pb2.PartitionReassignmentResult(name="t")]
-        ),
-        "_DrainNode": topics_pb2.DrainNodeResponse(
-            moving=1, waiting=[topics_pb2.NamedPartition(name="t", partition=0, reason=LOST)]
-        ),
-        "_DescribeTopics": topics_pb2.DescribeTopicsResponse(
-            topics=[
-                topics_pb2.TopicDescription(
-                    name="t", topic_id=b"t" * 16, partitions=[unknown_partition(NotLeaderError("not on this node"))]
-                )
-            ]
-        ),
-    }
-    for name, given in answers.items():
-        setattr(broker, name, lambda _, given=given: given)
+    metadata = metadata_of(broker, lost)
+    reassigned = topics_pb2.PartitionReassignmentResult(name="t")
+    waiting = topics_pb2.NamedPartition(name="t", partition=0, reason=LOST)
+    unknown = unknown_partition(NotLeaderError("not on this node"))
+    described = topics_pb2.TopicDescription(name="t", topic_id=b"t" * 16, partitions=[unknown])
+    answer(
+        broker,
+        Metadata=metadata,
+        AlterPartitionReassignments=topics_pb2.AlterPartitionReassignmentsResponse(results=[reassigned]),
+        DrainNode=topics_pb2.DrainNodeResponse(moving=1, waiting=[waiting]),
+        DescribeTopics=topics_pb2.DescribeTopicsResponse(topics=[described]),
+    )
     with pytest.raises(ClientError, match=re.escape(f"t-0 waits to move from 2 to 1: t-0 has no leader at present: {LOST}")):
         run(broker, "cluster", "reassign", "t", "0", "--replicas", "1", "--wait")
     with pytest.raises(ClientError, match="t-0 waits to move from 2 to 1: t-0 has no leader"):
         run(broker, "cluster", "move-leader", "t", "0", "1", "--wait")
-    del topic.partitions[0].target[:]
-    metadata.topics[0].CopyFrom(topic)
+    (partition,) = metadata.topics[0].partitions
+    del partition.target[:]
     for words in (("move-leader", "t", "0", "2"), ("reassign", "t", "0", "--replicas", "2")):
         with pytest.raises(ClientError, match="t-0 waits for node 2 to lead it: t-0 has no leader"):
             run(broker, "cluster", *words, "--wait")
-    topic.partitions[0].target.append(1)
-    metadata.topics[0].CopyFrom(topic)
+    partition.target.append(1)
     first = f"1 partition of node 2 cannot be moved at present, the first is t-0: {LOST}"
     with pytest.raises(ClientError, match=re.escape(first)):
         run(broker, "cluster", "drain", "2", "--wait")
@@ -408,9 +404,9 @@ def test_a_wait_ends_if_no_copy_is_alive(broker: FakeBroker, capsys: pytest.Capt
     run(broker, "cluster", "status")
     assert capsys.readouterr().out.endswith(f"\n  t-0 has no leader at present: {LOST}\n")
     topics_command.describe_topics(parse(["topics", "describe", "t", "-b", f"127.0.0.1:{broker.port}"]))
-    described = capsys.readouterr().out
-    assert described.splitlines()[2].split() == ["0", *["-"] * 7]
-    assert described.endswith(f"  partition 0 is not healthy: t-0 has no leader at present: {LOST}\n")
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[2].split() == ["0", *["-"] * 7]
+    assert printed.endswith(f"  partition 0 is not healthy: t-0 has no leader at present: {LOST}\n")
     topics_command.describe_topics(parse(["topics", "describe", "t", "--json", "-b", f"127.0.0.1:{broker.port}"]))
-    (partition,) = json.loads(capsys.readouterr().out)[0]["partitions"]
-    assert (partition["high_watermark"], partition["size_bytes"]) == (None, None)
+    (printed_one,) = json.loads(capsys.readouterr().out)[0]["partitions"]
+    assert (printed_one["high_watermark"], printed_one["size_bytes"]) == (None, None)

@@ -189,12 +189,7 @@ def test_description_for_programs_has_all_of_it(run: Run) -> None:
                 "no version of it is committed"
             ),
         ),
-        (
-            "41",
-            0,
-            6,
-            "transactional id 'q' has no open member in execution '41': nothing to do; version 6 stays committed",
-        ),
+        ("41", 0, 6, "transactional id 'q' has no open member in execution '41': nothing to do; version 6 stays committed"),
     ],
 )
 def test_abort_says_what_it_means(execution: str, ended: int, last_version: int, sentence: str, run: Run) -> None:
@@ -204,10 +199,7 @@ def test_abort_says_what_it_means(execution: str, ended: int, last_version: int,
 
 
 def test_a_commit_that_is_not_finished_has_no_producer(run: Run) -> None:
-    unfinished = FindHangingTransactionsResponse(
-        transactions=[hanging_one(PARTITION, -1, "spark-p", 600_000)],
-        more=False,
-    )
+    unfinished = found([hanging_one(PARTITION, -1, "spark-p", 600_000)], has_more=False)
     out, _ = run("find-hanging", find_hanging_transactions=unfinished)
     assert out.splitlines()[1].split() == ["orders", "3", "38", "10", "min", "-", "spark-p"]
     (one,) = json.loads(run("find-hanging", "--json", find_hanging_transactions=unfinished)[0])
@@ -219,14 +211,7 @@ def test_what_is_forgotten_is_said(run: Run) -> None:
     out, _ = run("forget", "orders", forget_transactional_id=forgotten(41))
     assert out == f"{begin} version 41, and repeating that version or an older one writes it again\n"
     assert run("forget", "orders", forget_transactional_id=forgotten(-1))[0] == f"{begin} nothing\n"
-    document = json.loads(
-        run(
-            "forget",
-            "orders",
-            "--json",
-            forget_transactional_id=forgotten(41),
-        )[0]
-    )
+    document = json.loads(run("forget", "orders", "--json", forget_transactional_id=forgotten(41))[0])
     assert document == {"transactional_id": "orders", "principal": "anonymous", "last_version": 41}
 
 
@@ -239,10 +224,7 @@ def test_that_there_are_more_hanging_transactions_is_said(words: list[str], run:
 
 
 def test_hanging_transactions_are_named_by_partition(run: Run) -> None:
-    hanging = [
-        hanging_one(PARTITION, 12, "spark-q", 900_000),
-        hanging_one(HIDDEN, 5, "", 1_000),
-    ]
+    hanging = [hanging_one(PARTITION, 12, "spark-q", 900_000), hanging_one(HIDDEN, 5, "", 1_000)]
     assert run("find-hanging", find_hanging_transactions=found(hanging, has_more=False))[0].splitlines() == [
         "TOPIC                                  PARTITION  STABLE  IDLE    PRODUCER  TRANSACTIONAL ID",
         "orders                                         3      38  15 min        12  spark-q",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd import Consumer
 from brokerd.config.suggestions import did_you_mean
-from brokerd.errors import ConfigError
 
 CLIENT = ("auto.commit.interval.ms", "bootstrap.servers", "fetch.max.bytes", "linger.ms", "request.timeout.ms", "ssl.ca.file")
 OPTIONS = ("--config", "--delete-config", "--help", "--partitions", "--from-beginning")
@@ -46,11 +44,3 @@ def test_letters_that_changed_places_are_a_slip_in_a_short_name_too() -> None:
 
 def test_nothing_is_near_where_nothing_is_known() -> None:
     assert did_you_mean("name", [], otherwise="") == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"), [("consumer.timeout.ms", r"poll\(timeout_ms=...\)"), ("statistics.interval.ms", r"Producer\.metrics\(\)")]
-)
-def test_settings_of_other_clients_get_what_stands_for_them(name: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=hint):
-        Consumer({name: 1000})
