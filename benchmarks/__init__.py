@@ -18,7 +18,7 @@ Separate commands:
     producer_micro.py the producer alone
     source.py         reading through Spark
     first_row.py      from start() to a query's first row
-    delivery.py       the price of exactly once (delivery_parts.py: its parts)
+    delivery.py       the price of exactly once, and its parts
     many_transactions.py  many members and versions
     micro_batches.py  micro-batches of a few rows beside Kafka's (micro_batches_session.py: a Spark session of one peer)
     attacks.py        a client beside attackers (attackers.py, raw_http2.py)

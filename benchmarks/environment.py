@@ -153,17 +153,19 @@ class Server:
             client.delete_topics([name])
 
 
-class Broker(Server):
-    """`brokerd start` on a temporary directory in `parent`, which is deleted when the broker stops."""
+def start_broker(data_dir: str, settings: Mapping[str, str], program: Sequence[str] = PROGRAM, log: int | None = None) -> Child:
+    """`brokerd start` on a free port. `program`: the arguments of the interpreter that run `brokerd`; `log`: see Child."""
+    flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
+    command = [sys.executable, *program, "start", "--data-dir", data_dir, "--port", "0", *flags]
+    return Child(command, "brokerd ready on", log)
 
-    def __init__(
-        self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = PROGRAM, log: int | None = None
-    ) -> None:
-        """`program`: the arguments of the interpreter that run `brokerd`; `log`: see Child."""
+
+class Broker(Server):
+    """A broker on a temporary directory in `parent`, which is deleted when the broker stops."""
+
+    def __init__(self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = PROGRAM) -> None:
         self.directory = tempfile.mkdtemp(prefix="brokerd-bench-", dir=parent)
-        flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
-        command = [sys.executable, *program, "start", "--data-dir", self.directory, "--port", "0", *flags]
-        self.child = Child(command, "brokerd ready on", log)
+        self.child = start_broker(self.directory, settings, program)
         super().__init__(self.child.address)
 
     def __enter__(self) -> Self:

@@ -21,7 +21,6 @@ from benchmarks.environment import Broker
 from benchmarks.measure import CEILING, OURS, Row, text_table
 from benchmarks.source import fill
 from benchmarks.spark_io import spark_session
-from brokerd.datasource.source import BrokerdDataSource
 
 _ROWS = 20
 _PARTITIONS = 8
@@ -50,8 +49,7 @@ def first_row_s(spark: SparkSession, format_: str, options: dict[str, str]) -> f
 
 def session(peer: str, servers: str, topic: str) -> None:
     """Prints the seconds of each query of a new session."""
-    spark = spark_session(kafka=None, settings={})
-    spark.dataSource.register(BrokerdDataSource)
+    spark = spark_session()
     if peer == OURS:
         given = ("brokerd", {"bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"})
     else:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import sys
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.environment import PROGRAM, Broker, Child
+from benchmarks.environment import Broker, start_broker
 from benchmarks.measure import Row, text_table
 from benchmarks.raw import RawMembers, raw_client, run_in_loop, small_payload
 from brokerd.client.broker_client import BrokerClient
@@ -74,12 +73,13 @@ def state_bytes(directory: str, topic_id: bytes) -> tuple[int, int]:
     return snapshots, sum(path.stat().st_size for path in logs)
 
 
-def restarted(broker: Broker) -> tuple[Child, float]:
-    """Restarts the broker on its directory; returns it and the ms of the start."""
+def restart(broker: Broker) -> float:
+    """Restarts the broker on its directory; returns the ms of the start."""
     broker.child.stop()
     started = time.perf_counter()
-    child = Child([sys.executable, *PROGRAM, "start", "--data-dir", broker.directory, "--port", "0"], "brokerd ready on")
-    return child, ms_since(started)
+    broker.child = start_broker(broker.directory, {})
+    broker.address = broker.child.address
+    return ms_since(started)
 
 
 async def steady(broker: Broker, topic: str, name: str, members: int, versions: int) -> list[Row]:
@@ -159,10 +159,9 @@ def main() -> int:
     with Broker(None, settings) as broker:
         topic = broker.new_topic(_PARTITIONS)
         run_in_loop(steady(broker, topic, "warm", given.members, _WINDOWS))
-        broker.child, before = restarted(broker)
-        broker.address = broker.child.address
+        before = restart(broker)
         print(text_table(run_in_loop(steady(broker, topic, "steady", given.members, given.versions))))
-        broker.child, after = restarted(broker)
+        after = restart(broker)
         print(f"a start takes {before:.0f} ms before, {after:.0f} ms after")
     with Broker(None, settings) as broker:
         print(text_table([run_in_loop(wide(broker, broker.new_topic(given.wide_partitions), given.wide_members))]))

@@ -30,7 +30,6 @@ from benchmarks.environment import Broker, arrow_batches, cpu_seconds, free_port
 from benchmarks.measure import Row, text_table
 from benchmarks.spark_io import spark_session
 from brokerd import Producer
-from brokerd.datasource.source import BrokerdDataSource
 from brokerd.record.schema import TIMESTAMP
 
 BEGIN_US = 1_767_225_600_000_000  # 2026-01-01 00:00:00Z; one record per millisecond
@@ -203,8 +202,7 @@ def main() -> int:
     given = parser.parse_args()
     port = free_port()
     with Broker(given.data_dir, {"metrics.port": str(port)}) as broker:
-        spark = spark_session(kafka=None, settings={})
-        spark.dataSource.register(BrokerdDataSource)
+        spark = spark_session()
         for group in given.only.split(","):
             print(f"{group} (load {os.getloadavg()[0]:.1f}):", flush=True)
             rows = {

@@ -12,8 +12,9 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.environment import KEY_BYTES, KEYS, Server
 from benchmarks.measure import CEILING, OURS, Work
 from benchmarks.spark_ceiling import DiscardSource, InventSource
+from brokerd.datasource.source import BrokerdDataSource
 
 WRITE_GOAL = 0.40
 READ_GOAL = 0.65
@@ -36,7 +38,7 @@ class Kafka(NamedTuple):
     jars: str
 
 
-def spark_session(*, kafka: Kafka | None, settings: dict[str, str]) -> SparkSession:
+def spark_session(*, kafka: Kafka | None = None, settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """A session on all cores, whose Python workers import this checkout. They use this interpreter unless the environment names
     another; Spark's default is the `python3` of the PATH. They keep byte code, as an installed package has it: compiling would
     make each of them start a tenth of a second later."""
@@ -58,8 +60,8 @@ def spark_session(*, kafka: Kafka | None, settings: dict[str, str]) -> SparkSess
         builder = builder.config("spark.jars", kafka.jars)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(DiscardSource)
-    spark.dataSource.register(InventSource)
+    for source in (BrokerdDataSource, DiscardSource, InventSource):
+        spark.dataSource.register(source)
     return spark
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import brokerd
-from benchmarks.environment import PROGRAM, Child
+from benchmarks.environment import start_broker
 from benchmarks.exactly_once.program import PARTITIONS
 from benchmarks.exactly_once.relay import Relay
 from benchmarks.nodes import etcd
@@ -124,14 +124,12 @@ class Brokerd(System):
 
     def start(self, relay: Relay | None = None) -> None:
         path = self.directory / "brokerd.log"
-        settings = ["offsets.retention.minutes=1"]
+        settings = {"offsets.retention.minutes": "1"}
         if relay is not None:
-            settings.append(f"advertised.port={relay.port}")
-        flags = [flag for each in settings for flag in ("--set", each)]
+            settings["advertised.port"] = str(relay.port)
         with path.open("a") as log:
             try:
-                command = [sys.executable, *PROGRAM, "start", "--data-dir", str(self.data), "--port", "0", *flags]
-                self._child = Child(command, "brokerd ready on", log.fileno())
+                self._child = start_broker(str(self.data), settings, log=log.fileno())
             except RuntimeError as error:
                 raise RuntimeError(f"{error}: {tail(path)}") from None
         self.address = self._child.address
@@ -177,12 +175,10 @@ class ThreeNodes(Brokerd):
         with ExitStack() as stack:
             settings = {"cluster.name": "attacked", "coordination.servers": f"etcd://{stack.enter_context(etcd(str(self.data)))}"}
             settings |= {"default.replication.factor": "3", "min.insync.replicas": "2", "offsets.retention.minutes": "1"}
-            flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
             log = stack.enter_context((self.directory / "brokerd.log").open("a"))
             found = []
             for number in range(1, 4):
-                own = ["--data-dir", f"{self.data}/{number}", "--port", "0", "--node-id", str(number)]
-                node = Child([sys.executable, *PROGRAM, "start", *own, *flags], "brokerd ready on", log.fileno())
+                node = start_broker(f"{self.data}/{number}", {"node.id": str(number), **settings}, log=log.fileno())
                 stack.callback(node.stop)
                 found.append(node.address)
             self.address = ",".join(found)
