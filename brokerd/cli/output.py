@@ -21,7 +21,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, indent: str = "") -> str:
     """A table with aligned columns: columns of integers to the right, others to the left."""
-    cells = [[_text(cell) for cell in row] for row in rows]
+    cells = [[str(cell) for cell in row] for row in rows]
     widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]
     is_number = [bool(rows) and all(isinstance(row[column], int) for row in rows) for column in range(len(headings))]
 
@@ -160,7 +160,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Error):
         return value.message or None
     return None if value == -1 else value
-
-
-def _text(cell: object) -> str:
-    return "" if cell is None else str(cell)
