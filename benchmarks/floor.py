@@ -13,7 +13,6 @@ import os
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -68,14 +67,14 @@ def take_seconds(address: str, messages: Sequence[bytes]) -> float:
 
     async def run(stream: Any) -> float:
         start = time.perf_counter()
-        waiting: deque[int] = deque()
+        waiting = 0
         for message in messages:
             await stream.write(message)
-            waiting.append(1)
-            if len(waiting) == IN_FLIGHT:
+            waiting += 1
+            if waiting == IN_FLIGHT:
                 await stream.read()
-                waiting.popleft()
-        for _ in waiting:
+                waiting -= 1
+        for _ in range(waiting):
             await stream.read()
         return time.perf_counter() - start
 

@@ -145,8 +145,7 @@ class RawMembers:
         """Writes each member's first batch in each of its partitions, until all are acknowledged. Raises the first error."""
         waiting = 0
         for grant, tps in written:
-            identity = ProducerIdAndEpoch(grant.producer_id, grant.epoch)
-            batches = [one_batch(self._client, tp, self._payload, identity, 0, Attributes.TRANSACTIONAL) for tp in tps]
+            batches = [one_batch(self._client, tp, self._payload, grant, 0, Attributes.TRANSACTIONAL) for tp in tps]
             self._correlation_id += 1
             await self._stream.send(ProduceRequest(self._correlation_id, _ACKS_ALL, _TIMEOUT_MS, batches))
             waiting += 1

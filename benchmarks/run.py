@@ -12,6 +12,7 @@ import datetime
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks import parked, testing_broker
@@ -86,14 +87,6 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _clients(given: argparse.Namespace, broker: Server) -> list[Figures]:
-    return _with_floor(given, broker, lambda works: works.works())
-
-
-def _latency(given: argparse.Namespace, broker: Server) -> list[Figures]:
-    return _with_floor(given, broker, lambda works: works.latency_works())
-
-
 def _peers(given: argparse.Namespace, broker: Server) -> list[Figures]:
     with contextlib.ExitStack() as stack:
         floor = stack.enter_context(bare_server(given.data_dir))
@@ -140,8 +133,8 @@ def _chosen(given: argparse.Namespace, works: list[Work]) -> list[Work]:
 
 
 MEASURED: dict[str, Callable[[argparse.Namespace, Server], list[Figures]]] = {
-    "clients": _clients,
-    "latency": _latency,
+    "clients": partial(_with_floor, choose=ClientWorks.works),
+    "latency": partial(_with_floor, choose=ClientWorks.latency_works),
     "peers": _peers,
     "spark": _spark,
 }

@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 
 from benchmarks.exactly_once.attacks import ATTACKS, Attack, NotHitError, attack
 from benchmarks.exactly_once.peers import PYSPARK_OF_PEERS, Delta, Kafka
@@ -101,10 +100,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 @contextmanager
 def _systems(names: Sequence[str], peers: Path) -> Iterator[list[System]]:
     """The systems, not started, each with a directory of its own."""
@@ -152,5 +147,5 @@ def table(chosen: Sequence[Attack], columns: dict[str, Cells]) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from brokerd import Consumer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
 
@@ -54,20 +55,7 @@ def create_topic(servers: str, name: str, partitions: int) -> None:
 
 def log_ends(servers: str, name: str) -> dict[int, tuple[int, int]]:
     """First and next offset of each partition."""
-    from brokerd.client.offsets import OffsetSpec
-    from brokerd.ids import TopicPartition
-
-    with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:
-        count = client.metadata([name]).topic(name).partition_count
-        tps = [TopicPartition(name, number) for number in range(count)]
-        first = client.list_offsets_by_name(dict.fromkeys(tps, OffsetSpec.EARLIEST))
-        last = client.list_offsets_by_name(dict.fromkeys(tps, OffsetSpec.LATEST))
-    ends = {}
-    for tp in tps:
-        one, other = first[tp], last[tp]
-        if isinstance(one, Exception):
-            raise one
-        if isinstance(other, Exception):
-            raise other
-        ends[tp.partition] = (one.offset, other.offset)
-    return ends
+    with Consumer(bootstrap_servers=servers) as consumer:
+        tps = [TopicPartition(name, number) for number in range(consumer.partitions_for(name))]
+        first, end = consumer.beginning_offsets(tps), consumer.end_offsets(tps)
+    return {tp.partition: (first[tp], end[tp]) for tp in tps}
