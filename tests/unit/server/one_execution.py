@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any
-
 from brokerd.ids import TopicIdPartition
 from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, end_request
 from tests.support.transaction_bench import Execution
-from tests.support.wait import DEADLINE_S
 
 NAME = "spark-q"
 ONE = Execution(0, "one", "run")
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Runs a scenario to its end."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            await scenario
-
-    asyncio.run(bounded())
 
 
 def stable(broker: TransactionBroker, tps: list[TopicIdPartition]) -> list[int]:

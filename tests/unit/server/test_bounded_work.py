@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -32,14 +32,6 @@ OWNED = 5_000
 PIECE_MAX = 2_000  # names that a list looks at between two turns
 NOBODY = Principal("nobody", TopicRights({}))
 OWNER = Principal("owner", TopicRights({Right.READ: ["narrow"]}, ["id-*"]))
-
-
-def with_broker(scenario: Callable[[TransactionBroker], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            await scenario(broker)
-
-    asyncio.run(run())
 
 
 def authorizer_of(broker: BrokerParts, principal: Principal) -> TopicAuthorizer:
@@ -82,13 +74,13 @@ class CountedPauses(Pauses):
         await super().after(pieces)
 
 
-def test_a_page_is_what_a_sort_of_all_has_there_and_is_found_in_pieces() -> None:
+async def test_a_page_is_what_a_sort_of_all_has_there_and_is_found_in_pieces() -> None:
     rng = random.Random(7)
     for _ in range(20):
         names = CountingNames({f"{rng.choice('ab')}{rng.randrange(10**6)}": rng.randrange(3) for _ in range(rng.randrange(9_000))})
         prefix, after, wanted = rng.choice(["", "a", "b1"]), rng.choice(["", "a5", "b"]), rng.randrange(3)
         pauses = CountedPauses(names)
-        page = asyncio.run(page_of(names, prefix=prefix, after=after, pauses=pauses, is_wanted=wanted.__eq__))
+        page = await page_of(names, prefix=prefix, after=after, pauses=pauses, is_wanted=wanted.__eq__)
         all_names = sorted(name for name, one in names.items() if name > after and name.startswith(prefix) and one == wanted)
         assert (page.names, page.more) == (all_names[:LISTED_MAX], len(all_names) > LISTED_MAX)
         assert names.looks_max <= PIECE_MAX
@@ -103,8 +95,8 @@ def own_many(broker: TransactionBroker, tp: TopicIdPartition) -> None:
         broker.groups.table.apply(offsets_committed(name, OWNER.name, [committed(tp)]))
 
 
-def test_a_list_costs_a_principal_what_it_may_see() -> None:
-    async def scenario(broker: TransactionBroker) -> None:
+async def test_a_list_costs_a_principal_what_it_may_see() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         own_many(broker, (await broker.topic())[0])
         nobody, owner = (authorizer_of(broker.broker, principal) for principal in (NOBODY, OWNER))
         ids = transaction_pb2.ListTransactionsRequest()
@@ -119,11 +111,9 @@ def test_a_list_costs_a_principal_what_it_may_see() -> None:
             assert [one.group_id for one in found.groups] == [f"id-{number:05d}" for number in range(4_000, OWNED)]
             assert (listed.more, found.more) == (True, False)
 
-    with_broker(scenario)
 
-
-def test_a_list_of_topics_costs_a_principal_those_that_it_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(broker: TransactionBroker) -> None:
+async def test_a_list_of_topics_costs_a_principal_those_that_it_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         await broker.topic("wide", 200)
         await broker.topic("narrow", 1)
         broker.broker.port = 1
@@ -140,8 +130,6 @@ def test_a_list_of_topics_costs_a_principal_those_that_it_may_see(monkeypatch: p
         answer = at_once(metadata.handle(broker.broker, authorizer_of(broker.broker, OWNER), asked))
         assert [topic.name for topic in answer.topics] == ["narrow"]
         assert looks <= 2
-
-    with_broker(scenario)
 
 
 async def test_of_many_calls_of_one_principal_one_goes_on_in_a_turn() -> None:
@@ -164,8 +152,8 @@ async def test_of_many_calls_of_one_principal_one_goes_on_in_a_turn() -> None:
     assert len(set(done)) == len(done), "two went on in one turn of the loop"
 
 
-def test_refused_entries_are_answered_in_pieces() -> None:
-    async def scenario(broker: TransactionBroker) -> None:
+async def test_refused_entries_are_answered_in_pieces() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         authorizer = authorizer_of(broker.broker, NOBODY)
         earliest = offsets_pb2.OFFSET_SPEC_EARLIEST
         asked = [offsets_pb2.PartitionListOffsets(topic_id=number.to_bytes(16, "big"), spec=earliest) for number in range(2_000)]
@@ -179,8 +167,6 @@ def test_refused_entries_are_answered_in_pieces() -> None:
         results = work.result().results
         assert [result.topic_id for result in results] == [one.topic_id for one in asked]
         assert all(result.HasField("error") for result in results)
-
-    with_broker(scenario)
 
 
 def pages_of(topic_ids: Iterator[bytes], tps: list[TopicIdPartition]) -> list[transaction_pb2.EndTransactionRequest]:
@@ -201,8 +187,8 @@ def pages_of(topic_ids: Iterator[bytes], tps: list[TopicIdPartition]) -> list[tr
     ]
 
 
-def test_a_commit_that_names_what_there_is_not_costs_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(broker: TransactionBroker) -> None:
+async def test_a_commit_that_names_what_there_is_not_costs_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         tps = await broker.topic(partitions=3)
         decided: list[tuple[transaction_pb2.EndTransactionRequest, Held]] = []
         commit = broker.transactions.coordinator.commit
@@ -224,11 +210,9 @@ def test_a_commit_that_names_what_there_is_not_costs_what_there_is(monkeypatch: 
         state = broker.transactions.coordinator.states["x"]
         assert state.last is not None
 
-    with_broker(scenario)
 
-
-def test_a_scrape_reads_partitions_in_pieces() -> None:
-    async def scenario(broker: TransactionBroker) -> None:
+async def test_a_scrape_reads_partitions_in_pieces() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         await broker.topic("wide", 1_500)
         await broker.topic("narrow", 1)
         scrape = asyncio.ensure_future(families(broker.broker, stream_count=0))
@@ -242,8 +226,6 @@ def test_a_scrape_reads_partitions_in_pieces() -> None:
         assert counts == {"wide": 1_500, "narrow": 1}
         assert len(samples["brokerd_log_end_offset"]) == broker.broker.config.metrics_max_partitions == 1_000
         assert [samples[f"brokerd_{name}"][0].value for name in ("partition_count", "partitions_left_out")] == [1_501, 501]
-
-    with_broker(scenario)
 
 
 async def test_scrapes_come_one_at_a_time() -> None:

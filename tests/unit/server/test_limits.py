@@ -24,7 +24,6 @@ from tests.support.files import MemoryFiles
 from tests.support.inner_broker import running
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
-from tests.unit.server.one_execution import run
 
 CALLERS = [Caller(name, f"{name}1") for name in "abcde"]
 
@@ -145,29 +144,24 @@ def test_beyond_the_limit_those_are_refused_who_have_most_of_it() -> None:
     assert not budget.is_excessive("a", 3)
 
 
-def test_threads_are_left_for_others_and_taken_in_turn() -> None:
-    async def scenario() -> list[str]:
-        threads = Threads(3, "test")
-        go_on = threading.Event()
-        begun: list[str] = []
+async def test_threads_are_left_for_others_and_taken_in_turn() -> None:
+    threads = Threads(3, "test")
+    go_on = threading.Event()
+    begun: list[str] = []
 
-        def work(name: str) -> None:
-            begun.append(name)
-            assert go_on.wait(DEADLINE_S)
+    def work(name: str) -> None:
+        begun.append(name)
+        assert go_on.wait(DEADLINE_S)
 
-        many = [asyncio.create_task(threads.run(CALLERS[0], partial(work, f"many {number}"))) for number in range(20)]
-        await all_wait()
-        few = asyncio.create_task(threads.run(CALLERS[1], partial(work, "few")))
-        many[-1].cancel()
-        await all_wait()
-        go_on.set()
-        async with asyncio.timeout(DEADLINE_S):
-            await asyncio.gather(few, *many[:-1])
-        threads.stop()
-        threads.join()
-        return begun
-
-    begun = asyncio.run(scenario())
+    many = [asyncio.create_task(threads.run(CALLERS[0], partial(work, f"many {number}"))) for number in range(20)]
+    await all_wait()
+    few = asyncio.create_task(threads.run(CALLERS[1], partial(work, "few")))
+    many[-1].cancel()
+    await all_wait()
+    go_on.set()
+    await asyncio.gather(few, *many[:-1])
+    threads.stop()
+    threads.join()
     assert "few" in begun[:3]
     assert len(begun) == 20
 
@@ -244,25 +238,21 @@ async def test_answers_are_started_in_order_and_the_next_few_when_those_are_out(
     assert started[100:] == [99]
 
 
-def test_whose_fetches_complete_by_the_thousand_is_not_answered_before_all_others() -> None:
-    async def scenario() -> list[str]:
-        queue = ResponseQueue()
-        started: list[str] = []
-        done = asyncio.Event()
+async def test_whose_fetches_complete_by_the_thousand_is_not_answered_before_all_others() -> None:
+    queue = ResponseQueue()
+    started: list[str] = []
+    done = asyncio.Event()
 
-        async def answer(name: str) -> None:
-            started.append(name)
-            if name == "few":
-                done.set()
+    async def answer(name: str) -> None:
+        started.append(name)
+        if name == "few":
+            done.set()
 
-        for _ in range(1_000):
-            queue.put(CALLERS[0], lambda: asyncio.create_task(answer("many")))
-        queue.put(CALLERS[1], lambda: asyncio.create_task(answer("few")))
-        async with asyncio.timeout(DEADLINE_S):
-            await done.wait()
-        return started
-
-    assert asyncio.run(scenario())[:2] == ["many", "few"]
+    for _ in range(1_000):
+        queue.put(CALLERS[0], lambda: asyncio.create_task(answer("many")))
+    queue.put(CALLERS[1], lambda: asyncio.create_task(answer("few")))
+    await done.wait()
+    assert started[:2] == ["many", "few"]
 
 
 async def test_an_answer_that_is_stuck_holds_nobody_else_up() -> None:
@@ -297,35 +287,32 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("name", "request_"), CHANGES)
-def test_a_change_keeps_its_place_until_it_has_ended_although_its_caller_has_gone(name: str, request_: Message) -> None:
+async def test_a_change_keeps_its_place_until_it_has_ended_although_its_caller_has_gone(name: str, request_: Message) -> None:
     """And who has too many of them under way makes no more, so that cancelled calls fill nothing."""
     data = request_.SerializeToString()
 
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock(), auto_create_topics=True) as broker:
-            parts = broker.broker
-            callers = Callers(Authenticator(None, needs_certificate=False), parts.topics, parts.audit)
-            method: Any = BrokerService(parts, callers).method_handlers()[name].stream_unary
-            parts.changes.shares = Shares(3 * 2**14 + 3 * len(data))
-            await parts.admin._turns.take(BROKER, 1)
-            async with parts.transactions._lock("x"):
-                for _ in range(2):
-                    call = asyncio.create_task(method(None, Context([data])))
-                    await all_wait()
-                    call.cancel()
-                    await all_wait()
-                    assert call.cancelled()
-                held = parts.changes.shares.total
-                assert held >= 2 * 2**14
-                refused = Context([data])
-                answers = await asyncio.gather(method(None, refused), return_exceptions=True)
-                assert "bytes of changes are under way" in refused.details + str(answers[0])
-                assert parts.changes.shares.total == held
-            parts.admin._turns.add(BROKER.owner, -1)
-            await parts.admin.drain()
-            await parts.transactions.decided()
-            await all_wait()
-            assert parts.changes.shares.total == 0
-            assert parts.topics.has("new") == (name != "EndTransaction")
-
-    run(scenario())
+    async with running(MemoryFiles(), ManualClock(), auto_create_topics=True) as broker:
+        parts = broker.broker
+        callers = Callers(Authenticator(None, needs_certificate=False), parts.topics, parts.audit)
+        method: Any = BrokerService(parts, callers).method_handlers()[name].stream_unary
+        parts.changes.shares = Shares(3 * 2**14 + 3 * len(data))
+        await parts.admin._turns.take(BROKER, 1)
+        async with parts.transactions._lock("x"):
+            for _ in range(2):
+                call = asyncio.create_task(method(None, Context([data])))
+                await all_wait()
+                call.cancel()
+                await all_wait()
+                assert call.cancelled()
+            held = parts.changes.shares.total
+            assert held >= 2 * 2**14
+            refused = Context([data])
+            answers = await asyncio.gather(method(None, refused), return_exceptions=True)
+            assert "bytes of changes are under way" in refused.details + str(answers[0])
+            assert parts.changes.shares.total == held
+        parts.admin._turns.add(BROKER.owner, -1)
+        await parts.admin.drain()
+        await parts.transactions.decided()
+        await all_wait()
+        assert parts.changes.shares.total == 0
+        assert parts.topics.has("new") == (name != "EndTransaction")

@@ -21,7 +21,6 @@ from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
 from tests.support.inner_broker import running
-from tests.unit.server.one_execution import run
 
 
 def samples(text: bytes) -> dict[tuple[object, ...], float]:
@@ -81,15 +80,12 @@ def test_nobody_takes_the_figures_of_others(wanted: list[int], limit: int, expec
     assert equal_shares(wanted, limit) == expected
 
 
-def test_a_partition_that_accepts_no_appends_is_offline() -> None:
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            for tp, reason in zip(await broker.topic(), ("", "the directory is read-only"), strict=True):
-                broker.log(tp).health.read_only_reason = reason
-            found = {family.name: family for family in await families(broker.broker, stream_count=0)}
-            assert found["brokerd_offline_partition_count"].samples[0].value == 1
-
-    run(scenario())
+async def test_a_partition_that_accepts_no_appends_is_offline() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        for tp, reason in zip(await broker.topic(), ("", "the directory is read-only"), strict=True):
+            broker.log(tp).health.read_only_reason = reason
+        found = {family.name: family for family in await families(broker.broker, stream_count=0)}
+        assert found["brokerd_offline_partition_count"].samples[0].value == 1
 
 
 def test_groups_beyond_the_limit_are_not_even_counted() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import uuid
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,6 @@ from tests.support.gate import Gate
 from tests.support.inner_broker import TransactionBroker, Write, running
 from tests.support.loop import all_wait
 from tests.support.transaction_bench import Execution
-from tests.unit.server.one_execution import run
 
 NONE = -1
 LOG_PATH = f"{COORDINATOR.id.hex()}-0"
@@ -99,24 +97,14 @@ async def set_offset(broker: TransactionBroker, tp: TopicIdPartition, offset: in
     await groups.commit_group_offsets(broker.broker, TopicAuthorizer(ANYBODY, broker.logs.topics), request)
 
 
-def scenario(work: Any) -> None:
-    async def with_broker() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            await work(broker)
-
-    run(with_broker())
-
-
-def test_rows_and_offsets_are_there_together_and_an_abort_leaves_them_alone() -> None:
-    async def work(broker: TransactionBroker) -> None:
+async def test_rows_and_offsets_are_there_together_and_an_abort_leaves_them_alone() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         one = await Program(broker).begin()
         assert await one.end({one.tps[0]: (1, NONE), one.tps[1]: (0, NONE)}) == ""
         assert (one.visible(), await fetched(broker, one.tps)) == ([b"row"], [1, 0])
         two = await Program(broker).begin(version=1)
         assert await two.end({}, is_commit=False) == ""
         assert (one.visible(), await fetched(broker, one.tps)) == ([b"row"], [1, 0])
-
-    scenario(work)
 
 
 async def test_offsets_without_rows_keep_a_group_that_has_moved_nowhere() -> None:
@@ -135,8 +123,8 @@ async def test_offsets_without_rows_keep_a_group_that_has_moved_nowhere() -> Non
         assert await fetched(broker, one.tps[:1]) == [NONE]
 
 
-def test_a_program_that_was_overtaken_is_refused_and_a_repeated_request_is_not() -> None:
-    async def work(broker: TransactionBroker) -> None:
+async def test_a_program_that_was_overtaken_is_refused_and_a_repeated_request_is_not() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         zombie, heir = await Program(broker, "a").begin(b"again"), await Program(broker, "b").begin(b"once")
         asked = {heir.tps[0]: (1, NONE)}
         assert await heir.end(asked) == ""
@@ -149,11 +137,9 @@ def test_a_program_that_was_overtaken_is_refused_and_a_repeated_request_is_not()
         assert later.visible() == [b"once", b"later"]
         assert await fetched(broker, heir.tps) == [2, NONE]
 
-    scenario(work)
 
-
-def test_what_cannot_be_committed_is_refused_by_name_and_the_transaction_goes_on() -> None:
-    async def work(broker: TransactionBroker) -> None:
+async def test_what_cannot_be_committed_is_refused_by_name_and_the_transaction_goes_on() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         one = await Program(broker).begin()
         tp, other = one.tps[0], (await broker.topic("other"))[0]
         assert await one.end({tp: (5, NONE)}) == "OFFSET_OUT_OF_RANGE"
@@ -173,11 +159,9 @@ def test_what_cannot_be_committed_is_refused_by_name_and_the_transaction_goes_on
         assert await Program(broker, "b3", BOB).end({tp: (1, 1)}) == "GROUP_AUTHORIZATION_FAILED"
         assert (one.visible(), await fetched(broker, [tp])) == ([b"row"], [1])
 
-    scenario(work)
 
-
-def test_requests_that_make_no_sense_are_malformed() -> None:
-    async def work(broker: TransactionBroker) -> None:
+async def test_requests_that_make_no_sense_are_malformed() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         one = await Program(broker).begin()
         for offsets, group, is_commit, field in (
             ({one.tps[0]: (0, -2)}, "g", True, "group_offsets.expected_offset"),
@@ -188,8 +172,6 @@ def test_requests_that_make_no_sense_are_malformed() -> None:
         ):
             with pytest.raises(MalformedError, match=f"^{field}"):
                 await one.end(offsets, group=group, is_commit=is_commit)
-
-    scenario(work)
 
 
 async def test_whoever_asks_about_the_group_waits_for_a_decision_that_is_not_durable() -> None:
@@ -243,10 +225,9 @@ async def test_no_view_shows_a_version_that_the_disk_refused() -> None:
         assert listed.HasField("error")
 
 
-def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decision() -> None:
+async def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decision() -> None:
     """They are of the same group, from other programs: one of them is always not durable yet."""
-
-    async def work(broker: TransactionBroker) -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
         one = await Program(broker).begin()
         left = 2_000
 
@@ -263,8 +244,6 @@ def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decision() ->
         left = 0
         await asyncio.gather(*others)
         assert await fetched(broker, one.tps) == [1, 0]
-
-    scenario(work)
 
 
 async def test_a_decision_that_the_disk_refuses_leaves_the_old_offset_and_no_rows() -> None:

@@ -91,9 +91,9 @@ async def answered(work: Coroutine[Any, Any, Any], other: Callable[[], None]) ->
 
 
 @pytest.mark.parametrize("handle", [all_metadata, metadata_of_two, all_described])
-def test_others_have_their_turn_while_many_partitions_are_described(manager: LogManager, handle: Handle) -> None:
+async def test_others_have_their_turn_while_many_partitions_are_described(manager: LogManager, handle: Handle) -> None:
     turns: list[None] = []
-    answer = asyncio.run(answered(handle(broker_of(manager)), lambda: turns.append(None)))
+    answer = await answered(handle(broker_of(manager)), lambda: turns.append(None))
     assert len(turns) > OTHERS
     found = {topic.name: [partition.partition for partition in topic.partitions] for topic in answer.topics}
     assert found == {"wide": list(range(PARTITIONS)), "narrow": [0]}
@@ -101,7 +101,7 @@ def test_others_have_their_turn_while_many_partitions_are_described(manager: Log
 
 
 @pytest.mark.parametrize("handle", [all_metadata, all_described])
-def test_topic_that_is_deleted_before_its_turn_is_none_of_all(handle: Handle) -> None:
+async def test_topic_that_is_deleted_before_its_turn_is_none_of_all(handle: Handle) -> None:
     manager, _ = open_manager(MemoryFiles())
     manager.create_topic("a", 500, {})
     manager.create_topic("b", 1, {})
@@ -113,28 +113,25 @@ def test_topic_that_is_deleted_before_its_turn_is_none_of_all(handle: Handle) ->
             manager.delete_topic("b")
 
     turns: list[None] = []
-    answer = asyncio.run(answered(handle(broker_of(manager)), delete))
+    answer = await answered(handle(broker_of(manager)), delete)
     assert [topic.name for topic in answer.topics] == ["a", "c"]
 
 
-def test_others_have_their_turn_while_many_offsets_of_a_group_are_checked() -> None:
-    async def scenario() -> int:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            tps = await broker.topic(partitions=PARTITIONS)
-            table = broker.groups.table
-            await broker.transactions.log.make()
-            offsets = [offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
-            request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=offsets)
-            commit = asyncio.create_task(groups.commit_group_offsets(broker.broker, authorizer_of(broker.broker), request))
-            turns = 0
-            while "g" not in table.groups:
-                await one_turn()
-                turns += 1
-            assert table.groups["g"].count == PARTITIONS, "all in one step"
-            assert len((await commit).results) == PARTITIONS
-            return turns
-
-    assert asyncio.run(scenario()) > OTHERS
+async def test_others_have_their_turn_while_many_offsets_of_a_group_are_checked() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        tps = await broker.topic(partitions=PARTITIONS)
+        table = broker.groups.table
+        await broker.transactions.log.make()
+        offsets = [offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
+        request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=offsets)
+        commit = asyncio.create_task(groups.commit_group_offsets(broker.broker, authorizer_of(broker.broker), request))
+        turns = 0
+        while "g" not in table.groups:
+            await one_turn()
+            turns += 1
+        assert turns > OTHERS
+        assert table.groups["g"].count == PARTITIONS, "all in one step"
+        assert len((await commit).results) == PARTITIONS
 
 
 def test_a_few_pieces_wait_for_nobody() -> None:

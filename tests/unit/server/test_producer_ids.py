@@ -199,7 +199,7 @@ async def test_numbers_end() -> None:
 
 
 @pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
-def test_behind_a_lost_reservation_ids_go_on_far_above_all_that_are_known(tmp_path: Path, repair: object) -> None:
+async def test_behind_a_lost_reservation_ids_go_on_far_above_all_that_are_known(tmp_path: Path, repair: object) -> None:
     clock = ManualClock()
 
     async def given(count: int) -> list[int]:
@@ -210,16 +210,16 @@ def test_behind_a_lost_reservation_ids_go_on_far_above_all_that_are_known(tmp_pa
                 await write(broker, tp, number)
             return numbers
 
-    asyncio.run(given(2 * BLOCK))
+    await given(2 * BLOCK)
     segment = coordinator_segment(tmp_path)
     flip(segment, segment.stat().st_size - 1)  # the last reservation
     assert callable(repair)
     assert repair(str(tmp_path))
     for _ in range(2):
-        assert asyncio.run(given(0)) == []
-    first, *_, last = asyncio.run(given(2 * BLOCK))
+        assert await given(0) == []
+    first, *_, last = await given(2 * BLOCK)
     assert first == BLOCK + MARGIN, "above the reservation that is left, and once, however often it is started"
-    assert asyncio.run(given(1)) == [last + 1], "a reservation behind the loss tells all"
+    assert await given(1) == [last + 1], "a reservation behind the loss tells all"
 
 
 async def test_a_partition_may_know_more_than_a_log_that_lost_its_end_unnoticed() -> None:

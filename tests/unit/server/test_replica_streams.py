@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +85,7 @@ class Context:
         self.errors.append([ErrorCode(update.error.code) for update in response.updates if update.HasField("error")])
 
 
-def test_a_report_that_comes_before_the_leader_has_its_role_is_counted_afterwards() -> None:
+async def test_a_report_that_comes_before_the_leader_has_its_role_is_counted_afterwards() -> None:
     leader = Leader()
     end = leader.append()
     context = Context(lambda: leader.report(end, 2))
@@ -98,18 +97,18 @@ def test_a_report_that_comes_before_the_leader_has_its_role_is_counted_afterward
         return await respond()
 
     stream._response = leads_meanwhile  # type: ignore[method-assign]
-    asyncio.run(stream.run())
+    await stream.run()
     assert leader.log.ends.high_watermark == end
     assert context.errors == [[]]
 
 
-def test_a_report_in_a_new_epoch_is_not_counted_in_the_one_before() -> None:
+async def test_a_report_in_a_new_epoch_is_not_counted_in_the_one_before() -> None:
     leader = Leader()
     leader.leading.follow_image()
     end = leader.append()
     leader.lead(2)
     context = Context(lambda: leader.report(end, 2))
-    asyncio.run(leader.stream(context).run())
+    await leader.stream(context).run()
     leader.leading.follow_image()
     assert leader.log.ends.high_watermark == end
     assert context.errors == [[]]
@@ -163,7 +162,7 @@ def test_what_comes_late_on_an_older_stream_says_nothing() -> None:
         "all, if nobody waits",
     ],
 )
-def test_catching_up_holds_up_no_producers(sizes_mb: list[tuple[str, float]], looked_at: list[str]) -> None:
+async def test_catching_up_holds_up_no_producers(sizes_mb: list[tuple[str, float]], looked_at: list[str]) -> None:
     """Those in sync go first, whoever was due first."""
     stream: Any = Leader().stream(Context())
     stream._due = stream._followed = dict(enumerate(sizes_mb))
@@ -176,5 +175,5 @@ def test_catching_up_holds_up_no_producers(sizes_mb: list[tuple[str, float]], lo
         return int(sizes_mb[number][1] * 1_048_576)
 
     stream._look = look
-    asyncio.run(stream._response())
+    await stream._response()
     assert found == looked_at

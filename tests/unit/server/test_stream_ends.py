@@ -27,7 +27,6 @@ from tests.support.inner_broker import running
 from tests.support.loop import all_wait
 from tests.support.raw_client import values_batch
 from tests.support.wait import DEADLINE_S
-from tests.unit.server.one_execution import run
 
 Stream = ProduceHandler | FetchHandler
 CALLER = Caller("ipv4:127.0.0.1:1", "ipv4:127.0.0.1:1")
@@ -47,152 +46,131 @@ def fetch_request(tp: TopicIdPartition) -> bytes:
 
 
 @pytest.mark.parametrize(("kind", "end"), [(ProduceHandler, "close"), (ProduceHandler, "revoke"), (FetchHandler, "close")])
-def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
+async def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
     kind: type[Stream], end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce, "_LAST_RESPONSES_S", DEADLINE_S)
 
-    async def scenario() -> None:
-        files = MemoryFiles()
-        async with running(files, ManualClock()) as broker:
-            (tp, _) = await broker.topic()
-            context = Context([produce_request(tp) if kind is ProduceHandler else fetch_request(tp)])  # and the client's end
-            stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
-            with Gate(files, "fdatasync", path=tp.directory_name):
-                serving = asyncio.create_task(stream.run())
-                await all_wait()
-                assert not serving.done(), "its last response is not out"
-                ending = asyncio.create_task(stream.close(*ENDED, is_revoked=end == "revoke"))
-                await all_wait()
-            await serving
-            await ending
-            assert context.code is grpc.StatusCode.OK
-
-    run(scenario())
+    files = MemoryFiles()
+    async with running(files, ManualClock()) as broker:
+        (tp, _) = await broker.topic()
+        context = Context([produce_request(tp) if kind is ProduceHandler else fetch_request(tp)])  # and the client's end
+        stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        with Gate(files, "fdatasync", path=tp.directory_name):
+            serving = asyncio.create_task(stream.run())
+            await all_wait()
+            assert not serving.done(), "its last response is not out"
+            ending = asyncio.create_task(stream.close(*ENDED, is_revoked=end == "revoke"))
+            await all_wait()
+        await serving
+        await ending
+        assert context.code is grpc.StatusCode.OK
 
 
-def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its failure waits for a response that the revocation no longer waits for."""
     monkeypatch.setattr(produce, "_LAST_RESPONSES_S", 0)
 
-    async def scenario() -> None:
-        files = MemoryFiles()
-        async with running(files, ManualClock()) as broker:
-            (tp, _) = await broker.topic()
-            callers = Callers(Authenticator(None, needs_certificate=False), broker.logs.topics, broker.broker.audit)
-            service = BrokerService(broker.broker, callers)
-            context = Context([produce_request(tp), b"senseless"])
-            with Gate(files, "fdatasync", path=tp.directory_name):
-                serving = asyncio.create_task(service._serve("Produce", ProduceHandler, context))  # type: ignore[arg-type]
-                await all_wait()
-                assert not serving.done(), "its last response is not out"
-                monkeypatch.setattr(callers, "revoked", lambda *_: UnauthenticatedError("revoked"))
-                assert await service.end_revoked_streams() == 1
-                assert context.code is grpc.StatusCode.UNAUTHENTICATED
-            with contextlib.suppress(grpc.aio.AbortError):
-                await serving
+    files = MemoryFiles()
+    async with running(files, ManualClock()) as broker:
+        (tp, _) = await broker.topic()
+        callers = Callers(Authenticator(None, needs_certificate=False), broker.logs.topics, broker.broker.audit)
+        service = BrokerService(broker.broker, callers)
+        context = Context([produce_request(tp), b"senseless"])
+        with Gate(files, "fdatasync", path=tp.directory_name):
+            serving = asyncio.create_task(service._serve("Produce", ProduceHandler, context))  # type: ignore[arg-type]
+            await all_wait()
+            assert not serving.done(), "its last response is not out"
+            monkeypatch.setattr(callers, "revoked", lambda *_: UnauthenticatedError("revoked"))
+            assert await service.end_revoked_streams() == 1
             assert context.code is grpc.StatusCode.UNAUTHENTICATED
-            assert service.open_stream_count == 0
-
-    run(scenario())
+        with contextlib.suppress(grpc.aio.AbortError):
+            await serving
+        assert context.code is grpc.StatusCode.UNAUTHENTICATED
+        assert service.open_stream_count == 0
 
 
 @pytest.mark.parametrize(("kind", "end"), [(ProduceHandler, "close"), (FetchHandler, "close"), (FetchHandler, "revoke")])
-def test_a_stream_that_two_tasks_end_is_ended_once(kind: type[Stream], end: str) -> None:
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            context = Context([])
-            stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
-            with pytest.raises(grpc.aio.AbortError):
-                await stream.close(*ENDED, is_revoked=end == "revoke")
-            await stream.close(grpc.StatusCode.UNAUTHENTICATED, "revoked", is_revoked=True)
-            assert context.code is ENDED[0]
-
-    run(scenario())
+async def test_a_stream_that_two_tasks_end_is_ended_once(kind: type[Stream], end: str) -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        context = Context([])
+        stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        with pytest.raises(grpc.aio.AbortError):
+            await stream.close(*ENDED, is_revoked=end == "revoke")
+        await stream.close(grpc.StatusCode.UNAUTHENTICATED, "revoked", is_revoked=True)
+        assert context.code is ENDED[0]
 
 
 @pytest.mark.parametrize("end", ["close", "revoke"])
-def test_a_stream_that_has_ended_is_left_alone(end: str) -> None:
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            context = Context([])
-            stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
-            await stream.run()
-            await stream.close(*ENDED, is_revoked=end == "revoke")
-            assert context.code is grpc.StatusCode.OK
-
-    run(scenario())
+async def test_a_stream_that_has_ended_is_left_alone(end: str) -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        context = Context([])
+        stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        await stream.run()
+        await stream.close(*ENDED, is_revoked=end == "revoke")
+        assert context.code is grpc.StatusCode.OK
 
 
-def test_responses_dropped_with_their_client_hold_no_bytes_of_the_streams_budget() -> None:
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            (tp, _) = await broker.topic()
-            context = Context([produce_request(tp)])
-            stream = ProduceHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+async def test_responses_dropped_with_their_client_hold_no_bytes_of_the_streams_budget() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        (tp, _) = await broker.topic()
+        context = Context([produce_request(tp)])
+        stream = ProduceHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
 
-            async def gone(data: bytes) -> None:
-                raise grpc.aio.UsageError("the client is gone")
+        async def gone(data: bytes) -> None:
+            raise grpc.aio.UsageError("the client is gone")
 
-            context.write = gone  # type: ignore[method-assign]
-            await stream.run()
-            assert not stream._responses
-            assert stream._waiting_bytes == 0
-
-    run(scenario())
+        context.write = gone  # type: ignore[method-assign]
+        await stream.run()
+        assert not stream._responses
+        assert stream._waiting_bytes == 0
 
 
-def test_a_parked_fetch_whose_client_goes_while_its_response_is_queued_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            (tp, _) = await broker.topic()
-            queued: list[Callable[[], asyncio.Task[None]]] = []
-            monkeypatch.setattr(broker.broker.response_queue, "put", lambda _, start: queued.append(start))
-            context = Context([fetch_request(tp)])
-            stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
-            serving = asyncio.create_task(stream.run())
-            await all_wait()
-            assert broker.broker.fetch_purgatory.force_complete(1) == 1
-            serving.cancel()  # as gRPC does when the client has gone
-            with contextlib.suppress(asyncio.CancelledError):
-                await serving
-            reads: list[object] = []
-            monkeypatch.setattr(stream, "_read", reads.append)
-            (start,) = queued
-            await start()
-            assert not reads
-            assert broker.broker.response_budget.used == 0
-
-    run(scenario())
+async def test_a_parked_fetch_whose_client_goes_while_its_response_is_queued_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        (tp, _) = await broker.topic()
+        queued: list[Callable[[], asyncio.Task[None]]] = []
+        monkeypatch.setattr(broker.broker.response_queue, "put", lambda _, start: queued.append(start))
+        context = Context([fetch_request(tp)])
+        stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        serving = asyncio.create_task(stream.run())
+        await all_wait()
+        assert broker.broker.fetch_purgatory.force_complete(1) == 1
+        serving.cancel()  # as gRPC does when the client has gone
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        reads: list[object] = []
+        monkeypatch.setattr(stream, "_read", reads.append)
+        (start,) = queued
+        await start()
+        assert not reads
+        assert broker.broker.response_budget.used == 0
 
 
-def test_a_parked_fetch_whose_response_is_cancelled_before_it_begins_does_not_hold_up_the_end(
+async def test_a_parked_fetch_whose_response_is_cancelled_before_it_begins_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            (tp, _) = await broker.topic()
-            queued: list[Callable[[], asyncio.Task[None]]] = []
-            monkeypatch.setattr(broker.broker.response_queue, "put", lambda _, start: queued.append(start))
-            context = Context([fetch_request(tp)])
-            messages = [await context.read()]
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        (tp, _) = await broker.topic()
+        queued: list[Callable[[], asyncio.Task[None]]] = []
+        monkeypatch.setattr(broker.broker.response_queue, "put", lambda _, start: queued.append(start))
+        context = Context([fetch_request(tp)])
+        messages = [await context.read()]
 
-            async def read() -> object:
-                return messages.pop() if messages else await asyncio.Event().wait()
+        async def read() -> object:
+            return messages.pop() if messages else await asyncio.Event().wait()
 
-            context.read = read  # type: ignore[method-assign]
-            stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
-            serving = asyncio.create_task(stream.run())
-            await all_wait()
-            closing = asyncio.create_task(stream.close(*ENDED))
-            await all_wait()
-            serving.cancel()
-            (start,) = queued
-            answering = start()  # runs after the cancellation, which cancels it
-            with contextlib.suppress(asyncio.CancelledError):
-                await serving
-            await all_wait()
-            assert answering.cancelled()
-            assert closing.done()
-
-    run(scenario())
+        context.read = read  # type: ignore[method-assign]
+        stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        serving = asyncio.create_task(stream.run())
+        await all_wait()
+        closing = asyncio.create_task(stream.close(*ENDED))
+        await all_wait()
+        serving.cancel()
+        (start,) = queued
+        answering = start()  # runs after the cancellation, which cancels it
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        await all_wait()
+        assert answering.cancelled()
+        assert closing.done()

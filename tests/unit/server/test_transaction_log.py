@@ -271,7 +271,7 @@ async def check_cut(files: MemoryFiles, clock: ManualClock, expected: list[objec
         files.kill()
 
 
-def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
+async def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(refused: int) -> int:
@@ -312,7 +312,7 @@ def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
         return 0
 
     refused = 1
-    while not (writes := asyncio.run(scenario(refused))):
+    while not (writes := await scenario(refused)):
         refused += 1
     assert writes == PIECES, "all pieces were refused, one by one"
 

@@ -25,17 +25,12 @@ async def test_a_turn_is_there_at_once_for_who_is_alone() -> None:
         await all_wait()  # that turn is over
 
 
-def test_principals_and_their_connections_take_turns() -> None:
-    async def crowd() -> list[str]:
-        turns, order = Turns(), list[str]()
-        tasks = [asyncio.create_task(taken(turns, order, "many", f"c{number % 2}", f"many {number}")) for number in range(100)]
-        tasks += [asyncio.create_task(taken(turns, order, "many", "c9", "other connection"))]
-        tasks += [asyncio.create_task(taken(turns, order, "few", "d", f"few {number}")) for number in range(2)]
-        await asyncio.gather(*tasks)
-        return order
-
-    order = asyncio.run(crowd())
-
+async def test_principals_and_their_connections_take_turns() -> None:
+    turns, order = Turns(), list[str]()
+    tasks = [asyncio.create_task(taken(turns, order, "many", f"c{number % 2}", f"many {number}")) for number in range(100)]
+    tasks += [asyncio.create_task(taken(turns, order, "many", "c9", "other connection"))]
+    tasks += [asyncio.create_task(taken(turns, order, "few", "d", f"few {number}")) for number in range(2)]
+    await asyncio.gather(*tasks)
     assert len(order) == 103
     assert order.index("few 0") <= 3
     assert order.index("few 1") <= 5
@@ -44,18 +39,13 @@ def test_principals_and_their_connections_take_turns() -> None:
     assert [name for name in many if int(name[5:]) % 2] == [f"many {number}" for number in range(1, 100, 2)]
 
 
-def test_no_two_are_taken_in_one_turn_of_the_loop() -> None:
-    async def crowd() -> list[str]:
-        turns, order = Turns(), list[str]()
-        tasks = [asyncio.create_task(taken(turns, order, "p", f"c{number}", "request")) for number in range(20)]
-        while order.count("request") < 20:
-            order.append("others")
-            await one_turn()
-        await asyncio.gather(*tasks)
-        return order
-
-    order = asyncio.run(crowd())
-
+async def test_no_two_are_taken_in_one_turn_of_the_loop() -> None:
+    turns, order = Turns(), list[str]()
+    tasks = [asyncio.create_task(taken(turns, order, "p", f"c{number}", "request")) for number in range(20)]
+    while order.count("request") < 20:
+        order.append("others")
+        await one_turn()
+    await asyncio.gather(*tasks)
     assert "request request" not in " ".join(order)
 
 
@@ -73,21 +63,18 @@ async def test_whenever_they_come_no_two_have_one_turn_of_the_loop() -> None:
             assert len(set(served)) == len(served), arrivals
 
 
-def test_who_is_gone_holds_nobody_up() -> None:
-    async def crowd() -> list[str]:
-        turns, order = Turns(), list[str]()
-        tasks = [asyncio.create_task(taken(turns, order, "p", "c", f"{number}")) for number in range(10)]
-        await one_turn()
-        for task in tasks[1:9]:
-            task.cancel()
-        await asyncio.wait(tasks)
-        await turns.take(Caller("p", "c"))
-        return order
-
-    assert asyncio.run(crowd()) == ["0", "9"]
+async def test_who_is_gone_holds_nobody_up() -> None:
+    turns, order = Turns(), list[str]()
+    tasks = [asyncio.create_task(taken(turns, order, "p", "c", f"{number}")) for number in range(10)]
+    await one_turn()
+    for task in tasks[1:9]:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await turns.take(Caller("p", "c"))
+    assert order == ["0", "9"]
 
 
-def test_after_a_long_turn_all_who_come_are_let_in_before_the_next() -> None:
+async def test_after_a_long_turn_all_who_come_are_let_in_before_the_next() -> None:
     async def crowd(turn_ns: int) -> list[str]:
         now_ns = 1
 
@@ -106,8 +93,8 @@ def test_after_a_long_turn_all_who_come_are_let_in_before_the_next() -> None:
         await asyncio.gather(*tasks)
         return order
 
-    assert asyncio.run(crowd(5_000_000))[-4:] == ["call 9", "many 1", "many 2", "many 3"]
-    assert asyncio.run(crowd(50_000))[-1] == "call 9"
+    assert (await crowd(5_000_000))[-4:] == ["call 9", "many 1", "many 2", "many 3"]
+    assert (await crowd(50_000))[-1] == "call 9"
 
 
 class LongTurns:

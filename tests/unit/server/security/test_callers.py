@@ -110,31 +110,28 @@ def test_nobody_is_revoked_where_everybody_may_call() -> None:
         assert callers.revoked(authorizer, Call()) is None
 
 
-def test_a_topic_whose_deletion_has_no_caller_any_more_leaves_its_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_topic_whose_deletion_has_no_caller_any_more_leaves_its_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="brokerd.audit")
 
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            await broker.topic("elsewhere", 1)
-            authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
-            callers = Callers(authenticator, broker.broker.topics, broker.broker.audit)
-            authorizer, caller = callers.authenticate(with_token(TOKENS["outsider"]))
-            CALLER.set(caller)
-            go_on = threading.Event()
-            before = asyncio.create_task(broker.broker.admin.run(iter_jobs(go_on.wait)))
-            await all_wait()
-            request = topics_pb2.DeleteTopicsRequest(names=["events-1", "elsewhere"]).SerializeToString()
-            call = asyncio.create_task(BrokerService(broker.broker, callers)._answer(UNARY["DeleteTopics"], authorizer, request))
-            await all_wait()
-            call.cancel()
-            await asyncio.wait([call])
-            assert call.cancelled()
-            go_on.set()
-            await before
-            await broker.broker.admin.drain()
-            await all_wait()
-
-    asyncio.run(scenario())
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        await broker.topic("elsewhere", 1)
+        authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
+        callers = Callers(authenticator, broker.broker.topics, broker.broker.audit)
+        authorizer, caller = callers.authenticate(with_token(TOKENS["outsider"]))
+        CALLER.set(caller)
+        go_on = threading.Event()
+        before = asyncio.create_task(broker.broker.admin.run(iter_jobs(go_on.wait)))
+        await all_wait()
+        request = topics_pb2.DeleteTopicsRequest(names=["events-1", "elsewhere"]).SerializeToString()
+        call = asyncio.create_task(BrokerService(broker.broker, callers)._answer(UNARY["DeleteTopics"], authorizer, request))
+        await all_wait()
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        go_on.set()
+        await before
+        await broker.broker.admin.drain()
+        await all_wait()
     assert [line.partition(":")[0] for line in messages_of(caplog, "brokerd.audit")] == [
         "outsider refused",
         "outsider deleted topic 'elsewhere' (from ipv4",
