@@ -22,7 +22,6 @@ from brokerd.clock import Clock
 
 T = TypeVar("T", bound=Hashable)
 
-_TICK_MS = 1
 _WHEEL_SIZE = 20
 
 
@@ -119,10 +118,10 @@ class Waiters:
 
 
 class Purgatory:
-    """Holds operations until they complete. Belongs to one thread; `now_ms` is monotonic."""
+    """Holds operations until they complete. Belongs to one thread; times are monotonic."""
 
-    def __init__(self, wheel: TimingWheel[DelayedOperation]) -> None:
-        self._wheel = wheel  # holds every pending operation
+    def __init__(self, start_ms: int = 0) -> None:
+        self._wheel: TimingWheel[DelayedOperation] = TimingWheel(start_ms)  # holds every pending operation
 
     def __len__(self) -> int:
         """The number of pending operations."""
@@ -179,7 +178,7 @@ class TimedPurgatory(Purgatory):
     """
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__(TimingWheel(tick_ms=_TICK_MS, wheel_size=_WHEEL_SIZE, start_ms=clock.monotonic_ms()))
+        super().__init__(clock.monotonic_ms())
         self.clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
@@ -206,7 +205,7 @@ class TimedPurgatory(Purgatory):
         if due_ms is None or self._is_closed:
             return
         now_ms = self.clock.monotonic_ms()
-        due_ms = max(due_ms, now_ms + _TICK_MS)
+        due_ms = max(due_ms, now_ms + 1)
         if self._timer is not None:
             if self._timer_due_ms <= due_ms:
                 return
@@ -230,60 +229,51 @@ class _Bucket(Generic[T]):
     def __init__(self, wheel: _Wheel[T], bit: int) -> None:
         self.wheel = wheel
         self.bit = bit
-        self.entries: dict[T, int] = {}  # -> the tick at which it expires
+        self.entries: dict[T, int] = {}  # -> when it expires (ms)
 
 
 class _Wheel(Generic[T]):
-    """One turn of `size` buckets, each `ticks_per_bucket` ticks wide."""
+    """One turn of buckets, each `bucket_ms` wide."""
 
-    __slots__ = ("buckets", "occupied", "reach_ticks", "size", "ticks_per_bucket")
+    __slots__ = ("bucket_ms", "buckets", "occupied", "reach_ms")
 
-    def __init__(self, ticks_per_bucket: int, size: int) -> None:
-        self.ticks_per_bucket = ticks_per_bucket
-        self.reach_ticks = ticks_per_bucket * size
-        self.size = size
+    def __init__(self, bucket_ms: int) -> None:
+        self.bucket_ms = bucket_ms
+        self.reach_ms = bucket_ms * _WHEEL_SIZE
         self.occupied = 0  # bit i is set while bucket i holds an entry
-        self.buckets: list[_Bucket[T]] = [_Bucket(self, 1 << index) for index in range(size)]
+        self.buckets: list[_Bucket[T]] = [_Bucket(self, 1 << index) for index in range(_WHEEL_SIZE)]
 
-    def reaches(self, expiry_tick: int, now_tick: int) -> bool:
-        return expiry_tick < now_tick - now_tick % self.ticks_per_bucket + self.reach_ticks
+    def reaches(self, expiry_ms: int, now_ms: int) -> bool:
+        return expiry_ms < now_ms - now_ms % self.bucket_ms + self.reach_ms
 
-    def next_due_tick(self, now_tick: int) -> int:
-        """The tick at which the first occupied bucket after now is due; there must be one. The current bucket is always empty."""
-        first = now_tick // self.ticks_per_bucket + 1
-        shift = first % self.size
-        turned = self.occupied >> shift | self.occupied << self.size - shift
+    def next_due_ms(self, now_ms: int) -> int:
+        """When the first occupied bucket after now is due; there must be one. The current bucket is always empty."""
+        first = now_ms // self.bucket_ms + 1
+        shift = first % _WHEEL_SIZE
+        turned = self.occupied >> shift | self.occupied << _WHEEL_SIZE - shift
         distance = (turned & -turned).bit_length() - 1
-        return (first + distance) * self.ticks_per_bucket
+        return (first + distance) * self.bucket_ms
 
 
 class TimingWheel(Generic[T]):
-    """Deadlines in milliseconds of a monotonic clock that starts at `start_ms`. Iterates over the entries.
+    """Deadlines in milliseconds of a monotonic clock that starts at `start_ms`. Iterates over the entries. Not thread-safe.
 
     `add` and `cancel` take O(1), `advance` time proportional to the number of due entries, `next_due_ms` no search; cancelled
-    entries leave nothing behind. Design (Varghese and Lauck, 1987; Kafka's TimingWheel): time is cut into ticks. Wheel 0 has one
-    bucket per tick, wheel 1 one bucket per turn of wheel 0, and so on; a wheel is created when a deadline first lies beyond the
-    existing ones.
+    entries leave nothing behind. An entry never expires early, and is late by no more than the caller's delay. Design (Varghese and
+    Lauck, 1987; Kafka's TimingWheel): a wheel is created when a deadline first lies beyond the existing ones.
 
-        wheel 0   tick 1 ms     20 buckets: deadlines of the next 20 ms
-        wheel 1   tick 20 ms    20 buckets: of the next 400 ms
-        wheel 2   tick 400 ms   20 buckets: of the next 8 s        (7 wheels reach 40 years)
+        wheel 0   20 buckets of 1 ms: deadlines of the next 20 ms
+        wheel 1   20 buckets of 20 ms: of the next 400 ms
+        wheel 2   20 buckets of 400 ms: of the next 8 s        (10 wheels reach 40 years)
 
     An entry goes into the finest wheel whose turn reaches its deadline. When a coarse bucket comes due, its entries move down to
     finer wheels; each entry moves at most once per wheel. Each wheel keeps the set of its occupied buckets as bits of one integer,
     so that empty time is skipped and the next due bucket is a few bit operations away.
-
-    Deadlines are rounded up to a tick: an entry never expires early, and is late by less than a tick plus the caller's delay. Not
-    thread-safe.
     """
 
-    def __init__(self, *, tick_ms: int, wheel_size: int, start_ms: int) -> None:
-        if tick_ms < 1 or wheel_size < 2:
-            raise ValueError(f"tick_ms is {tick_ms} and wheel_size {wheel_size}; at least 1 and 2 are needed")
-        self.tick_ms = tick_ms
-        self.wheel_size = wheel_size
-        self._now_tick = start_ms // tick_ms
-        self._wheels: list[_Wheel[T]] = [_Wheel(1, wheel_size)]
+    def __init__(self, start_ms: int) -> None:
+        self._now_ms = start_ms
+        self._wheels: list[_Wheel[T]] = [_Wheel(1)]
         self._buckets: dict[T, _Bucket[T]] = {}  # of each scheduled entry
 
     def __len__(self) -> int:
@@ -297,10 +287,9 @@ class TimingWheel(Generic[T]):
         """Schedules `entry`; returns False, without scheduling it, if its deadline has passed. O(wheels)."""
         if entry in self._buckets:
             raise ValueError("the entry is scheduled already")
-        expiry_tick = -(-expiry_ms // self.tick_ms)
-        if expiry_tick <= self._now_tick:
+        if expiry_ms <= self._now_ms:
             return False
-        self._place(entry, expiry_tick)
+        self._place(entry, expiry_ms)
         return True
 
     def cancel(self, entry: T) -> bool:
@@ -316,48 +305,43 @@ class TimingWheel(Generic[T]):
 
     def next_due_ms(self) -> int | None:
         """When to call `advance` next, or None if nothing is scheduled. That call may only move entries to a finer wheel."""
-        due_tick = self._next_due_tick()
-        return None if due_tick is None else due_tick * self.tick_ms
+        due_ms = [wheel.next_due_ms(self._now_ms) for wheel in self._wheels if wheel.occupied]
+        return min(due_ms) if due_ms else None
 
     def advance(self, *, now_ms: int) -> list[T]:
         """Moves time to `now_ms` and returns the expired entries, earliest first. A `now_ms` in the past changes nothing."""
         expired: list[T] = []
-        target_tick = now_ms // self.tick_ms
-        while (due_tick := self._next_due_tick()) is not None and due_tick <= target_tick:
-            self._now_tick = due_tick
+        while (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
+            self._now_ms = due_ms
             for wheel in self._wheels:
-                if due_tick % wheel.ticks_per_bucket == 0:
+                if due_ms % wheel.bucket_ms == 0:
                     self._empty(wheel, expired)
-        self._now_tick = max(self._now_tick, target_tick)
+        self._now_ms = max(self._now_ms, now_ms)
         return expired
-
-    def _next_due_tick(self) -> int | None:
-        due = [wheel.next_due_tick(self._now_tick) for wheel in self._wheels if wheel.occupied]
-        return min(due) if due else None
 
     def _empty(self, wheel: _Wheel[T], expired: list[T]) -> None:
         """Empties the current bucket: due entries have expired, the rest move to a finer wheel."""
-        bucket = wheel.buckets[self._now_tick // wheel.ticks_per_bucket % wheel.size]
+        bucket = wheel.buckets[self._now_ms // wheel.bucket_ms % _WHEEL_SIZE]
         if not bucket.entries:
             return
         entries, bucket.entries = bucket.entries, {}
         wheel.occupied &= ~bucket.bit
-        for entry, expiry_tick in entries.items():
-            if expiry_tick <= self._now_tick:
+        for entry, expiry_ms in entries.items():
+            if expiry_ms <= self._now_ms:
                 self._forget(entry)
                 expired.append(entry)
             else:
-                self._place(entry, expiry_tick)
+                self._place(entry, expiry_ms)
 
-    def _place(self, entry: T, expiry_tick: int) -> None:
+    def _place(self, entry: T, expiry_ms: int) -> None:
         """Puts `entry`, not yet due, into the finest wheel that reaches it."""
         for wheel in self._wheels:
-            if wheel.reaches(expiry_tick, self._now_tick):
+            if wheel.reaches(expiry_ms, self._now_ms):
                 break
         else:
-            wheel = self._overflow_wheel(expiry_tick)
-        bucket = self._buckets[entry] = wheel.buckets[expiry_tick // wheel.ticks_per_bucket % wheel.size]
-        bucket.entries[entry] = expiry_tick
+            wheel = self._overflow_wheel(expiry_ms)
+        bucket = self._buckets[entry] = wheel.buckets[expiry_ms // wheel.bucket_ms % _WHEEL_SIZE]
+        bucket.entries[entry] = expiry_ms
         wheel.occupied |= bucket.bit
 
     def _forget(self, entry: T) -> _Bucket[T] | None:
@@ -366,10 +350,10 @@ class TimingWheel(Generic[T]):
             self._buckets.clear()
         return bucket
 
-    def _overflow_wheel(self, expiry_tick: int) -> _Wheel[T]:
-        """A coarser wheel that reaches `expiry_tick`, creating the ones in between."""
+    def _overflow_wheel(self, expiry_ms: int) -> _Wheel[T]:
+        """A coarser wheel that reaches `expiry_ms`, creating the ones in between."""
         while True:
-            wheel: _Wheel[T] = _Wheel(self._wheels[-1].reach_ticks, self.wheel_size)
+            wheel: _Wheel[T] = _Wheel(self._wheels[-1].reach_ms)
             self._wheels.append(wheel)
-            if wheel.reaches(expiry_tick, self._now_tick):
+            if wheel.reaches(expiry_ms, self._now_ms):
                 return wheel

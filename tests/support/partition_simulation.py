@@ -34,7 +34,7 @@ from brokerd.partition.core import HIGH_WATERMARK, InSync, Role
 from brokerd.partition.following import ReplicatedPartition, truncate
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.partition import LogAppendInfo
-from brokerd.purgatory import Purgatory, TimingWheel
+from brokerd.purgatory import Purgatory
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
@@ -90,7 +90,7 @@ class Simulation:
         self.next_member = _FIRST_MEMBER
         self.trace = trace
         self.facts: dict[str, int] = {}
-        self.purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
+        self.purgatory = Purgatory()
         self.waiting: list[tuple[Replica, Stored, DelayedProduce]] = []  # requests whose batches are not settled
         self.parked: list[Parked] = []
         self.clients = (HonestProducer(self), HonestReader(self))

@@ -40,7 +40,7 @@ from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import UNSETTLED, LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.partition.reader import FetchDataInfo
-from brokerd.purgatory import Purgatory, TimingWheel
+from brokerd.purgatory import Purgatory
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import Admin
@@ -445,7 +445,7 @@ class Process:
         partitions = self.logs.partitions
         partitions.on_role = self._on_role
         self.fence = InstanceFence(max_instances=1_000)
-        self.produce_purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
+        self.produce_purgatory = Purgatory()
         return SimpleNamespace(
             clock=self.sim.clock,
             partitions=partitions,

@@ -19,7 +19,7 @@ from brokerd.errors import CoordinationError, Fate, NotLeaderError, counted, som
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
-from brokerd.purgatory import Purgatory, TimingWheel
+from brokerd.purgatory import Purgatory
 from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, resigned
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.paging import Pauses
@@ -71,7 +71,7 @@ class Leading:
         self.streams: dict[int, object] = {}  # the newest of each follower, by its node id
         self._looked = asyncio.Event()  # a look is due before its time
         self._told = asyncio.Event()  # set, and replaced, when a follower has reported or left
-        self.watchers = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))  # of followers' streams; nothing in it expires
+        self.watchers = Purgatory()  # of followers' streams; nothing in it expires
 
     def follow_image(self) -> None:
         """Takes what the image says of the partitions that this node leads. Call it after each change of the image or of roles,

@@ -19,7 +19,7 @@ from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.log_state import LogState
 from brokerd.partition.partition import LogResources
 from brokerd.partition.producer_state import ProducerStates
-from brokerd.purgatory import Completion, Purgatory, TimingWheel
+from brokerd.purgatory import Completion, Purgatory
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header
 from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
@@ -114,7 +114,7 @@ def test_a_follower_takes_what_is_whole_and_only_as_a_follower() -> None:
 async def test_what_waits_is_settled_before_anything_of_another_epoch_happens() -> None:
     """One leads and appends, is cut off, and follows another leader: its old request is not acknowledged by what that one wrote."""
 
-    log, purgatory = partition(), Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
+    log, purgatory = partition(), Purgatory()
     log.lead(1, InSync([2], 2, 2))
     append(log, b"mine")
     log.flush()
@@ -143,5 +143,5 @@ async def test_a_wait_that_begins_too_late_is_no_acknowledgement_either() -> Non
     log.flush()
     log.resign()
     late = DelayedProduce(1_000, {0: Appended(log, offset, 1)}, asyncio.get_running_loop().create_future())
-    Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)).try_complete_else_watch(late)
+    Purgatory().try_complete_else_watch(late)
     assert isinstance(late.errors[0], NotLeaderError)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from brokerd.purgatory import Completion, DelayedOperation, Purgatory, TimingWheel, Waiters
+from brokerd.purgatory import Completion, DelayedOperation, Purgatory, Waiters
 from tests.support.scale import TEST_SCALE
 
 
@@ -42,10 +42,6 @@ class Waiting(DelayedOperation):
         self._then()
 
 
-def new_purgatory() -> Purgatory:
-    return Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
-
-
 def never() -> bool:
     return False
 
@@ -57,7 +53,7 @@ def assert_empty(purgatory: Purgatory, *waiters: Waiters) -> None:
 
 
 def test_an_operation_that_is_satisfied_completes_at_once_and_is_not_held() -> None:
-    purgatory, waiters = new_purgatory(), Waiters()
+    purgatory, waiters = Purgatory(), Waiters()
     operation = Waiting(100, lambda: True, [waiters])
     assert purgatory.try_complete_else_watch(operation)
     assert operation.completions == [Completion.CONDITION]
@@ -66,7 +62,7 @@ def test_an_operation_that_is_satisfied_completes_at_once_and_is_not_held() -> N
 
 def test_an_event_between_the_look_and_the_watch_is_not_lost() -> None:
     """The look itself causes the event: look (false), event, watch. Nobody will call again."""
-    purgatory, waiters = new_purgatory(), Waiters()
+    purgatory, waiters = Purgatory(), Waiters()
     looks = 0
 
     def becomes_true_behind_the_first_look() -> bool:
@@ -83,7 +79,7 @@ def test_an_event_between_the_look_and_the_watch_is_not_lost() -> None:
 
 
 def test_an_event_completes_its_own_waiters_only() -> None:
-    purgatory = new_purgatory()
+    purgatory = Purgatory()
     waiters = {key: Waiters() for key in "abc"}
     ready: set[str] = set()
     operations = {key: Waiting(100, lambda key=key: key in ready, [waiters[key]]) for key in "abc"}  # type: ignore[misc]
@@ -96,7 +92,7 @@ def test_an_event_completes_its_own_waiters_only() -> None:
 
 
 def test_an_operation_is_told_what_has_moved_and_leaves_all_that_it_waited_for() -> None:
-    purgatory, waiters = new_purgatory(), [Waiters() for _ in range(2_000)]
+    purgatory, waiters = Purgatory(), [Waiters() for _ in range(2_000)]
     ready = False
     operation = Waiting(100, lambda: ready, waiters)
     purgatory.try_complete_else_watch(operation)
@@ -110,7 +106,7 @@ def test_an_operation_is_told_what_has_moved_and_leaves_all_that_it_waited_for()
 
 
 def test_expiry_completes_what_still_waits() -> None:
-    purgatory, waiters = new_purgatory(), Waiters()
+    purgatory, waiters = Purgatory(), Waiters()
     operation = Waiting(100, never, [waiters])
     purgatory.try_complete_else_watch(operation)
     assert purgatory.advance(now_ms=99) == 0
@@ -120,7 +116,7 @@ def test_expiry_completes_what_still_waits() -> None:
 
 
 def test_a_deadline_in_the_past_expires_at_once() -> None:
-    purgatory, waiters = new_purgatory(), Waiters()
+    purgatory, waiters = Purgatory(), Waiters()
     purgatory.advance(now_ms=500)
     operation = Waiting(100, never, [waiters])
     assert purgatory.try_complete_else_watch(operation)
@@ -129,7 +125,7 @@ def test_a_deadline_in_the_past_expires_at_once() -> None:
 
 
 def test_a_cancelled_operation_is_not_completed_and_not_found() -> None:
-    purgatory, waiters = new_purgatory(), Waiters()
+    purgatory, waiters = Purgatory(), Waiters()
     operation = Waiting(100, never, [waiters])
     purgatory.try_complete_else_watch(operation)
     assert operation.cancel()
@@ -142,7 +138,7 @@ def test_a_cancelled_operation_is_not_completed_and_not_found() -> None:
 
 
 def test_force_completes_all_that_waits() -> None:
-    purgatory, waiters = new_purgatory(), Waiters()
+    purgatory, waiters = Purgatory(), Waiters()
     operations = [Waiting(100, never, [waiters]) for _ in range(5)]
     for operation in operations:
         purgatory.try_complete_else_watch(operation)
@@ -169,7 +165,7 @@ def test_a_final_state_is_final(first: str, second: str) -> None:
 
 
 def test_a_completion_may_complete_others_that_wait_for_the_same_and_add_new_ones() -> None:
-    purgatory, waiters = new_purgatory(), Waiters()
+    purgatory, waiters = Purgatory(), Waiters()
     ready = False
     inner = Waiting(100, lambda: ready, [waiters])
     added = Waiting(100, never, [waiters])
@@ -193,7 +189,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.purgatory = new_purgatory()
+        self.purgatory = Purgatory()
         self.now_ms = 0
         self.ends = dict.fromkeys(range(6), 0)
         self.waiters = [Waiters() for _ in range(6)]
@@ -269,7 +265,7 @@ def test_every_operation_completes_exactly_once_under_random_interleavings(seed:
 
 @pytest.mark.parametrize("end", ["condition", "expiry", "force", "cancel"])
 def test_completed_operations_are_garbage_at_once(end: str) -> None:
-    purgatory, waiters = new_purgatory(), Waiters()
+    purgatory, waiters = Purgatory(), Waiters()
     is_ready = [False]
     gc.collect()
     gc.disable()
@@ -296,7 +292,7 @@ def test_completed_operations_are_garbage_at_once(end: str) -> None:
 
 
 def test_a_stop_ends_what_waits_a_few_at_a_time_and_drops_the_rest() -> None:
-    purgatory, waiters = new_purgatory(), [Waiters() for _ in range(50)]
+    purgatory, waiters = Purgatory(), [Waiters() for _ in range(50)]
     operations = [Waiting(100, never, waiters) for _ in range(10)]
     for operation in operations:
         purgatory.try_complete_else_watch(operation)

@@ -13,7 +13,7 @@ import pytest
 from brokerd.errors import ErrorCode
 from brokerd.partition.log_ends import LogEnd, LogEnds, Moved
 from brokerd.partition.partition import Partition
-from brokerd.purgatory import Completion, Purgatory, TimingWheel, Waiters
+from brokerd.purgatory import Completion, Purgatory, Waiters
 from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
 from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
 from tests.support.scale import TEST_SCALE
@@ -64,10 +64,6 @@ class Moving:
         )
 
 
-def new_purgatory() -> Purgatory:
-    return Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
-
-
 def fetch_of(partitions: list[ParkedPartition], *, min_bytes: int, end: LogEnd = LogEnd.HIGH_WATERMARK) -> DelayedFetch:
     return DelayedFetch(EXPIRY_MS, partitions, end=end, min_bytes=min_bytes, on_done=lambda: None)
 
@@ -80,7 +76,7 @@ def looks_at(partitions: list[Moving]) -> int:
 
 
 def test_an_append_looks_at_one_partition_of_each_wide_fetch_that_waits() -> None:
-    partitions, purgatory = [Moving() for _ in range(WIDE)], new_purgatory()
+    partitions, purgatory = [Moving() for _ in range(WIDE)], Purgatory()
     narrow = fetch_of([partitions[7].parked()], min_bytes=3 * BATCH_BYTES)
     assert not purgatory.try_complete_else_watch(narrow)
     looks_at(partitions)
@@ -101,7 +97,7 @@ def test_an_append_looks_at_one_partition_of_each_wide_fetch_that_waits() -> Non
 
 
 async def test_a_flush_settles_one_batch_of_a_wide_produce_request() -> None:
-    partitions, purgatory = [Moving() for _ in range(WIDE)], new_purgatory()
+    partitions, purgatory = [Moving() for _ in range(WIDE)], Purgatory()
     for partition in partitions:
         partition.append()
     awaited = {place: Appended(partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)}
@@ -119,7 +115,7 @@ async def test_a_flush_settles_one_batch_of_a_wide_produce_request() -> None:
 
 
 async def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -> None:
-    partitions, purgatory = [Moving() for _ in range(3)], new_purgatory()
+    partitions, purgatory = [Moving() for _ in range(3)], Purgatory()
     for partition in partitions:
         partition.append()
     awaited = {
@@ -148,7 +144,7 @@ def is_due(partitions: list[ParkedPartition], end: LogEnd, min_bytes: int) -> bo
 @pytest.mark.parametrize("seed", range(40 * TEST_SCALE))
 def test_the_sum_is_that_of_a_look_at_all_partitions(seed: int) -> None:
     rng = random.Random(seed)
-    partitions, purgatory = [Moving() for _ in range(5)], new_purgatory()
+    partitions, purgatory = [Moving() for _ in range(5)], Purgatory()
     fetches: list[tuple[DelayedFetch, list[ParkedPartition], LogEnd, int]] = []
 
     def park() -> None:
