@@ -238,7 +238,7 @@ def _find(broker: BrokerParts, authorizer: TopicAuthorizer, transactional_id: st
     if state is None or not _may_see(authorizer, state):
         if state is not None:  # hidden from the caller, not from the audit trail
             what = f"principal '{authorizer.principal}' may not see transactional id {transactional_id!r}"
-            authorizer.note_refused(TransactionalIdAuthorizationFailedError(what))
+            authorizer.noted(TransactionalIdAuthorizationFailedError(what))
         raise InvalidRequestError(
             f"there is no transactional id {transactional_id!r}, or it is another principal's: ListTransactions names yours"
         )

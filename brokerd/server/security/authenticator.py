@@ -60,17 +60,18 @@ class Authenticator:
         self, metadata: Iterable[tuple[str, str | bytes]], peer: Mapping[str, Iterable[bytes]] | None = None
     ) -> Principal:
         """The principal of a call. `peer` has the properties that TLS established. Raises UnauthenticatedError."""
+        identities = self.identities
         if self.is_open:
             return ANYBODY
-        if self.identities is None:
+        if identities is None:
             return TRUSTED  # the handshake verified its certificate with ssl.client.ca.file
         headers = [value for name, value in metadata if name.lower() == AUTHORIZATION]
         if headers:
-            return self.by_token(headers)
+            return identities.principals[_owner_of_token(headers, identities)]
         names = _certificate_names(peer or {})
-        found = {self.identities.certificate_names[name] for name in names if name in self.identities.certificate_names}
+        found = {identities.certificate_names[name] for name in names if name in identities.certificate_names}
         if len(found) == 1:
-            return self.identities.principals[found.pop()]
+            return identities.principals[found.pop()]
         if peer and any(True for _ in peer.get(CERTIFICATE, ())):
             raise UnauthenticatedError(
                 "the client certificate belongs to no principal, or to several: have one of its names listed under one "
@@ -81,20 +82,6 @@ class Authenticator:
     def of_call(self, context: CallContext) -> Principal:
         """The principal of a gRPC call. Raises UnauthenticatedError."""
         return ANYBODY if self.is_open else self.principal(context.invocation_metadata() or (), context.auth_context())
-
-    def by_token(self, headers: Sequence[str | bytes]) -> Principal:
-        """The principal that owns the token in `headers`, the call's authorization headers. Raises UnauthenticatedError."""
-        header = headers[0]
-        if len(headers) != 1 or not isinstance(header, str) or not header.lower().startswith(_BEARER):
-            raise UnauthenticatedError("the authorization must be one header of the form 'Bearer TOKEN'")
-        token = header[len(_BEARER) :].strip()
-        owner = None
-        if self.identities is not None and len(token) <= TOKEN_CHARACTERS_MAX:
-            owner = find_hash(token, self.identities.token_hashes)
-        if owner is None:
-            raise UnauthenticatedError("the token is not known to this broker: check auth.token, or auth.token.file")
-        assert self.identities is not None
-        return self.identities.principals[owner]
 
 
 class Callers:
@@ -160,6 +147,18 @@ class Callers:
 def caller_of(principal: Principal, peer: str) -> Caller:
     """The caller for sharing resources: its principal or, where all callers are the same principal, its connection."""
     return Caller(peer if principal in (ANYBODY, TRUSTED) else principal.name, peer)
+
+
+def _owner_of_token(headers: Sequence[str | bytes], identities: AuthFile) -> str:
+    """The name of the principal that owns the token in a call's authorization headers. Raises UnauthenticatedError."""
+    header = headers[0]
+    if len(headers) != 1 or not isinstance(header, str) or not header.lower().startswith(_BEARER):
+        raise UnauthenticatedError("the authorization must be one header of the form 'Bearer TOKEN'")
+    token = header[len(_BEARER) :].strip()
+    owner = find_hash(token, identities.token_hashes) if len(token) <= TOKEN_CHARACTERS_MAX else None
+    if owner is None:
+        raise UnauthenticatedError("the token is not known to this broker: check auth.token, or auth.token.file")
+    return owner
 
 
 def _certificate_names(peer: Mapping[str, Iterable[bytes]]) -> set[str]:

@@ -23,7 +23,7 @@ import enum
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from brokerd.datadir.topic_store import TopicStore, check_topic_name
 from brokerd.errors import (
@@ -35,7 +35,6 @@ from brokerd.errors import (
     TransactionalIdAuthorizationFailedError,
     UnknownProducerIdError,
     UnknownTopicIdError,
-    WireError,
 )
 from brokerd.ids import INTERNAL_PREFIX, PRODUCER_TAG_SHIFT
 from brokerd.server.security.audit import Audit
@@ -143,20 +142,14 @@ UNLIMITED = TopicRights(dict.fromkeys(Right, ("*",)))
 ANYBODY = Principal("anybody", UNLIMITED)  # every caller of a broker without authentication; may use every producer id
 TRUSTED = Principal("certificate", UNLIMITED)  # every caller with a verified certificate, on a broker without an auth file
 
+E = TypeVar("E", bound=BrokerdError)
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
-
-_REFUSALS = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, TransactionalIdAuthorizationFailedError)
 
 
 class TopicAuthorizer:
     """The decisions about one principal; shared by all its calls and streams."""
 
-    def __init__(
-        self,
-        principal: Principal,
-        topics: TopicStore,
-        audit: Audit | None = None,
-    ) -> None:
+    def __init__(self, principal: Principal, topics: TopicStore, audit: Audit | None = None) -> None:
         """Refusals go to `audit`."""
         self.principal = principal.name
         self._topics = topics
@@ -175,9 +168,7 @@ class TopicAuthorizer:
         InvalidTopicError: what errors, logs and the audit trail say of a topic is no longer than a name can be."""
         check_topic_name(name, internal=True)
         if not (self.rights.sees(name) if right is None else self.rights.allows(right, name)):
-            error = self._forbidden(right, name)
-            self.note_refused(error)
-            raise error
+            raise self.noted(self._forbidden(right, name))
 
     def allows_id(self, right: Right, topic_id: bytes) -> bool:
         """True if the principal has the right on a topic; what merely lists topics is not refused any, and leaves no line."""
@@ -192,39 +183,32 @@ class TopicAuthorizer:
             return
         name = self._topics.by_id(topic_id).name
         if not self.rights.sees(name):
-            self.note_refused(self._forbidden(None, name))  # hidden from the caller, not from the audit trail
+            self.noted(self._forbidden(None, name))  # hidden from the caller, not from the audit trail
             raise unknown_topic_id(topic_id)
         if right is not None and not self.rights.allows(right, name):
-            error = self._forbidden(right, name)
-            self.note_refused(error)
-            raise error
-        self._remember(right, topic_id)
+            raise self.noted(self._forbidden(right, name))
+        granted = self._granted[right]
+        if len(granted) >= _REMEMBERED_MAX:
+            granted.clear()
+        granted.add(topic_id)
 
     def require_somewhere(self, right: Right) -> None:
         """Raises ForbiddenError if the principal has the right on no topic at all."""
         if not self.rights.allows_somewhere(right):
-            what = f"principal '{self.principal}' may {right.value} no topic at all: rights are set in the broker's auth.file"
-            if self._audit is not None:
-                self._audit.refused(self.principal, what)
-            raise ForbiddenError(what)
+            text = f"principal '{self.principal}' may {right.value} no topic at all: rights are set in the broker's auth.file"
+            raise self.noted(ForbiddenError(text))
 
     def require_everything(self, what: str) -> None:
         """Raises TopicAuthorizationFailedError unless the principal has every right on every topic. `what` it is about to do."""
         if not self.is_unlimited:
-            error = TopicAuthorizationFailedError(
-                f"principal '{self.principal}' may not {what}: that needs every right on every topic, by the broker's auth.file"
-            )
-            self.note_refused(error)
-            raise error
+            text = f"principal '{self.principal}' may not {what}: that needs every right on every topic, by the broker's auth.file"
+            raise self.noted(TopicAuthorizationFailedError(text))
 
     def require_group(self, group_id: str) -> None:
         """Raises GroupAuthorizationFailedError for a group that the principal may not use, whether it exists or not."""
         if not self.rights.allows_group(group_id):
-            error = GroupAuthorizationFailedError(
-                f"principal '{self.principal}' may not use group {group_id!r}: rights are set in the broker's auth.file (groups)"
-            )
-            self.note_refused(error)
-            raise error
+            text = f"principal '{self.principal}' may not use group {group_id!r}: rights are set in the broker's auth.file (groups)"
+            raise self.noted(GroupAuthorizationFailedError(text))
 
     @contextlib.contextmanager
     def noting_refusals(self) -> Iterator[None]:
@@ -232,13 +216,14 @@ class TopicAuthorizer:
         try:
             yield
         except TransactionalIdAuthorizationFailedError as error:
-            self.note_refused(error)
+            self.noted(error)
             raise
 
-    def note_refused(self, error: WireError) -> None:
-        """Writes a refusal to the audit trail. An error about a topic that does not exist is not a refusal."""
-        if self._audit is not None and isinstance(error, _REFUSALS):
+    def noted(self, error: E) -> E:
+        """The error of a refusal, once it is in the audit trail."""
+        if self._audit is not None:
             self._audit.refused(self.principal, error.message)
+        return error
 
     def owns_producer(self, producer_id: int) -> bool:
         """True if the principal may use the producer id: by its tag alone, since only the coordinator knows which are issued."""
@@ -256,16 +241,9 @@ class TopicAuthorizer:
                 fate=Fate.NOT_APPENDED,
             )
 
-    def _remember(self, right: Right | None, topic_id: bytes) -> None:
-        granted = self._granted[right]
-        if len(granted) >= _REMEMBERED_MAX:
-            granted.clear()
-        granted.add(topic_id)
-
     def _forbidden(self, right: Right | None, name: str) -> TopicAuthorizationFailedError:
-        what = _VERBS[right]
         return TopicAuthorizationFailedError(
-            f"principal '{self.principal}' may not {what} topic '{name}': rights are set in the broker's auth.file"
+            f"principal '{self.principal}' may not {_VERBS[right]} topic '{name}': rights are set in the broker's auth.file"
         )
 
 
