@@ -92,14 +92,16 @@ def _gauge(name: str, doc: str, value: float) -> Metric:
     return GaugeMetricFamily(f"brokerd_{name}", doc, value=value)
 
 
+def _counter(name: str, doc: str, value: float) -> Metric:
+    return CounterMetricFamily(f"brokerd_{name}", doc, value=value)
+
+
 def _broker_families(broker: BrokerParts, stream_count: int) -> Iterator[Metric]:
-    yield _gauge(
-        "dirty_bytes", "Bytes appended but not yet on disk; at log.max.dirty.bytes producers are throttled.", broker.dirty.used
-    )
+    doc = "Bytes appended but not yet on disk; at log.max.dirty.bytes producers are throttled."
+    yield _gauge("dirty_bytes", doc, broker.dirty.used)
     yield _gauge("in_flight_bytes", "Bytes of produce requests in memory; max.in.flight.bytes.", broker.in_flight.used)
-    yield _gauge(
-        "fetch_in_flight_bytes", "Bytes of fetch responses in memory; max.fetch.bytes.in.flight.", broker.response_budget.used
-    )
+    doc = "Bytes of fetch responses in memory; max.fetch.bytes.in.flight."
+    yield _gauge("fetch_in_flight_bytes", doc, broker.response_budget.used)
     yield _gauge("stream_count", "Open produce and fetch streams; max.streams.", stream_count)
     yield _gauge("response_queue_size", "Completed fetches whose response has not started.", len(broker.response_queue))
     waiting = GaugeMetricFamily("brokerd_purgatory_size", "Requests that wait for durability or for data.", labels=["request"])
@@ -109,58 +111,40 @@ def _broker_families(broker: BrokerParts, stream_count: int) -> Iterator[Metric]
     led = sum(partition.is_leader for partition in broker.partitions.of_clients())
     yield _gauge("leader_count", "Partitions that this node leads.", led)
     total = broker.counters.total
-    yield CounterMetricFamily("brokerd_messages_in", "Records appended.", value=total.messages_in)
-    yield CounterMetricFamily("brokerd_bytes_in", "Bytes of record batches appended.", value=total.bytes_in)
-    yield CounterMetricFamily("brokerd_bytes_out", "Bytes of fetch responses.", value=total.bytes_out)
+    yield _counter("messages_in", "Records appended.", total.messages_in)
+    yield _counter("bytes_in", "Bytes of record batches appended.", total.bytes_in)
+    yield _counter("bytes_out", "Bytes of fetch responses.", total.bytes_out)
 
 
 def cluster_families(figures: ClusterFigures) -> Iterator[Metric]:
     """Metrics of a node of several."""
     yield _gauge("cluster_nodes", "Nodes of the cluster that are alive, as this one knows.", figures.nodes)
-    offline = figures.offline_partitions
-    yield _gauge("cluster_offline_partition_count", "Partitions of the cluster without a leader, as this node knows.", offline)
-    yield _gauge(
-        "active_controller_count", "1 on the node that holds the elections, while it is registered.", figures.is_controller
-    )
-    registered = figures.is_registered
-    yield _gauge("cluster_registered", "1 while this node's registration lasts; 0 if its lease is lost.", registered)
-    yield CounterMetricFamily("brokerd_coordination_requests", "Requests to etcd.", value=figures.calls)
-    failed = figures.failed_calls
-    yield CounterMetricFamily("brokerd_coordination_failed_requests", "Requests that etcd did not answer.", value=failed)
-    seconds = figures.call_seconds
-    yield CounterMetricFamily("brokerd_coordination_request_seconds", "Time of the requests that etcd answered.", value=seconds)
+    doc = "Partitions of the cluster without a leader, as this node knows."
+    yield _gauge("cluster_offline_partition_count", doc, figures.offline_partitions)
+    doc = "1 on the node that holds the elections, while it is registered."
+    yield _gauge("active_controller_count", doc, figures.is_controller)
+    yield _gauge("cluster_registered", "1 while this node's registration lasts; 0 if its lease is lost.", figures.is_registered)
+    yield _counter("coordination_requests", "Requests to etcd.", figures.calls)
+    yield _counter("coordination_failed_requests", "Requests that etcd did not answer.", figures.failed_calls)
+    yield _counter("coordination_request_seconds", "Time of the requests that etcd answered.", figures.call_seconds)
 
 
 def replication_families(figures: ReplicationFigures) -> Iterator[Metric]:
     """Metrics of the copies of partitions that this node leads, and of its own copies."""
-    for name, doc, value in (
-        (
-            "under_replicated_partition_count",
-            "Partitions that this node leads, and of which not all replicas are in sync.",
-            figures.under_replicated,
-        ),
-        (
-            "under_min_isr_partition_count",
-            "Partitions that this node leads, and that take no acks=all: fewer replicas are in sync than min.insync.replicas.",
-            figures.under_min_isr,
-        ),
-        ("reassigning_partition_count", "Partitions that this node leads, and that move to other nodes.", figures.reassigning),
-        ("replica_lag_records", "Records that the slowest follower of what this node leads has not.", figures.lag_records),
-        (
-            "replica_lag_seconds",
-            "Since the slowest follower of what this node leads has last had everything; 0 if all have.",
-            figures.lag_ms / 1_000,
-        ),
-    ):
-        yield _gauge(name, doc, value)
-    for name, doc, count in (
-        ("isr_shrinks", "Changes of in-sync replicas by this node, as leader, to fewer.", figures.isr_shrinks),
-        ("isr_expands", "Changes of in-sync replicas by this node, as leader, to more.", figures.isr_expands),
-        ("leader_elections", "Leaders elected by this node as the controller.", figures.elections),
-        ("replication_bytes_in", "Bytes of record batches copied from leaders.", figures.bytes_in),
-        ("replication_bytes_out", "Bytes of record batches sent to followers.", figures.bytes_out),
-    ):
-        yield CounterMetricFamily(f"brokerd_{name}", doc, value=count)
+    doc = "Partitions that this node leads, and of which not all replicas are in sync."
+    yield _gauge("under_replicated_partition_count", doc, figures.under_replicated)
+    doc = "Partitions that this node leads, and that take no acks=all: fewer replicas are in sync than min.insync.replicas."
+    yield _gauge("under_min_isr_partition_count", doc, figures.under_min_isr)
+    doc = "Partitions that this node leads, and that move to other nodes."
+    yield _gauge("reassigning_partition_count", doc, figures.reassigning)
+    yield _gauge("replica_lag_records", "Records that the slowest follower of what this node leads has not.", figures.lag_records)
+    doc = "Since the slowest follower of what this node leads has last had everything; 0 if all have."
+    yield _gauge("replica_lag_seconds", doc, figures.lag_ms / 1_000)
+    yield _counter("isr_shrinks", "Changes of in-sync replicas by this node, as leader, to fewer.", figures.isr_shrinks)
+    yield _counter("isr_expands", "Changes of in-sync replicas by this node, as leader, to more.", figures.isr_expands)
+    yield _counter("leader_elections", "Leaders elected by this node as the controller.", figures.elections)
+    yield _counter("replication_bytes_in", "Bytes of record batches copied from leaders.", figures.bytes_in)
+    yield _counter("replication_bytes_out", "Bytes of record batches sent to followers.", figures.bytes_out)
 
 
 class LogFamilies:
@@ -202,14 +186,10 @@ class LogFamilies:
         """The metrics of all logs added."""
         yield _gauge("topic_count", "Topics.", len(self._topics))
         yield _gauge("partition_count", "Partitions.", self._count)
-        yield _gauge(
-            "partitions_left_out",
-            "Partitions beyond metrics.max.partitions, without brokerd_log_ figures of their own.",
-            self._count - self._shown,
-        )
-        yield _gauge(
-            "offline_partition_count", "Partitions that accept no appends: damaged, read-only, or their disk failed.", self._offline
-        )
+        doc = "Partitions beyond metrics.max.partitions, without brokerd_log_ figures of their own."
+        yield _gauge("partitions_left_out", doc, self._count - self._shown)
+        doc = "Partitions that accept no appends: damaged, read-only, or their disk failed."
+        yield _gauge("offline_partition_count", doc, self._offline)
         yield _gauge("producer_id_count", "Producer ids remembered, over all partitions.", self._producer_ids)
         yield from self._topic_families()
         yield from self._partitions
@@ -220,9 +200,8 @@ class LogFamilies:
         sizes = GaugeMetricFamily("brokerd_topic_size_bytes", "Bytes of a topic on disk.", labels=by_topic)
         messages_in = CounterMetricFamily("brokerd_topic_messages_in", "Records appended to a topic.", labels=by_topic)
         bytes_in = CounterMetricFamily("brokerd_topic_bytes_in", "Bytes of record batches appended to a topic.", labels=by_topic)
-        bytes_out = CounterMetricFamily(
-            "brokerd_topic_bytes_out", "Bytes of a topic's record batches in fetch responses.", labels=by_topic
-        )
+        doc = "Bytes of a topic's record batches in fetch responses."
+        bytes_out = CounterMetricFamily("brokerd_topic_bytes_out", doc, labels=by_topic)
         for topic_id, logs in self._topics.items():
             labels, traffic = (logs[0].topic,), self._traffic.get(topic_id, Traffic())
             counts.add_metric(labels, len(logs))
@@ -256,22 +235,11 @@ async def transaction_families(coordinator: TransactionCoordinator, pauses: Paus
 
 def _outcomes(transactions: Transactions) -> Iterator[Metric]:
     outcomes = transactions.outcomes
-    yield CounterMetricFamily("brokerd_committed_transactions", "Versions committed.", value=outcomes.committed)
-    yield CounterMetricFamily(
-        "brokerd_aborted_transactions",
-        "Requests that ended open members of a transaction without a commit.",
-        value=outcomes.aborted,
-    )
-    yield CounterMetricFamily(
-        "brokerd_expired_transactions",
-        "Executions whose members sent no heartbeat in time.",
-        value=outcomes.expired,
-    )
-    yield _gauge(
-        "undecided_member_count",
-        "Members whose end is lost to damage: readers wait before their records until an operator decides.",
-        transactions.undecided_count,
-    )
+    yield _counter("committed_transactions", "Versions committed.", outcomes.committed)
+    yield _counter("aborted_transactions", "Requests that ended open members of a transaction without a commit.", outcomes.aborted)
+    yield _counter("expired_transactions", "Executions whose members sent no heartbeat in time.", outcomes.expired)
+    doc = "Members whose end is lost to damage: readers wait before their records until an operator decides."
+    yield _gauge("undecided_member_count", doc, transactions.undecided_count)
 
 
 class GroupFigures(NamedTuple):
