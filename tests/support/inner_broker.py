@@ -97,6 +97,13 @@ class TransactionBroker:
         """One partition."""
         return self.logs.partitions.leader(tp)
 
+    @property
+    def coordinator_log(self) -> Partition:
+        """The coordinator's log, which must be there."""
+        log = self.logs.partitions.coordinator_log
+        assert log is not None
+        return log
+
     def visible(self, tp: TopicIdPartition) -> list[bytes]:
         """The values that readers of committed records see."""
         log = self.log(tp)

@@ -171,8 +171,7 @@ async def test_only_the_last_coordinator_says_that_a_member_has_ended(later: int
     """A node that was the coordinator, and has not heard of the next one, does not know whom that has opened."""
     async with cluster(ManualClock()) as running:
         await begin(running)
-        node, log = running.nodes[0], running.nodes[0].logs.partitions.coordinator_log
-        assert log is not None
+        node, log = running.nodes[0], running.nodes[0].coordinator_log
         log.set_in_sync(InSync((9,), 2, 2))
         peers: Any = node.broker.cluster
         peers.epoch_in_store = log.leader_epoch + later
@@ -480,8 +479,7 @@ async def test_a_refusal_and_what_is_read_are_confirmed_by_the_store_or_the_log(
 
 async def test_an_open_member_and_what_one_reads_who_cannot_be_succeeded_need_no_entry() -> None:
     async with cluster(ManualClock()) as running:
-        member, broker, log = await begin(running), running.nodes[0].broker, running.nodes[0].logs.partitions.coordinator_log
-        assert log is not None
+        member, broker, log = await begin(running), running.nodes[0].broker, running.nodes[0].coordinator_log
         end = log.ends.log_end_offset
         async with broker.groups.settled():
             pass
@@ -494,8 +492,7 @@ async def test_an_open_member_and_what_one_reads_who_cannot_be_succeeded_need_no
 async def test_a_group_that_is_read_is_renewed_without_an_entry() -> None:
     """Each of its readers asks for that every half minute."""
     async with cluster(ManualClock()) as running:
-        broker, log = running.nodes[0].broker, running.nodes[0].logs.partitions.coordinator_log
-        assert log is not None
+        broker, log = running.nodes[0].broker, running.nodes[0].coordinator_log
         offset = CommittedOffset(topic_id=running.topic.id, partition=0, timestamp=broker.time.now_ms())
         await broker.groups.commit("g", PRINCIPAL, [offset])
         end = log.ends.log_end_offset
@@ -639,8 +636,7 @@ async def test_a_coordinator_that_reaches_nobody_renews_no_member() -> None:
     """Another one may have been elected, at which it would expire."""
     async with cluster(ManualClock()) as running:
         member = await begin(running)
-        log = running.nodes[0].logs.partitions.coordinator_log
-        assert log is not None
+        log = running.nodes[0].coordinator_log
         log.set_in_sync(InSync([9], 2, 2))
         log.set_cut_off(True)
         with pytest.raises(NotReadyError, match="reaches neither another replica nor the coordination store"):

@@ -35,13 +35,6 @@ async def commit(broker: TransactionBroker, group_id: str, tp: TopicIdPartition,
     await broker.groups.commit(group_id, ANN, [committed(tp, offset, timestamp=now_ms, ahead_ms=ahead_ms)])
 
 
-def end_offset(broker: TransactionBroker) -> int:
-    """Of the coordinator's log."""
-    log = broker.logs.partitions.coordinator_log
-    assert log is not None
-    return log.ends.log_end_offset
-
-
 async def settled(broker: TransactionBroker) -> GroupTable:
     """The table, once all is durable that it says."""
     async with broker.groups.settled() as table:
@@ -84,12 +77,12 @@ async def test_a_group_that_is_renewed_does_not_expire_and_costs_few_records() -
         await commit(broker, "b", first, 0)
         clock.advance(MINUTE_MS)
         await commit(broker, "a", second, 0)
-        begin = end_offset(broker)
+        begin = broker.coordinator_log.ends.log_end_offset
         for _ in range(120):
             clock.advance(MINUTE_MS // 4)
             await broker.groups.renew("a")
             await broker.groups.renew("nobody's")
-        assert end_offset(broker) - begin == 10, "one in a quarter of the retention"
+        assert broker.coordinator_log.ends.log_end_offset - begin == 10, "one in a quarter of the retention"
         await broker.groups.sweep()
         assert held(broker) == {"a": {first: 0, second: 0}}
     clock.advance(8 * MINUTE_MS)
@@ -186,8 +179,7 @@ async def test_many_groups_that_expire_do_so_in_few_batches() -> None:
             await commit(broker, f"group-{number}", tp, 0)
         clock.advance(11 * MINUTE_MS)
         await commit(broker, "kept", tp, 0)
-        log = broker.logs.partitions.coordinator_log
-        assert log is not None
+        log = broker.coordinator_log
         size_bytes = log.core.size_bytes
         await broker.groups.sweep()
         assert held(broker).keys() == {"kept"}
@@ -320,8 +312,7 @@ async def test_the_log_is_compacted_while_others_commit(monkeypatch: pytest.Monk
         await broker.groups.commit("large", ANN, offsets)
         while not broker.transactions.log.has_grown():
             await commit(broker, "a", tps[0], 0)
-        log = broker.logs.partitions.coordinator_log
-        assert log is not None
+        log = broker.coordinator_log
         before = log.ends.log_end_offset
         compacting = asyncio.create_task(broker.transactions.compact())
         count = 0
@@ -352,8 +343,7 @@ async def test_a_compaction_that_the_disk_refuses_gives_up_nothing_and_is_not_tr
             await broker.transactions.compact()
         assert "the coordinator's log cannot be compacted: " in caplog.text
         assert not broker.transactions.log.has_grown()
-        log = broker.logs.partitions.coordinator_log
-        assert log is not None
+        log = broker.coordinator_log
         assert log.ends.log_start_offset == 0
         while not broker.transactions.log.has_grown():
             await commit(broker, "a", tp, 0)

@@ -107,8 +107,7 @@ class Scene:
 
     async def compact(self, broker: TransactionBroker) -> None:
         """The coordinator's log becomes a state of everything."""
-        log = broker.logs.partitions.coordinator_log
-        assert log is not None
+        log = broker.coordinator_log
         await broker.transactions.compact()
         assert log.ends.log_start_offset > 0
 
@@ -300,8 +299,7 @@ async def test_the_doctor_reads_a_damaged_log_of_the_transactions_as_a_start_doe
     scene = Scene(tmp_path)
     async with scene.before() as broker:
         await scene.forgotten(broker, 0)
-        log = broker.logs.partitions.coordinator_log
-        assert log is not None
+        log = broker.coordinator_log
         piece = log.ends.log_start_offset
     scene.rot(1)
     scene.rot_at(log.tp, piece)  # the first piece of the state, with members of the last commit

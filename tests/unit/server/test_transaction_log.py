@@ -53,12 +53,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 2))
 
 
-def log_of(broker: TransactionBroker) -> Partition:
-    log = broker.logs.partitions.coordinator_log
-    assert log is not None
-    return log
-
-
 async def filled(broker: TransactionBroker, ids: int = IDS) -> None:
     """Ids with a committed version; the first has an open member, the last is prepared."""
     transactions = broker.transactions
@@ -102,11 +96,11 @@ async def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: py
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock) as broker:
         await filled(broker)
-        before, end = known(broker), log_of(broker).ends.log_end_offset
+        before, end = known(broker), broker.coordinator_log.ends.log_end_offset
         after = AfterPieces(monkeypatch, lambda _number: None)
         await broker.transactions.compact()
         assert after.pieces == PIECES
-        assert log_of(broker).ends.log_start_offset == end
+        assert broker.coordinator_log.ends.log_start_offset == end
         assert not broker.transactions.log.has_grown()
         assert known(broker) == before
     async with running(files, clock) as broker:
@@ -167,12 +161,12 @@ async def test_nothing_is_decided_while_too_few_copies_are_in_sync() -> None:
         member = await broker.init("id", written, b"m" * 16)
         request = end_request("id", written, [(member, 0)])
         before = events_in(broker)
-        log_of(broker).set_in_sync(InSync(members=1, replicas=3))
+        broker.coordinator_log.set_in_sync(InSync(members=1, replicas=3))
         with pytest.raises(NotEnoughReplicasError, match="1 of 3 replicas are in sync"):
             async with asyncio.timeout(DEADLINE_S):
                 await broker.transactions.commit(PRINCIPAL, request)
         assert events_in(broker) == before
-        log_of(broker).set_in_sync(InSync(members=3, replicas=3))
+        broker.coordinator_log.set_in_sync(InSync(members=3, replicas=3))
         await broker.transactions.commit(PRINCIPAL, request)
 
 
@@ -199,7 +193,7 @@ async def test_events_between_the_pieces_are_read_again_as_they_were(monkeypatch
         AfterPieces(monkeypatch, act)
         await broker.transactions.compact()
         await broker.transactions.log.durable()
-        assert log_of(broker).ends.log_start_offset > 0
+        assert broker.coordinator_log.ends.log_start_offset > 0
         before = known(broker)
     files.kill()
     async for again in loaded(files, clock):
@@ -227,7 +221,7 @@ async def test_cut_off_at_any_piece_the_log_says_what_it_said_there() -> None:
         await filled(broker)
 
         def note() -> None:
-            said.append((log_of(broker).segments[-1].size_bytes, known(broker)))
+            said.append((broker.coordinator_log.segments[-1].size_bytes, known(broker)))
 
         def act(number: int) -> None:
             note()
@@ -293,7 +287,7 @@ async def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
             if writes < refused:
                 return writes
             assert "cannot be compacted: " in caplog.text
-            assert log_of(broker).ends.log_start_offset == 0
+            assert broker.coordinator_log.ends.log_start_offset == 0
             commit(broker, "id-0", 3)
             await broker.transactions.log.durable()
             assert not broker.transactions.log.has_grown(), "not before it is twice as large"
@@ -302,7 +296,7 @@ async def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
         async for again in loaded(files, clock):
             assert known(again) == before
             await again.transactions.compact()
-            assert log_of(again).ends.log_start_offset > 0
+            assert again.coordinator_log.ends.log_start_offset > 0
             commit(again, "id-0", 4)
             await again.transactions.log.durable()
             before = known(again)
@@ -325,7 +319,7 @@ async def test_a_disk_that_cannot_sync_a_state_stops_the_log(caplog: pytest.LogC
         with Gate(files, "fdatasync", path=DIRECTORY, error=errno.EIO):
             await broker.transactions.compact()
         assert "cannot be compacted: " in caplog.text
-        assert log_of(broker).ends.log_start_offset == 0
+        assert broker.coordinator_log.ends.log_start_offset == 0
     files.kill()
     async for again in loaded(files, clock):
         assert known(again) == before
@@ -341,7 +335,7 @@ async def test_nothing_is_given_up_before_the_state_is_durable(is_stopped: bool)
         with Gate(files, "fdatasync", path=DIRECTORY) as gate:
             compacting = asyncio.create_task(broker.transactions.compact())
             await asyncio.to_thread(gate.wait_until_reached)
-            assert log_of(broker).ends.log_start_offset == 0
+            assert broker.coordinator_log.ends.log_start_offset == 0
             if is_stopped:
                 compacting.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -351,10 +345,10 @@ async def test_nothing_is_given_up_before_the_state_is_durable(is_stopped: bool)
         commit(broker, "id-0", 3)
         before = known(broker)
     async for again in loaded(files, clock):
-        assert (log_of(again).ends.log_start_offset == 0) is is_stopped
+        assert (again.coordinator_log.ends.log_start_offset == 0) is is_stopped
         assert known(again) == before
         await again.transactions.compact()
-        assert log_of(again).ends.log_start_offset > 0
+        assert again.coordinator_log.ends.log_start_offset > 0
 
 
 async def test_others_have_their_turn_while_a_state_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +388,7 @@ async def test_a_state_of_no_ids() -> None:
         for name in list(broker.transactions.coordinator.states):
             broker.transactions._record(name, PRINCIPAL, TransactionalIdForgotten())
         await broker.transactions.compact()
-        assert log_of(broker).ends.log_end_offset - log_of(broker).ends.log_start_offset == 2
+        assert broker.coordinator_log.ends.log_end_offset - broker.coordinator_log.ends.log_start_offset == 2
     async with running(files, clock) as broker:
         assert not broker.transactions.coordinator.states
 
@@ -406,9 +400,9 @@ async def test_a_piece_that_damage_took_is_given_up_alone(tmp_path: Path, lost: 
     clock = ManualClock()
     async with running(RealFiles(str(tmp_path)), clock) as broker:
         await filled(broker)
-        begin = log_of(broker).segments[-1].size_bytes
+        begin = broker.coordinator_log.segments[-1].size_bytes
         await broker.transactions.compact()
-        end = log_of(broker).segments[-1].size_bytes
+        end = broker.coordinator_log.segments[-1].size_bytes
         commit(broker, "id-0", 3)
         commit(broker, "behind", 3)
     data = bytearray((tmp_path / SEGMENT).read_bytes())

@@ -171,8 +171,7 @@ async def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch:
         async with refusing(files, clock, one) as broker:
             assert stable(broker, one.tps) == [0, 0]
             await broker.transactions.compact()
-            log = broker.logs.partitions.coordinator_log
-            assert log is not None
+            log = broker.coordinator_log
             assert log.ends.log_start_offset > 0
 
 
