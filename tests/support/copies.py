@@ -231,6 +231,11 @@ class Copies:
     def __iter__(self) -> Iterator[CopyNode]:
         return iter(self.nodes.values())
 
+    async def hear(self, entry: PartitionEntry, revision: int, number: int = 0) -> None:
+        """All nodes hear of an entry, one after the other."""
+        for node in self:
+            await node.hears(entry, revision, number)
+
     def is_followed(self, tp: TopicIdPartition, epoch: int) -> bool:
         """True if a follower has told where it is in this epoch."""
         found = (stream._followed.get(tp) for stream in self.streams)

@@ -34,8 +34,7 @@ async def test_a_follower_copies_what_its_leader_has() -> None:
     async with copies() as all_of_them:
         one, two = all_of_them
         entry = all_of_them.entry(1, 1)
-        await one.hears(entry, 2)
-        await two.hears(entry, 2)
+        await all_of_them.hear(entry, 2)
         append(one.log(), b"from one")
         await until(lambda: one.log().ends.high_watermark == 1)
         await until(lambda: payloads(two.log()) == [b"from one"])
@@ -84,15 +83,13 @@ async def test_a_copy_of_a_history_that_the_store_has_forgotten_is_not_cut(caplo
         append(two.log(), b"of two alone")
         two.log().resign()  # a new life
         restored = all_of_them.entry(1, 2)
-        await one.hears(restored, 2)
-        await two.hears(restored, 2)
+        await all_of_them.hear(restored, 2)
         await until(lambda: one.leading._led[tp_of(0)]._is_disputed)
         proposal = one.leading._led[tp_of(0)].proposal(one.image.nodes, 0, LAG_MS)
         assert proposal is not None
         assert [copy.node_id for copy in proposal.entry.superseded] == [2]
         assert (proposal.entry.leader, proposal.entry.leader_epoch, len(proposal.entry.isr)) == (1, 3, 1)
-        await one.hears(proposal.entry, 3)
-        await two.hears(proposal.entry, 3)
+        await all_of_them.hear(proposal.entry, 3)
         await until(lambda: "it may have what no other has" in caplog.text)
         assert two.log().ends.log_end_offset == 1
 
@@ -113,8 +110,7 @@ async def test_a_follower_is_cut_in_several_steps() -> None:
         await one.takes_role(all_of_them.entry(1, 4))
         append(one.log(), b"one at 4")
         last = all_of_them.entry(1, 6)
-        await one.hears(last, 2)
-        await two.hears(last, 2)
+        await all_of_them.hear(last, 2)
         await until(lambda: payloads(two.log()) == [b"one at 2", b"one at 4"], "equal copies")
 
 
@@ -132,8 +128,7 @@ async def test_a_follower_that_ends_below_the_log_start_is_cut_where_the_logs_pa
         await until(lambda: one.log().ends.high_watermark == 3)
         one.log().set_log_start(2)
         last = all_of_them.entry(1, 3, [1])
-        await one.hears(last, 2)
-        await two.hears(last, 2)
+        await all_of_them.hear(last, 2)
         await until(lambda: two.log_start() == 2 and two.log().ends.durable_end == 3)
         assert two.log().epochs.entries == one.log().epochs.entries
 
@@ -143,8 +138,7 @@ async def test_a_follower_goes_on_where_its_leaders_earlier_epochs_are_unknown()
     everything, which is below its high watermark."""
     async with copies() as all_of_them:
         one, two = all_of_them
-        for node in all_of_them:
-            await node.hears(all_of_them.entry(1, 1), 2)
+        await all_of_them.hear(all_of_them.entry(1, 1), 2)
         append(one.log(), b"for both")
         await until(lambda: two.log().ends.high_watermark == 1)
         await two.copying.stop()
@@ -154,8 +148,7 @@ async def test_a_follower_goes_on_where_its_leaders_earlier_epochs_are_unknown()
         one.log().set_log_start(2)
         one.log().epochs.entries = [each for each in one.log().epochs.entries if each.start_offset >= 1]
         two.copying = Copying(two.copying._means)
-        for node in all_of_them:
-            await node.hears(all_of_them.entry(1, 3, [1]), 4)
+        await all_of_them.hear(all_of_them.entry(1, 3, [1]), 4)
         await until(lambda: two.log().ends.durable_end == 3)
 
 
@@ -206,8 +199,7 @@ async def test_a_report_that_comes_before_the_leader_counts_is_not_lost(before: 
     async with copies() as all_of_them:
         one, two = all_of_them
         first = all_of_them.entry(before, 1)
-        for node in all_of_them:
-            await node.hears(first, 2)
+        await all_of_them.hear(first, 2)
         append(all_of_them.nodes[before].log(), b"for both")
         await until(lambda: one.log().ends.high_watermark == two.log().ends.high_watermark == 1)
         again = all_of_them.entry(1, 2)
@@ -225,10 +217,9 @@ async def test_a_report_that_comes_before_the_leader_counts_is_not_lost(before: 
 
 async def test_a_follower_that_is_registered_anew_reports_again() -> None:
     async with copies() as all_of_them:
-        one, two = all_of_them
+        one, _ = all_of_them
         entry = all_of_them.entry(1, 1, [1])
-        await one.hears(entry, 2)
-        await two.hears(entry, 2)
+        await all_of_them.hear(entry, 2)
         append(one.log(), b"from one")
         led = one.leading.led(one.log())
         assert led is not None
@@ -243,8 +234,7 @@ async def test_a_follower_leaves_a_stream_to_an_earlier_life_of_its_leader(monke
     async with copies() as all_of_them:
         one, _ = all_of_them
         before = all_of_them.entry(1, 1)
-        for node in all_of_them:
-            await node.hears(before, 2)
+        await all_of_them.hear(before, 2)
         await until(lambda: all_of_them.is_followed(tp_of(0), 1))
         (stream,) = all_of_them.streams
         monkeypatch.setattr(stream._context, "write", lambda _data: asyncio.Event().wait())
@@ -275,8 +265,7 @@ async def test_a_stream_that_grpc_has_ended_is_followed_by_another_one(
             return stream
 
         monkeypatch.setattr(two, "replicate", ends_once)
-        for node in all_of_them:
-            await node.hears(all_of_them.entry(1, 1), 2)
+        await all_of_them.hear(all_of_them.entry(1, 1), 2)
         append(one.log(), b"from one")
         await until(lambda: one.log().ends.high_watermark == 1)
     assert ended
@@ -298,10 +287,9 @@ async def test_a_node_that_stops_hands_over_what_it_leads_and_stays_in_sync() ->
 
 async def test_a_watch_that_is_silent_does_not_hold_up_further_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     async with copies() as all_of_them:
-        one, two = all_of_them
+        one, _ = all_of_them
         entry = all_of_them.entry(1, 1, [1])
-        await one.hears(entry, 2)
-        await two.hears(entry, 2)
+        await all_of_them.hear(entry, 2)
         one.store.answers = [3]  # the change is made, but this node does not hear of it
         monkeypatch.setattr(one.membership, "until", lambda _revision: asyncio.Event().wait(), raising=False)
         running = asyncio.create_task(one.leading.run())
@@ -333,8 +321,7 @@ async def test_a_leader_whose_records_have_changed_on_the_disk_copies_them_to_no
         assert proposal is not None
         assert (proposal.entry.leader, [each.node_id for each in proposal.entry.isr]) == (2, [2])
         again = proposal.entry
-        for node in all_of_them:
-            await node.hears(again, 3)
+        await all_of_them.hear(again, 3)
         await until(lambda: three.log().ends.durable_end == 3, "node 2 has it whole")
     (said,) = (record.message for record in caplog.records if record.name == "brokerd.partition.reader")
     assert said.startswith("orders-0: offsets 1 to 1 were durable and are damaged (payload_crc does not match)")
@@ -356,8 +343,7 @@ async def test_a_response_has_no_batch_twice(monkeypatch: pytest.MonkeyPatch, ca
         monkeypatch.setattr(ReplicaStream, "_read", slow)
         for number in (0, 1):
             entry = all_of_them.entry(1, 1)
-            await one.hears(entry, 2, number)
-            await two.hears(entry, 2, number)
+            await all_of_them.hear(entry, 2, number)
         await until(lambda: all(all_of_them.is_followed(tp_of(number), 1) for number in (0, 1)))
         append(one.log(0), b"the first")
         append(one.log(1), b"the first")
@@ -369,8 +355,7 @@ async def test_a_leader_that_is_replaced_tells_nothing_any_more(monkeypatch: pyt
     """A leader knows what commits hold back, and forgets it when it follows. What it said last would count as shown to readers."""
     async with copies() as all_of_them:
         one, two = all_of_them
-        for node in all_of_them:
-            await node.hears(all_of_them.entry(1, 1), 2)
+        await all_of_them.hear(all_of_them.entry(1, 1), 2)
         one.log().hold_back("commit", 0)
         waits, replaced = ReplicaStream._wait, list[bool]()
 
@@ -431,8 +416,7 @@ async def test_what_changes_on_its_way_is_not_written_and_holds_up_no_others(
     async with copies() as all_of_them:
         one, two = all_of_them
         for number in (0, 1):
-            for node in all_of_them:
-                await node.hears(all_of_them.entry(1, 1), 2, number)
+            await all_of_them.hear(all_of_them.entry(1, 1), 2, number)
         take = Copier._take
 
         async def changed(self: Copier, data: bytes) -> None:
@@ -457,8 +441,7 @@ async def test_a_follower_whose_disk_is_full_leaves_what_it_cannot_take(
     async with copies() as all_of_them:
         one, two = all_of_them
         for number in (0, 1):
-            for node in all_of_them:
-                await node.hears(all_of_them.entry(1, 1), 2, number)
+            await all_of_them.hear(all_of_them.entry(1, 1), 2, number)
             append(one.log(number), b"for both")
         await until(lambda: all(two.log(number).ends.high_watermark == 1 for number in (0, 1)))
         two.files.space_left = 0
@@ -482,8 +465,7 @@ async def test_a_log_start_that_cannot_be_written_holds_up_no_copies(
 ) -> None:
     async with copies() as all_of_them:
         one, two = all_of_them
-        for node in all_of_them:
-            await node.hears(all_of_them.entry(1, 1), 2)
+        await all_of_them.hear(all_of_them.entry(1, 1), 2)
         for _ in range(2):
             append(one.log(), b"for both")
         await until(lambda: two.log().ends.high_watermark == 2)
@@ -528,8 +510,7 @@ async def test_a_copy_that_could_not_begin_anew_tries_again(monkeypatch: pytest.
 
         monkeypatch.setattr("brokerd.datadir.replica_changes.write_snapshot", failing)
         again = all_of_them.entry(1, 2, [1])
-        for node in all_of_them:
-            await node.hears(again, 3)
+        await all_of_them.hear(again, 3)
         await until(lambda: two.log_start() == 3)
         assert failed
         append(one.log(), b"and more")
@@ -560,8 +541,7 @@ async def test_a_quiet_partition_hears_of_its_ends_beside_a_busy_one() -> None:
     async with copies() as all_of_them:
         one, two = all_of_them
         for number in (0, 1):
-            for node in all_of_them:
-                await node.hears(all_of_them.entry(1, 1), 2 + number, number)
+            await all_of_them.hear(all_of_them.entry(1, 1), 2 + number, number)
 
         async def keep_busy() -> None:
             ends = one.log(0).ends
@@ -590,8 +570,7 @@ async def test_what_passes_is_told_if_it_does_not(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Copier, "_carry_out", fails)
     async with copies() as all_of_them:
         one, _ = all_of_them
-        for node in all_of_them:
-            await node.hears(all_of_them.entry(1, 1), 2)
+        await all_of_them.hear(all_of_them.entry(1, 1), 2)
         append(one.log(), b"for two")
         await until(lambda: len(failed) == 2)
         assert "is not copied" not in caplog.text
@@ -634,11 +613,10 @@ async def test_a_response_has_few_snapshots(monkeypatch: pytest.MonkeyPatch, roo
 async def test_changes_that_cannot_be_written_together_are_written_one_by_one() -> None:
     """The entry of one partition has changed a moment ago: the others do not wait for it."""
     async with copies() as all_of_them:
-        one, two = all_of_them
+        one, _ = all_of_them
         for number in (0, 1):
             entry = all_of_them.entry(1, 1, [1])
-            await one.hears(entry, 2, number)
-            await two.hears(entry, 2, number)
+            await all_of_them.hear(entry, 2, number)
         leds = [led for number in (0, 1) if (led := one.leading.led(one.log(number))) is not None]
         await until(lambda: all(led.proposal(one.image.nodes, 0, LAG_MS) is not None for led in leds), "both may join")
         await one.leading._write(one.leading._due(one.image.nodes))
