@@ -39,16 +39,6 @@ async def test_principals_and_their_connections_take_turns() -> None:
     assert [name for name in many if int(name[5:]) % 2] == [f"many {number}" for number in range(1, 100, 2)]
 
 
-async def test_no_two_are_taken_in_one_turn_of_the_loop() -> None:
-    turns, order = Turns(), list[str]()
-    tasks = [asyncio.create_task(taken(turns, order, "p", f"c{number}", "request")) for number in range(20)]
-    while order.count("request") < 20:
-        order.append("others")
-        await one_turn()
-    await asyncio.gather(*tasks)
-    assert "request request" not in " ".join(order)
-
-
 async def test_whenever_they_come_no_two_have_one_turn_of_the_loop() -> None:
     async def come(turns: Turns, loop_turns: int) -> int:
         for _ in range(loop_turns):
