@@ -40,7 +40,7 @@ class Background:
         self._expire_producers = expire_producers
         self._checkpoint_job = checkpoint_job
         limit_bytes = memory.memory_limit_bytes(broker.config, memory.available_bytes())
-        self._memory_guard = memory.MemoryGuard(limit_bytes, lambda: {broker.port})
+        self._memory_guard = memory.MemoryGuard(limit_bytes, broker.port)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

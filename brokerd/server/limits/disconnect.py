@@ -38,9 +38,9 @@ async def disconnect_unread(peers: Collection[str]) -> None:
             logger.warning("%s does not read its responses: closing its connection", peer)
 
 
-def disconnect_all(ports: Collection[int]) -> int:
-    """Shuts down all of this process's connections to these local ports, as `disconnect` does."""
-    return sum(_shut_down(connection) for _, connection in _connections() if connection.getsockname()[1] in ports)
+def disconnect_all(port: int) -> int:
+    """Shuts down all of this process's connections to this local port, as `disconnect` does."""
+    return sum(_shut_down(connection) for _, connection in _connections() if connection.getsockname()[1] == port)
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -31,11 +31,11 @@ Read = Callable[[str], str | None]  # reads the text of a file; None = it cannot
 
 
 class MemoryGuard:
-    """Closes the connections to `ports` while more than `limit_bytes` of memory are in use."""
+    """Closes the connections to `port` while more than `limit_bytes` of memory are in use."""
 
-    def __init__(self, limit_bytes: int, ports: Callable[[], set[int]]) -> None:
+    def __init__(self, limit_bytes: int, port: int) -> None:
         self._limit_bytes = limit_bytes
-        self._ports = ports
+        self._port = port
         self._times = 0  # connections were closed in a row
         self._rests_until_ms = self._next_report_ms = 0
 
@@ -59,7 +59,7 @@ class MemoryGuard:
                 self._limit_bytes,
             )
             return
-        count = await asyncio.to_thread(disconnect_all, self._ports())
+        count = await asyncio.to_thread(disconnect_all, self._port)
         if count and now_ms >= self._next_report_ms:
             self._next_report_ms = now_ms + _REPORT_INTERVAL_MS
             logger.warning(

@@ -117,11 +117,10 @@ class ResponseQueue:
 
     Starting all of them, or a few in each iteration of the event loop, would not work: gRPC reads from its sockets only when no
     finished operation is left to deliver, so a producer's request was read only after ten thousand responses were out (3 s). A
-    slow response (a cold read, a client that reads slowly) delays those after it by at most `patience_s`.
+    slow response (a cold read, a client that reads slowly) delays those after it by a few milliseconds.
     """
 
-    def __init__(self, *, patience_s: float = _PATIENCE_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self) -> None:
         self._queued: RoundRobin[StartResponse] = RoundRobin()
         self._server: asyncio.Task[None] | None = None
 
@@ -143,6 +142,6 @@ class ResponseQueue:
         try:
             while self._queued:
                 started = [self._queued.pop_next()() for _ in range(min(_AT_ONCE, len(self._queued)))]
-                await asyncio.wait(started, timeout=self._patience_s)
+                await asyncio.wait(started, timeout=_PATIENCE_S)
         finally:
             self._server = None

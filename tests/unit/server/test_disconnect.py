@@ -62,7 +62,7 @@ def test_all_connections_to_a_port_end_and_no_others() -> None:
         connected_pair(socket.AF_INET, "127.0.0.1", "127.0.0.1") as ours,
         connected_pair(socket.AF_INET, "127.0.0.1", "127.0.0.1") as other,
     ):
-        assert disconnect_all({ours[1].getsockname()[1]}) == 1
+        assert disconnect_all(ours[1].getsockname()[1]) == 1
         assert not is_open(*ours)
         assert is_open(*other)
 

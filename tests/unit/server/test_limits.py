@@ -15,6 +15,7 @@ from brokerd.server.limits.response_budget import PATIENCE_MS, ResponseBudget
 from brokerd.server.limits.threads import Threads
 from brokerd.server.security.authenticator import Authenticator, Callers
 from brokerd.server.service import BrokerService
+from brokerd.server.waiting import delayed_fetch
 from brokerd.server.waiting.delayed_fetch import ResponseQueue
 from brokerd.sharing import BROKER, Budget, Caller, Shares
 from brokerd.wire.v1 import metadata_pb2, topics_pb2, transaction_pb2
@@ -209,8 +210,9 @@ async def test_a_slow_reader_is_ended_for_one_who_needs_its_room_however_little_
     await large
 
 
-async def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> None:
-    queue = ResponseQueue(patience_s=DEADLINE_S)
+async def test_answers_are_started_in_order_and_the_next_few_when_those_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed_fetch, "_PATIENCE_S", DEADLINE_S)
+    queue = ResponseQueue()
     may_end = [asyncio.Event() for _ in range(100)]
     started: list[int] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -38,14 +38,14 @@ class Process:
         monkeypatch.setattr(memory, "resident_bytes", lambda: self.resident_bytes)
         monkeypatch.setattr(memory, "give_back_memory", self._give_back)
         monkeypatch.setattr(memory, "disconnect_all", self._disconnect_all)
-        self._guard = MemoryGuard(LIMIT_BYTES, lambda: {9092})
+        self._guard = MemoryGuard(LIMIT_BYTES, 9092)
 
     def _give_back(self) -> None:
         self.given_back += 1
         self.resident_bytes -= self.kept_bytes
 
-    def _disconnect_all(self, ports: Collection[int]) -> int:
-        assert ports == {9092}
+    def _disconnect_all(self, port: int) -> int:
+        assert port == 9092
         self.closed += 1
         return 3
 
