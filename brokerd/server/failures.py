@@ -108,7 +108,13 @@ def not_appended(error: WireError) -> WireError:
 
 def look_at_end(task: asyncio.Task[Any], what: str) -> None:
     """Logs the task's exception once it ends, unless its client is gone."""
-    task.add_done_callback(lambda done: _look(done, what))
+
+    def look(_task: object) -> None:
+        error = _error_of(task)
+        if isinstance(error, Exception) and not isinstance(error, ENDED):
+            internal(what, error)
+
+    task.add_done_callback(look)
 
 
 async def to_its_end(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]] | None = None) -> T:
@@ -119,12 +125,6 @@ async def to_its_end(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     return await asyncio.shield(task)
-
-
-def _look(task: asyncio.Task[Any], what: str) -> None:
-    error = _error_of(task)
-    if isinstance(error, Exception) and not isinstance(error, ENDED):
-        internal(what, error)
 
 
 def _error_of(task: asyncio.Task[Any]) -> BaseException | None:

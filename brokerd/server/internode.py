@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -233,15 +233,13 @@ def _check_epoch(epoch: int) -> None:
     check_not_negative("coordinator_epoch", epoch)
 
 
-def _check_ids(producer_ids: Iterable[int], limit: int = IDS_MAX, *, field: str = "producer_ids") -> None:
-    assert isinstance(producer_ids, Sized)
+def _check_ids(producer_ids: Collection[int], limit: int = IDS_MAX, *, field: str = "producer_ids") -> None:
     check_count(field, producer_ids, limit)
     for producer_id in producer_ids:
         check_not_negative(field, producer_id)
 
 
-def _check_places(field: str, places: Iterable[pb.Partition] | Iterable[HeldBack], limit: int = PARTITIONS_MAX) -> None:
-    assert isinstance(places, Sized)
+def _check_places(field: str, places: Collection[pb.Partition] | Collection[HeldBack], limit: int = PARTITIONS_MAX) -> None:
     check_count(field, places, limit)
     for one in places:
         topic_id_partition(field, one.topic_id, one.partition)

@@ -47,16 +47,16 @@ class InstanceFence:
         return self._shares.total
 
     def hello(self, principal: str, instance_id: bytes, incarnation: int, *, now_ms: int) -> Instance:
-        """Registers a new stream and returns its instance. Raises InvalidRequestError if the incarnation does not exceed all
-        earlier ones of the instance, ResourceExhaustedError if too many instances are remembered.
+        """Registers a new stream and returns its instance. `incarnation` is at least 1. Raises InvalidRequestError if it does not
+        exceed all earlier ones of the instance, ResourceExhaustedError if too many instances are remembered.
         """
         self._forget_silent(now_ms)
         key = (principal, instance_id)
         instance = self._open.get(key) or self._silent.get(key)
-        is_new = instance is None
         if instance is None:
             self._check_room(principal)
             instance = Instance(key)
+            self._shares.add(principal, 1)
         if incarnation <= instance.incarnation:
             raise InvalidRequestError(
                 f"hello.incarnation is {incarnation}, but {instance.incarnation} was seen of this instance: it must increase"
@@ -65,8 +65,6 @@ class InstanceFence:
         instance.open_streams += 1
         self._silent.pop(key, None)
         self._open[key] = instance
-        if is_new:
-            self._shares.add(principal, 1)
         return instance
 
     def goodbye(self, instance: Instance, *, now_ms: int) -> None:

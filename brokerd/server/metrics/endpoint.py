@@ -52,21 +52,18 @@ class MetricsEndpoint:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Starts listening. Raises ConfigError if it cannot."""
-        self._tls = tls
-        await self._listen(host, port)
-        logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
-
-    def replace_tls(self, tls: ssl.SSLContext) -> None:
-        """Sets the certificates for new handshakes."""
-        self._tls = tls
-
-    async def _listen(self, host: str, port: int) -> None:
+        self.replace_tls(tls)
         try:
             # TLS starts in _serve, so that a client stalled in the handshake is counted and ended like any other.
             self._server = await asyncio.start_server(self._serve, host.strip("[]"), port, limit=_HEAD_MAX_BYTES)
         except OSError as error:
             raise ConfigError(f"cannot listen on metrics.host = {host}, metrics.port = {port}: {error.strerror}") from None
         self.port = self._server.sockets[0].getsockname()[1]
+        logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
+
+    def replace_tls(self, tls: ssl.SSLContext | None) -> None:
+        """Sets the certificates for new handshakes."""
+        self._tls = tls
 
     async def stop(self) -> None:
         """Stops the server and the responses in progress."""
