@@ -61,13 +61,31 @@ from tests.support.transaction_bench import Execution
 from tests.support.wait import DEADLINE_S
 
 
+async def unfinished(running: InnerCluster, member: MemberOpened, lost: str, *, at: int | None = None, version: int = 0) -> None:
+    """A commit fails, since calls of this name are lost on their way to one node, or to all; they are from then on."""
+    running.loses = lambda node_id, name: name == lost and at in (None, node_id)
+    with pytest.raises(NotReadyError):
+        await commit(running, member, version)
+
+
 async def half_marked(running: InnerCluster) -> MemberOpened:
     """A member whose commit is prepared, with markers everywhere but at node 2, which is not reached for them."""
     member = await begin(running)
-    running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
-    with pytest.raises(NotReadyError):
-        await commit(running, member)
+    await unfinished(running, member, "WriteMarkers", at=2)
     return member
+
+
+async def released_elsewhere(running: InnerCluster, member: MemberOpened, version: int = 0) -> None:
+    """A commit: once the marker of partition 1 is durable at node 1, its release goes to node 2."""
+
+    def moves(node_id: int, name: str) -> bool:
+        if (node_id, name) == (1, "WriteMarkers"):
+            running.leaders[running.tps[1]] = 2
+        return False
+
+    running.loses = moves
+    await commit(running, member, version)
+    running.loses = lambda *_: False
 
 
 async def test_who_waited_while_another_principal_used_the_id_first_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +220,7 @@ async def test_a_leader_verifies_again_after_it_has_begun_to_lead() -> None:
 async def test_a_commit_needs_an_answer_of_every_leader_that_it_names() -> None:
     async with cluster(ManualClock()) as running:
         member = await begin(running)
-        running.loses = lambda _node_id, name: name == "FreezeMembers"
-        with pytest.raises(NotReadyError):
-            await commit(running, member)
+        await unfinished(running, member, "FreezeMembers")
         assert running.nodes[0].broker.transactions.coordinator.states[NAME].last is None, "nothing is decided"
         running.loses = lambda _node_id, _name: False
         del running.leaders[running.tps[1]]
@@ -243,13 +259,9 @@ async def test_a_refused_commit_leaves_its_members_open() -> None:
 async def test_nothing_is_visible_before_all_markers_are_durable() -> None:
     async with cluster(ManualClock()) as running:
         member = await begin(running)
-        running.loses = lambda _node_id, name: name == "WriteMarkers"
-        with pytest.raises(NotReadyError):
-            await commit(running, member)
+        await unfinished(running, member, "WriteMarkers")
         assert shown(running) == [0, 0, 0, 0]
-        running.loses = lambda _node_id, name: name == "Release"
-        with pytest.raises(NotReadyError):
-            await commit(running, member)
+        await unfinished(running, member, "Release")
         assert shown(running)[1::2] == [0, 0], "not released there"
         running.loses = lambda _node_id, _name: False
         await commit(running, member)
@@ -526,9 +538,7 @@ async def test_a_leader_whose_partitions_have_no_transactions_needs_nobody() -> 
 async def test_the_coordinator_starts_again_while_others_go_on() -> None:
     async with cluster(ManualClock()) as running:
         member = await begin(running)
-        running.loses = lambda _node_id, name: name == "WriteMarkers"
-        with pytest.raises(NotReadyError):
-            await commit(running, member)
+        await unfinished(running, member, "WriteMarkers")
         before = epoch(running)
         await running.stop(0)
         running.loses = lambda _node_id, _name: False
@@ -578,9 +588,7 @@ async def test_a_late_release_is_not_the_next_commits() -> None:
     async with cluster(ManualClock()) as running:
         await commit(running, await begin(running))
         member = await begin(running, 1)
-        running.loses = lambda _node_id, name: name == "Release"
-        with pytest.raises(NotReadyError):
-            await commit(running, member, 1)
+        await unfinished(running, member, "Release", version=1)
         late = ReleaseRequest(coordinator_epoch=epoch(running), transactional_id=NAME, txn_version=0)
         await running.nodes[1].broker.members.answer(late)
         assert shown(running)[1] == 1, "of version 0"
@@ -592,9 +600,7 @@ async def test_a_late_release_is_not_the_next_commits() -> None:
 async def test_what_is_being_released_is_held_back_by_nobody_who_starts() -> None:
     async with cluster(ManualClock(), nodes=3) as running:
         member = await begin(running)
-        running.loses = lambda node_id, name: name == "Release" and node_id == 2
-        with pytest.raises(NotReadyError):
-            await commit(running, member)
+        await unfinished(running, member, "Release", at=2)
         await running.stop(1)
         await running.start(1)
         assert await running.nodes[1].broker.members.settle()
@@ -607,9 +613,7 @@ async def test_a_read_that_waits_for_a_thread_shows_nothing_once_another_node_le
     """What an unfinished commit holds back is known to the leader alone."""
     async with cluster(ManualClock(), nodes=3) as running:
         await commit(running, await begin(running))
-        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
-        with pytest.raises(NotReadyError):
-            await commit(running, await begin(running, version=1), version=1)
+        await unfinished(running, await begin(running, version=1), "WriteMarkers", at=2, version=1)
         tp, node = running.tps[1], running.nodes[1]
         log, broker, run = node.log(tp), node.broker, node.broker.readers.run
         epoch, read = log.leader_epoch, log.read
@@ -689,9 +693,7 @@ async def test_an_operator_sees_what_all_leaders_have() -> None:
         found = (await transaction_admin.find_hanging_transactions(broker, authorizer, hanging)).transactions
         assert sorted(one.partition.partition for one in found) == [0, 1, 2, 3]
         assert {one.producer_id for one in found} == {member.producer_id}
-        running.loses = lambda _node_id, name: name == "WriteMarkers"
-        with pytest.raises(NotReadyError):
-            await commit(running, member)
+        await unfinished(running, member, "WriteMarkers")
         found = (await transaction_admin.find_hanging_transactions(broker, authorizer, hanging)).transactions
         assert sorted((one.partition.partition, one.producer_id) for one in found)[0] == (0, -1), "a commit that is unfinished"
         refused = await transaction_admin.describe_transaction(running.nodes[1].broker, authorizer, asked)
@@ -848,17 +850,8 @@ async def test_an_answer_about_holds_is_of_the_epoch_in_which_it_was_asked(
 async def test_what_was_released_at_a_leader_in_between_is_not_held_back_for_ever() -> None:
     """The former leader never heard of it, and is elected again."""
     async with cluster(ManualClock(), nodes=3) as running:
-        member, tp = await begin(running), running.tps[1]
-
-        def moves(node_id: int, name: str) -> bool:
-            if (node_id, name) == (1, "WriteMarkers"):
-                running.leaders[tp] = 2  # once the marker of node 1 is durable; the release goes to node 2
-            return False
-
-        running.loses = moves
-        await commit(running, member)
-        running.loses = lambda *_: False
-        assert running.nodes[1].log(tp).is_leader
+        await released_elsewhere(running, await begin(running))
+        assert running.nodes[1].log(running.tps[1]).is_leader
         await running.lead(1)
         assert await running.nodes[1].broker.members.settle()
         assert shown(running) == [1, 1, 1, 1]
@@ -867,26 +860,14 @@ async def test_what_was_released_at_a_leader_in_between_is_not_held_back_for_eve
 async def test_versions_that_begin_anew_are_held_back_though_a_higher_one_moved_away() -> None:
     async with cluster(ManualClock(), nodes=3) as running:
         node, tp = running.nodes[1], running.tps[1]
-        member = await begin(running, 5)
-
-        def moves(node_id: int, name: str) -> bool:
-            if (node_id, name) == (1, "WriteMarkers"):
-                running.leaders[tp] = 2
-            return False
-
-        running.loses = moves
-        await commit(running, member, 5)
+        await released_elsewhere(running, await begin(running, 5), 5)
         node.logs.partitions.resign([tp])
         assert not node.broker.members._holds, "nothing is left of it"
-        running.loses = lambda *_: False
         await running.lead(1)
         assert await node.broker.members.settle()
         await running.nodes[0].broker.transactions.forget(NAME)
         node.broker.members.hold(NAME, 5, tp, 0)  # what a release may have missed
-        member = await begin(running, 0)
-        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
-        with pytest.raises(NotReadyError):
-            await commit(running, member, 0)
+        await half_marked(running)
         assert shown(running) == [1, 1, 1, 1], "the commit is prepared, and not marked everywhere"
 
 
