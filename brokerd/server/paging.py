@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from brokerd.sharing import CALLER, Turns
 
@@ -38,16 +38,12 @@ class Pauses:
             await self._turns.take(CALLER.get())
 
 
-class Page(NamedTuple):
-    """Names in order; `more`: others follow the last one."""
-
-    names: list[str]
-    more: bool
-
-
-async def page_of(known: Mapping[str, T], *, prefix: str, after: str, pauses: Pauses, is_wanted: Callable[[T], bool]) -> Page:
-    """The next wanted names with a prefix, at most LISTED_MAX, of a mapping whose size clients determine. Sorts no more than a page
-    and _NAMES_AT_ONCE names at once. May miss names added or removed meanwhile."""
+async def list_page(
+    known: Mapping[str, T], *, prefix: str, after: str, pauses: Pauses, is_wanted: Callable[[T], bool], add: Callable[[T], object]
+) -> bool:
+    """Adds the next wanted entries, by name, whose names have a prefix: at most LISTED_MAX, of a mapping whose size clients
+    determine. Returns whether others follow the last one. Sorts no more than a page and _NAMES_AT_ONCE names at once. May miss
+    entries added or removed meanwhile."""
     found: list[str] = []
     names = list(known)
     for begin in range(0, len(names), _NAMES_AT_ONCE):
@@ -58,4 +54,9 @@ async def page_of(known: Mapping[str, T], *, prefix: str, after: str, pauses: Pa
         ]
         found = sorted(found + piece)[: LISTED_MAX + 1]
         await pauses.after(_NAMES_PIECES)
-    return Page(found[:LISTED_MAX], len(found) > LISTED_MAX)
+    for name in found[:LISTED_MAX]:
+        await pauses.after()
+        one = known.get(name)
+        if one is not None:  # None: removed meanwhile
+            add(one)
+    return len(found) > LISTED_MAX

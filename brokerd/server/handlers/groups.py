@@ -23,7 +23,7 @@ from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.handlers.list_offsets import left_to_read
-from brokerd.server.paging import LISTED_MAX, Pauses, page_of
+from brokerd.server.paging import LISTED_MAX, Pauses, list_page
 from brokerd.server.requests import check_id, check_not_negative, check_text, partition_after, reads_committed, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
@@ -323,20 +323,14 @@ async def list_groups(
     response = offsets_pb2.ListGroupsResponse()
     with fails_with(response, "the list of groups"):
         async with broker.groups.settled() as table:
-            groups, pauses = table.groups if authorizer.rights.allows_groups else {}, Pauses(broker.turns)
-            page = await page_of(
-                groups,
+            response.more = await list_page(
+                table.groups if authorizer.rights.allows_groups else {},
                 prefix=request.prefix,
                 after=request.after,
-                pauses=pauses,
+                pauses=Pauses(broker.turns),
                 is_wanted=lambda group: authorizer.rights.allows_group(group.group_id),
+                add=lambda group: response.groups.append(listing(group)),
             )
-            response.more = page.more
-            for group_id in page.names:
-                await pauses.after()
-                group = groups.get(group_id)
-                if group is not None:  # None: deleted meanwhile
-                    response.groups.append(listing(group))
     return response
 
 

@@ -11,7 +11,7 @@ from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFail
 from brokerd.internode.v1.internode_pb2 import HangingPartition, OpenMemberData
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
-from brokerd.server.paging import LISTED_MAX, Pauses, page_of
+from brokerd.server.paging import LISTED_MAX, Pauses, list_page
 from brokerd.server.requests import check_id, check_not_negative, check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.wire.v1 import transaction_pb2
@@ -37,24 +37,18 @@ async def list_transactions(
         raise malformed("state", f"is {request.state}, but must be one of TransactionState")
     check_text("prefix", request.prefix)
     check_text("after", request.after)
-    pauses = Pauses(broker.turns)
     response = transaction_pb2.ListTransactionsResponse()
     with fails_with(response, "the list of transactional ids"):
         states = _seen_by(broker, authorizer)
         async with broker.transactions.log.settled():
-            page = await page_of(
+            response.more = await list_page(
                 states,
                 prefix=request.prefix,
                 after=request.after,
-                pauses=pauses,
+                pauses=Pauses(broker.turns),
                 is_wanted=lambda state: request.state in (0, _state_of(state)),
+                add=lambda state: response.transactions.append(_listing(broker, state)),
             )
-            response.more = page.more
-            for name in page.names:
-                await pauses.after()
-                state = states.get(name)
-                if state is not None:  # None: forgotten meanwhile
-                    response.transactions.append(_listing(broker, state))
     return response
 
 

@@ -16,7 +16,7 @@ from brokerd.server.broker import BrokerParts
 from brokerd.server.handlers import groups, list_offsets, metadata, transaction_admin, transactions
 from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.metrics.families import families
-from brokerd.server.paging import LISTED_MAX, Pauses, page_of
+from brokerd.server.paging import LISTED_MAX, Pauses, list_page
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.sharing import CALLER, Caller, Turns
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, transaction_pb2
@@ -45,16 +45,15 @@ def at_once(work: Coroutine[Any, Any, Any]) -> Any:
     return end.value.value
 
 
-class CountingNames(dict[str, int]):
+class CountingNames(dict[str, tuple[str, int]]):
     """Names, and how many were looked up since the last pause; the most of these."""
 
     def __init__(self, names: Mapping[str, int]) -> None:
-        super().__init__(names)
-        self.looks = self.looks_max = self.looks_total = 0
+        super().__init__({name: (name, one) for name, one in names.items()})
+        self.looks = self.looks_max = 0
 
     def get(self, name: str, default: Any = None) -> Any:
         self.looks += 1
-        self.looks_total += 1
         return super().get(name, default)
 
     def pause(self) -> None:
@@ -74,16 +73,22 @@ class CountedPauses(Pauses):
         await super().after(pieces)
 
 
-async def test_a_page_is_what_a_sort_of_all_has_there_and_is_found_in_pieces() -> None:
-    rng = random.Random(7)
-    for _ in range(20):
-        names = CountingNames({f"{rng.choice('ab')}{rng.randrange(10**6)}": rng.randrange(3) for _ in range(rng.randrange(9_000))})
-        prefix, after, wanted = rng.choice(["", "a", "b1"]), rng.choice(["", "a5", "b"]), rng.randrange(3)
-        pauses = CountedPauses(names)
-        page = await page_of(names, prefix=prefix, after=after, pauses=pauses, is_wanted=wanted.__eq__)
-        all_names = sorted(name for name, one in names.items() if name > after and name.startswith(prefix) and one == wanted)
-        assert (page.names, page.more) == (all_names[:LISTED_MAX], len(all_names) > LISTED_MAX)
-        assert names.looks_max <= PIECE_MAX
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_page_is_what_a_sort_of_all_has_there_and_is_found_in_pieces(seed: int) -> None:
+    rng, listed = random.Random(seed), list[str]()
+    names = CountingNames({f"{rng.choice('ab')}{rng.randrange(10**6)}": rng.randrange(3) for _ in range(rng.randrange(9_000))})
+    prefix, after, wanted = rng.choice(["", "a", "b1"]), rng.choice(["", "a5", "b"]), rng.randrange(3)
+    more = await list_page(
+        names,
+        prefix=prefix,
+        after=after,
+        pauses=CountedPauses(names),
+        is_wanted=lambda one: one[1] == wanted,
+        add=lambda one: listed.append(one[0]),
+    )
+    all_names = sorted(name for name, one in names.values() if name > after and name.startswith(prefix) and one == wanted)
+    assert (listed, more) == (all_names[:LISTED_MAX], len(all_names) > LISTED_MAX)
+    assert names.looks_max <= PIECE_MAX
 
 
 def own_many(broker: TransactionBroker, tp: TopicIdPartition) -> None:
