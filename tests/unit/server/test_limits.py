@@ -11,7 +11,6 @@ import pytest
 from google.protobuf.message import Message
 
 from brokerd.errors import NotReadyError
-from brokerd.server.limits.response_budget import PATIENCE_MS, ResponseBudget
 from brokerd.server.limits.threads import Threads
 from brokerd.server.security.authenticator import Authenticator, Callers
 from brokerd.server.service import BrokerService
@@ -27,10 +26,6 @@ from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 
 CALLERS = [Caller(name, f"{name}1") for name in "abcde"]
-
-
-def peers(callers: list[Caller]) -> list[str]:
-    return [caller.peer for caller in callers]
 
 
 async def test_there_is_room_until_the_limit() -> None:
@@ -196,18 +191,6 @@ async def test_what_no_thread_has_begun_when_they_stop_is_refused() -> None:
     async with asyncio.timeout(DEADLINE_S):
         ended = await asyncio.gather(*callers, return_exceptions=True)
     assert [type(error) for error in ended] == [NotReadyError] * 8
-
-
-async def test_a_slow_reader_is_ended_for_one_who_needs_its_room_however_little_that_is() -> None:
-    budget = ResponseBudget(24, write_timeout_ms=60_000)
-    budget.add("slow", 11)
-    budget.begin_write("slow", Caller("slow", "slow"), 11, now_ms=0)
-    large = asyncio.create_task(budget.take(Caller("large", ""), 16))
-    await all_wait()
-    assert peers(budget.overdue(now_ms=PATIENCE_MS - 1)) == []
-    assert peers(budget.overdue(now_ms=PATIENCE_MS)) == ["slow"]
-    budget.add("slow", -11)
-    await large
 
 
 async def test_answers_are_started_in_order_and_the_next_few_when_those_are_out(monkeypatch: pytest.MonkeyPatch) -> None:

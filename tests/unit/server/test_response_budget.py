@@ -105,3 +105,15 @@ async def test_while_others_wait_for_room_nobody_has_a_share_without_waiting() -
     async with asyncio.timeout(DEADLINE_S):
         await waiter
     assert budget.used == 950
+
+
+async def test_a_slow_reader_is_ended_for_one_who_needs_its_room_however_little_that_is() -> None:
+    budget = new_budget(24)
+    budget.add("slow", 11)
+    budget.begin_write("slow", Caller("slow", "slow"), 11, now_ms=0)
+    large = asyncio.create_task(budget.take(Caller("large", ""), 16))
+    await all_wait()
+    assert peers(budget.overdue(now_ms=PATIENCE_MS - 1)) == []
+    assert peers(budget.overdue(now_ms=PATIENCE_MS)) == ["slow"]
+    budget.add("slow", -11)
+    await large

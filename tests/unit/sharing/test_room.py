@@ -137,23 +137,6 @@ def test_what_is_larger_than_all_goes_alone_and_what_becomes_free_is_kept_for_it
     assert behind.waiter == "behind"
 
 
-def test_a_line_takes_owners_in_turn_and_connections_in_turn() -> None:
-    line: RoundRobin[str] = RoundRobin()
-    for owner, peer, entry in [
-        ("a", "1", "a1"),
-        ("a", "1", "a1 again"),
-        ("a", "2", "a2"),
-        ("b", "1", "b1"),
-        ("b", "1", "b1 again"),
-    ]:
-        line.join(owner, peer, entry)
-    assert line.leave("b", "1", "b1 again")
-    assert not line.leave("b", "1", "b1 again")
-    assert not line.leave("c", "1", "nobody")
-    assert [line.pop_next() for _ in range(len(line))] == ["a1", "b1", "a2", "a1 again"]
-    assert (len(line), list(line)) == (0, [])
-
-
 def test_a_room_without_a_free_unit_is_not_offered_to_everybody_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
     room: FairQueue[str] = FairQueue(100)
     for number in range(100):
@@ -212,3 +195,51 @@ def test_the_next_is_the_one_that_a_look_at_all_finds(seed: int) -> None:
         assert found == twin.pop()
         if found is not None:
             waiting.remove(found)
+
+
+# The line alone
+
+
+class Entry:
+    """Counts how often it is compared with another."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Entry.comparisons += 1
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def test_a_thousand_that_leave_from_behind_are_not_compared_with_those_before_them() -> None:
+    line: RoundRobin[Entry] = RoundRobin()
+    entries = [Entry() for _ in range(1_000)]
+    for entry in entries:
+        line.join("owner", "peer", entry)
+    Entry.comparisons = 0
+    for entry in reversed(entries[1:]):
+        assert line.leave("owner", "peer", entry)
+        assert not line.leave("owner", "peer", entry)
+    assert (len(line), line.first("owner")) == (1, entries[0])
+    assert Entry.comparisons < 2 * len(entries)
+
+
+def test_a_line_takes_owners_in_turn_and_connections_in_turn() -> None:
+    line: RoundRobin[str] = RoundRobin()
+    for owner, peer, entry in [
+        ("a", "1", "a1"),
+        ("a", "1", "leaves"),
+        ("a", "1", "a1 again"),
+        ("a", "2", "a2"),
+        ("b", "1", "b1"),
+        ("b", "1", "b1 again"),
+    ]:
+        line.join(owner, peer, entry)
+    assert line.leave("a", "1", "leaves")
+    assert line.leave("b", "1", "b1 again")
+    assert not line.leave("b", "1", "b1 again")
+    assert not line.leave("c", "1", "nobody")
+    assert [line.pop_next() for _ in range(len(line))] == ["a1", "b1", "a2", "a1 again"]
+    assert (len(line), list(line)) == (0, [])
