@@ -26,11 +26,10 @@ _NO_END = "the coordinator's log has a state without its end, and nothing that r
 def load(
     records: Iterable[CoordinatorRecord | None], log_start_offset: int, new: Callable[[], TransactionCoordinator], now_ms: int
 ) -> TransactionCoordinator:
-    """The coordinator after `records`: the whole log, with None where records are lost; those of groups and of
-    producer ids are passed over.
-    `log_start_offset`: if it is above 0, a snapshot must replace what was before. `new` makes an empty coordinator; all of them
-    share their limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a snapshot does not match
-    its end, or is missing or incomplete with nothing to replace it.
+    """The coordinator after `records`: the whole log, with None where some are lost; those of groups and of producer ids are passed
+    over. Above `log_start_offset` 0, a snapshot must replace what was before. `new` makes an empty coordinator; all share their
+    limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a snapshot does not match its end, or
+    is missing or incomplete with nothing to replace it.
     """
     loading = Loading(new, now_ms, has_beginning=log_start_offset == 0)
     for record in records:

@@ -1,8 +1,7 @@
-"""How failures look to clients: malformed requests, internal errors. Also collects exceptions of tasks that
-are not awaited, which asyncio would report as never retrieved.
+"""How failures look to clients: the only translation of errors to gRPC status codes. Of an internal error, a client gets a sentence
+with a number, and the broker's log has the details under that number.
 
-The only translation of errors to gRPC status codes. Internal details stay internal: a client gets a generic sentence with a number,
-and the broker's log has the details under that number.
+Also collects exceptions of tasks that are not awaited, which asyncio would report as never retrieved.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ ElectUncleanLeader: the way out where the copies in sync are lost for good (Kafk
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from itertools import chain, islice
+from typing import Any
 
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import UnknownTopicIdError, counted
@@ -235,17 +237,18 @@ async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: Drain
             drained = f"drained node {request.node_id}: {counted(drain.begun, 'partition')} go to other nodes"
             change.what = drained if drain.begun and not request.validate_only else ""
         response.moving = len(drain.moving)
-        response.more_staying = max(len(drain.staying) - LISTED_MAX, 0)
-        for tp, why in islice(drain.staying.items(), LISTED_MAX):
-            response.staying.add(name=_name_of(broker, tp), partition=tp.partition, reason=why)
-        going = drain.moving if request.validate_only else ()
-        response.more_going = max(len(going) - LISTED_MAX, 0)
-        for tp in going[:LISTED_MAX]:
-            response.going.add(name=_name_of(broker, tp), partition=tp.partition)
-        response.more_waiting = max(len(drain.waiting) - LISTED_MAX, 0)
-        for tp, why in islice(drain.waiting.items(), LISTED_MAX):
-            response.waiting.add(name=_name_of(broker, tp), partition=tp.partition, reason=why)
+        going = dict.fromkeys(drain.moving, "") if request.validate_only else {}
+        response.more_staying = _list(broker, response.staying, drain.staying)
+        response.more_going = _list(broker, response.going, going)
+        response.more_waiting = _list(broker, response.waiting, drain.waiting)
     return response
+
+
+def _list(broker: BrokerParts, listed: Any, found: Mapping[TopicIdPartition, str]) -> int:
+    """Lists partitions with reasons, at most LISTED_MAX; returns how many more there are."""
+    for tp, reason in islice(found.items(), LISTED_MAX):
+        listed.add(name=_name_of(broker, tp), partition=tp.partition, reason=reason)
+    return max(len(found) - LISTED_MAX, 0)
 
 
 async def elect_unclean(
