@@ -5,7 +5,6 @@ Method: the table against the descriptors of all requests; then every field of i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,14 +110,9 @@ def test_nothing_is_built_out_of_too_many_fields(name: str, monkeypatch: pytest.
             REQUESTS.parse(name, (tag + b"\0") * (UNARY_REQUEST_MAX_BYTES // 4))
 
 
-@pytest.mark.parametrize(
-    ("entry", "field"),
-    [
-        ({"configs": {str(number): "" for number in range(101)}}, "topics.configs"),
-    ],
-)
-def test_what_entries_repeat_is_bounded_too(entry: dict[str, Any], field: str) -> None:
-    with pytest.raises(MalformedError, match=rf"^{re.escape(field)}: has \d+ entries, more than"):
+def test_what_entries_repeat_is_bounded_too() -> None:
+    entry = {"configs": {str(number): "" for number in range(101)}}
+    with pytest.raises(MalformedError, match=r"^topics\.configs: has 101 entries, more than"):
         parsed("CreateTopics", UNARY["CreateTopics"].request(topics=[entry]))
 
 
