@@ -17,7 +17,7 @@ def test_settings_that_fit_stay_as_they_are(caplog: pytest.LogCaptureFixture) ->
     config = BrokerConfig()
     limit = config.max_connections + config.log_max_open_files + RESERVED
     assert fitted(config, limit) is config
-    assert not messages_of(caplog, "brokerd.server.limits")
+    assert not messages_of(caplog, "brokerd.server.daemon")
 
 
 @pytest.mark.parametrize("limit", [256, 1_024, 4_096, 12_000])
