@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import logging
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from brokerd.waiter import Waiter
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_MAX_S = 2**31  # decades
+_FIRST_ROW = operator.attrgetter("first_row")
 
 
 class RecordMetadata(NamedTuple):
@@ -122,8 +124,12 @@ class Placement:
         order = self.orders[0][1] if self.orders else None  # none if they were refused
         if order is not None:
             row = int(self._inverse_of(order)[row])
-        segment = self.segments[bisect.bisect_right(self.segments, row, key=_first_row) - 1]
+        segment = self._segment_at(row)
         return segment, row - segment.first_row
+
+    def _segment_at(self, row: int) -> BatchSpan:
+        """The segment with a row, by order of appending."""
+        return self.segments[bisect.bisect_right(self.segments, row, key=_FIRST_ROW) - 1]
 
     def _inverse_of(self, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """The position of each row in `order`."""
@@ -147,16 +153,12 @@ class Placement:
         at = 0
         while at < len(rows):  # a partition's rows are adjacent, since they keep their order
             row = int(rows[at])
-            segment = self.segments[bisect.bisect_right(self.segments, row, key=_first_row) - 1]
+            segment = self._segment_at(row)
             count = int(np.searchsorted(rows, segment.first_row + segment.record_count)) - at
             part.segments.append(BatchSpan(at, segment.batch, segment.at + row - segment.first_row, count))
             at += count
         part.is_placed = True
         return part
-
-
-def _first_row(segment: BatchSpan) -> int:
-    return segment.first_row
 
 
 T = TypeVar("T")
@@ -244,7 +246,12 @@ class ProduceFuture(ABC, Generic[T]):
         with self._placement.shared.lock:
             if self._listen(callback):
                 return
-        _call(callback, self)
+        try:
+            callback(self)
+        except BaseException:
+            # As in concurrent.futures, a bug in a callback must not stop the delivery of other records. Nor may a SystemExit, which
+            # would end only this thread, for which all calls wait.
+            logger.exception("a callback of a produce future raised")
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
@@ -300,10 +307,7 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
 
     def _batches(self) -> Iterable[ProducerBatch]:
         for segment in self._rows.segments:
-            if not segment.batch.parts:
-                yield segment.batch
-            else:
-                yield from (batch for batch, _, _ in _spans(segment))
+            yield from (batch for batch, _, _ in _spans(segment))
 
     def _value(self) -> ProducedBatch:
         rows = []
@@ -339,12 +343,3 @@ def _spans(segment: BatchSpan) -> Iterator[tuple[ProducerBatch, int, int]]:
         if lo < hi:
             yield batch, lo - position, hi - lo
         position += batch.record_count
-
-
-def _call(callback: Callable[[Any], object], future: object) -> None:
-    try:
-        callback(future)
-    except BaseException:
-        # As in concurrent.futures, a bug in a callback must not stop the delivery of other records. Nor may a SystemExit, which
-        # would end only this thread, for which all calls wait.
-        logger.exception("a callback of a produce future raised")

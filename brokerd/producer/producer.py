@@ -18,13 +18,7 @@ import pyarrow as pa
 
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
-from brokerd.errors import (
-    BrokerdError,
-    ClientError,
-    ProducerClosedError,
-    TransactionStateError,
-    fresh,
-)
+from brokerd.errors import BrokerdError, ClientError, ProducerClosedError, TransactionStateError, fresh
 from brokerd.ids import TopicInfo, TopicPartition
 from brokerd.process import Open, end_daemon_thread
 from brokerd.producer import arguments, columns
@@ -399,7 +393,7 @@ class Producer:
         resources. 0 gives up at once. Idempotent.
         """
         self._shared.wait(self.closing(timeout))
-        self._sender.join(None)  # last, since an interrupt of `join` would make the thread look ended
+        self._sender.join()  # last, since an interrupt of `join` would make the thread look ended
         open_producers.discard(self)
 
     def closing(self, timeout: float | None) -> Wait[bool]:

@@ -111,10 +111,9 @@ class Sender:
                 asyncio.SelectorEventLoop.call_soon_threadsafe(loop, self._news.set)
                 self._is_woken = True  # last, since an interrupt before it costs one wake-up in vain
 
-    def join(self, timeout_s: float | None) -> bool:
-        """Waits for the thread to end, at most `timeout_s`; returns True if it has."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+    def join(self) -> None:
+        """Waits for the thread to end."""
+        self._thread.join()
 
     # --- the thread
 
@@ -282,12 +281,10 @@ class Sender:
         stream: ProduceStream | None = None
         try:
             stream = await self._transport.open_stream(node_id, command.hello)
-            limits = stream.limits
-            self._report(partial(self._core.on_stream_open, node_id, incarnation, limits))
+            self._report(partial(self._core.on_stream_open, node_id, incarnation, stream.limits))
             writer = self._start(self._write(stream, tasks.outbox))
-            tasks.tasks.append(writer)
             reader = self._start(self._read(stream, node_id, incarnation))
-            tasks.tasks.append(reader)
+            tasks.tasks += (writer, reader)
             done, _ = await asyncio.wait((writer, reader), return_when=asyncio.FIRST_COMPLETED)
             for task in (writer, reader):
                 task.cancel()
@@ -305,12 +302,12 @@ class Sender:
         while True:
             rest: SendRequest | None = await outbox.get()
             while rest is not None:
-                command = rest
-                request, rest = self._encode(command, stream.limits)
+                node_id = rest.node_id
+                request, rest = self._encode(rest, stream.limits)
                 if request.batches:
                     await stream.send(request)
                 if request.acks == 0:
-                    self._report(partial(self._core.on_sent, command.node_id, command.correlation_id))
+                    self._report(partial(self._core.on_sent, node_id, request.correlation_id))
 
     async def _read(self, stream: ProduceStream, node_id: int, incarnation: int) -> None:
         while True:
@@ -380,7 +377,6 @@ class Sender:
         logger.error("the producer stops: %s", cause, exc_info=None if is_explained else cause)
         error: BrokerdError = ProducerClosedError(f"the producer failed: {cause if is_explained else repr(cause)}")
         error.__cause__ = cause
-
         self._report_to_all(partial(self._core.fail_for_good, error))
         self._intake.place_due(self._clock.monotonic_ms())
         self._report_to_all(self._core.fail_stopped)  # the records that were not placed before

@@ -340,7 +340,8 @@ class ProducerCore:
         for overdue_ms, connection in self.streams.overdue():
             if overdue_ms <= now_ms:
                 self.streams.close(connection)
-                error = _overdue_error(connection.node_id, self._config)
+                limit = f"request.timeout.ms ({self._config.request_timeout_ms} ms)"
+                error = BrokerUnreachableError(f"node {connection.node_id} did not answer in {limit}")
                 self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
             else:
                 next_ms = min(next_ms, overdue_ms)
@@ -424,10 +425,8 @@ class ProducerCore:
             return
         before_ms, self._stalled_ms[type(error)] = self._stalled_ms.get(type(error)), now_ms
         if before_ms is None or now_ms - before_ms > max(_STALL_MS, 2 * self._config.retry_backoff_max_ms):
-            waited_s, limit = (
-                (now_ms - batch.retried_since_ms) // 1_000,
-                f"delivery.timeout.ms ({self._config.delivery_timeout_ms} ms)",
-            )
+            waited_s = (now_ms - batch.retried_since_ms) // 1_000
+            limit = f"delivery.timeout.ms ({self._config.delivery_timeout_ms} ms)"
             self.warnings.append(f"acknowledgements have waited for {waited_s} s: {error}: retrying for up to {limit}")
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
@@ -614,7 +613,7 @@ class ProducerCore:
     def abort(self, reason: str, now_ms: int) -> None:
         """Fails all incomplete batches. Those in flight may still be written."""
         for batch in list(self.accumulator.incomplete):
-            self.fail(batch, _aborted_error(batch, reason), now_ms)
+            self.fail(batch, AbortedBatchError(f"{_subject(batch)} was given up, {reason}: {_where(batch)}"), now_ms)
 
     def on_encoded(self, batch: ProducerBatch, size_bytes: int, uncompressed_bytes: int, now_ms: int) -> None:
         """Notes that a batch was encoded, has freed its pieces, and now holds `size_bytes`."""
@@ -659,16 +658,6 @@ def _oversize_error(batch: ProducerBatch, limits: RequestLimits, config: Produce
         f"{limits.bytes_max} for batches: raise it, or make records smaller (max.request.size is {config.max_request_size} here)",
         fate=Fate.NOT_APPENDED,
     )
-
-
-def _aborted_error(batch: ProducerBatch, reason: str) -> AbortedBatchError:
-    """The error of a batch that was given up, for example by close()."""
-    return AbortedBatchError(f"{_subject(batch)} was given up, {reason}: {_where(batch)}")
-
-
-def _overdue_error(node_id: int, config: ProducerConfig) -> BrokerUnreachableError:
-    """The error of a stream without a response within request.timeout.ms."""
-    return BrokerUnreachableError(f"node {node_id} did not answer in request.timeout.ms ({config.request_timeout_ms} ms)")
 
 
 def _replaced_error(tp: TopicPartition) -> UnknownTopicIdError:

@@ -31,7 +31,7 @@ from brokerd.producer.waiting import Wait
 from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault, TransportDouble
 from tests.support.faces import AwaitedCoordinator
 from tests.support.heartbeat import beat, cancelled, held
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import FAST
 
 ROWS = pa.RecordBatch.from_pydict({"value": [b"x"] * 10})
@@ -229,7 +229,7 @@ async def test_a_cancelled_close_goes_on(broker: BrokerDouble) -> None:
         await cancelled(closing)
     assert (await future).offset == 1
     await producer.close()
-    assert producer._engine._sender.join(DEADLINE_S)
+    wait_until(lambda: not producer._engine._sender._thread.is_alive())
 
 
 def test_another_loop_and_no_loop_are_refused(broker: BrokerDouble) -> None:
