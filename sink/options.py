@@ -4,7 +4,7 @@ without the prefix `kafka.`. The result is checked and frozen. Checks the column
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -27,7 +27,6 @@ _NO_TRANSACTIONAL_ID = (
 )
 _OF_TRANSACTIONS = ("txnAppId", "txnVersion", "txnLabel", "failOnReplayMismatch")
 _PART_MAX_LENGTH = 200  # of one part of a transactional id
-
 
 _TEXT = ("string", "binary")
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -148,7 +147,7 @@ def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, incl
     """
     names = [name for name, _ in columns]
     if "value" not in names:
-        raise ConfigError(f"column 'value' is missing (found: {_listed(names)}); {_ACCEPTED_TEXT}")
+        raise ConfigError(f"column 'value' is missing (found: {', '.join(names) or 'none'}); {_ACCEPTED_TEXT}")
     for name, kind in columns:
         if name in SOURCE_ONLY:
             continue
@@ -180,7 +179,3 @@ def _cast_text(name: str) -> str:
     if name in ("key", "value"):
         return f"cast it, such as CAST({name} AS STRING) or to_json(struct(*))"
     return f"cast it to {ACCEPTED[name][0]}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"

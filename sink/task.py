@@ -10,7 +10,6 @@ attempt.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Iterator
 
@@ -30,19 +29,9 @@ from brokerd.sink.commit import SinkCommitMessage, TransactionPart, abort_parts
 from brokerd.sink.options import SinkOptions
 from brokerd.sink.transaction_ids import TransactionIds
 
-
-def give_up(producer: Producer) -> None:
-    """Closes a producer without waiting for its pending records."""
-    producer.close(0)
-
-
-_producers: LeaseCache[ProducerConfig, Producer] = LeaseCache(SystemClock(), Producer, give_up, is_shared=False)
-process.in_forked_child(_producers.forget)
-
-
-def lease_producer(config: ProducerConfig) -> contextlib.AbstractContextManager[Producer]:
-    """Leases a producer of this process to one task: `with lease_producer(config) as producer`. Raises ConfigError."""
-    return _producers.lease(config)
+# Closing one does not wait for its pending records.
+producers: LeaseCache[ProducerConfig, Producer] = LeaseCache(SystemClock(), Producer, lambda one: one.close(0), is_shared=False)
+process.in_forked_child(producers.forget)
 
 
 def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
@@ -50,7 +39,7 @@ def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordB
 
     Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError, or another producer error.
     """
-    with lease_producer(options.producer) as producer:
+    with producers.lease(options.producer) as producer:
         for arrow_batch in arrow_batches:
             _send(producer, options, arrow_batch)
             _raise_first(producer)
@@ -65,7 +54,7 @@ def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: It
     Raises the errors of `write_at_least_once`, and TxnConflictError, ProducerFencedError, InvalidTxnStateError.
     """
     totals = RowTotals()
-    with lease_producer(options.producer) as producer:
+    with producers.lease(options.producer) as producer:
         producer.begin_member(_membership(options, ids))
         try:
             for arrow_batch in arrow_batches:

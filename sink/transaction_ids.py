@@ -47,11 +47,6 @@ _NO_RUN = (
     "be distinguished from a repetition of the first: sc.clearJobTags() inside foreachBatch removes that tag; use "
     "sc.removeJobTag(tag) for tags of your own, or set option delivery=at_least_once"
 )
-NO_VERSIONS_OF_STREAMS = (
-    "txnAppId and txnVersion are for batch writes: a streaming query has an id and versions of its own (its checkpoint's query "
-    "id, its micro-batches); leave them out"
-)
-
 Property = Callable[[str], str | None]
 
 
@@ -79,8 +74,6 @@ class TransactionIds(NamedTuple):
 
 def streaming_ids(options: TransactionOptions, get: Property, *, topic: str | None) -> TransactionIds:
     """The ids for a task of writeStream. Raises ConfigError."""
-    if options.app_id is not None:
-        raise ConfigError(NO_VERSIONS_OF_STREAMS)
     query_id, batch_id, execution_id = (get(name) for name in (_QUERY_ID, _BATCH_ID, _EXECUTION_ID))
     if not query_id or not batch_id or not execution_id:
         raise ConfigError(

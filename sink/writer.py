@@ -11,18 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from brokerd.allocator import tune_spark_worker
 from brokerd.client.leases import lease_client
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
 from brokerd.sink.commit import SinkCommitMessage, abort_parts, commit_parts, parts_of
 from brokerd.sink.options import Delivery, SinkOptions, check_columns, parse_sink_options
-from brokerd.sink.transaction_ids import NO_VERSIONS_OF_STREAMS, TransactionIds, batch_ids, streaming_ids
+from brokerd.sink.transaction_ids import TransactionIds, batch_ids, streaming_ids
 
 # Spark expects truncation for mode("overwrite"), and for outputMode("complete"), which writes the whole result each time.
 _NO_OVERWRITE = 'a log cannot be overwritten: write with .mode("append")'
@@ -31,6 +27,10 @@ _NO_COMPLETE = (
     '.outputMode("append") after .withWatermark(...), each result once, when its window is over; or write the changes of each '
     'batch with .outputMode("update").foreachBatch(write), where write(rows, batch_id) calls '
     'rows.write.format("brokerd")....mode("append").save()'
+)
+_NO_VERSIONS_OF_STREAMS = (
+    "txnAppId and txnVersion are for batch writes: a streaming query has an id and versions of its own (its checkpoint's query "
+    "id, its micro-batches); leave them out"
 )
 
 
@@ -51,7 +51,7 @@ def plan_write(
     if overwrite:
         raise ConfigError(_NO_COMPLETE if is_streaming else _NO_OVERWRITE)
     if is_streaming and parsed.transaction.app_id is not None:
-        raise ConfigError(NO_VERSIONS_OF_STREAMS)
+        raise ConfigError(_NO_VERSIONS_OF_STREAMS)
     check_columns(columns, topic=parsed.topic, include_headers=parsed.include_headers)
     if parsed.topic is not None and not is_planned:
         with lease_client(parsed.producer) as client:

@@ -92,7 +92,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     for thread in _own_threads():
         if thread.name == f"{OWN_THREADS}plan":
             thread.join(DEADLINE_S)
-    for module, cache in (("brokerd.client.leases", "_clients"), ("brokerd.sink.task", "_producers")):
+    for module, cache in (("brokerd.client.leases", "_clients"), ("brokerd.sink.task", "producers")):
         if module in sys.modules:
             getattr(sys.modules[module], cache).close()
     result = yield

@@ -29,7 +29,7 @@ from brokerd.client.fetching import PartitionFetcher
 from brokerd.client.fetching import FetchRange
 from brokerd.config.client import ConsumerConfig, ProducerConfig
 from brokerd.ids import TopicIdPartition
-from brokerd.sink.task import lease_producer
+from brokerd.sink.task import producers
 
 TOPIC, SERVERS = sys.argv[1:]
 CONFIG = ConsumerConfig(bootstrap_servers=SERVERS)
@@ -41,7 +41,7 @@ def reader(client):
 def task():
     with lease_client(CONFIG) as client:
         client.metadata([TOPIC])
-    with lease_producer(ProducerConfig(bootstrap_servers=SERVERS)) as producer:
+    with producers.lease(ProducerConfig(bootstrap_servers=SERVERS)) as producer:
         producer.send(TOPIC, value=b"x")
         producer.flush()
 """

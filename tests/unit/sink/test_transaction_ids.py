@@ -72,11 +72,6 @@ def test_stream_without_its_ids_is_refused(missing: str) -> None:
         streaming_of(properties.get)
 
 
-def test_stream_has_no_use_for_versions_of_an_application() -> None:
-    with pytest.raises(ConfigError, match="txnAppId and txnVersion are for batch writes"):
-        streaming_of(STREAMING.get, TransactionOptions(app_id="a", version=1))
-
-
 def test_write_inside_foreach_batch_is_named_by_query_batch_and_topic_or_label() -> None:
     assert ids_of(STREAMING)[:4] == (f"spark-{QUERY}-events", 7, "uuid", RUN)
     assert ids_of(STREAMING, TransactionOptions(label="second")).transactional_id == f"spark-{QUERY}-events/second"

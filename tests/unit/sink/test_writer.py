@@ -134,6 +134,9 @@ def test_plan_refuses_before_any_task_runs(broker: FakeBroker) -> None:
         plan_write(given(broker, topic="events"), VALUE, overwrite=True)
     with pytest.raises(ConfigError, match=r"a log cannot be overwritten.*\.withWatermark\(\.\.\.\).*\.foreachBatch\(write\)"):
         plan_write(given(broker, topic="events"), VALUE, overwrite=True, is_streaming=True)
+    versioned = given(broker, topic="events", delivery="exactly_once", txnAppId="a", txnVersion=1)
+    with pytest.raises(ConfigError, match="txnAppId and txnVersion are for batch writes"):
+        plan_write(versioned, VALUE, overwrite=False, is_streaming=True)
     with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist: create it first"):
         plan_write(given(broker, topic="nope"), VALUE, overwrite=False)
     with pytest.raises(ConfigError, match="column 'value' is missing"):
