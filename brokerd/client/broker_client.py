@@ -22,17 +22,10 @@ from google.protobuf.message import Message
 from brokerd import __version__
 from brokerd.backoff import backoff_ms
 from brokerd.client.connection import Connection, RawStream
-from brokerd.client.metadata import (
-    NOTHING_KNOWN,
-    Metadata,
-    id_of,
-    parse_bootstrap_servers,
-    read_metadata,
-    read_node,
-)
+from brokerd.client.metadata import NOTHING_KNOWN, Metadata, id_of, parse_bootstrap_servers, read_metadata, read_node
 from brokerd.client.nodes import ANY_NODE as ANY_NODE
 from brokerd.client.nodes import Nodes
-from brokerd.client.response_checks import made_plain, senseless
+from brokerd.client.response_checks import checked_count, made_plain
 from brokerd.client.security import ClientSecurity
 from brokerd.client.silence import NOTHING, Asked, Awaited, Silence, loop_ms, patience_ms
 from brokerd.clock import Clock
@@ -373,8 +366,8 @@ class BrokerClient:
         address = self._address(node)
         connection = await self._connected(address, timeout_ms)
         with self._noticing(address):
-            method = _method_of(response_type)
-            response = await connection.call(method, request, response_type, timeout_ms=timeout_ms, asked=asked)
+            name = _method_of(response_type)
+            response = await connection.call(name, request, response_type, timeout_ms=timeout_ms, asked=asked)
             self._was_accepted = True
             # The error of the whole response, or of its only result.
             holder: Any = response if "error" in response.DESCRIPTOR.fields_by_name else getattr(response, "result", None)
@@ -472,9 +465,7 @@ class BrokerClient:
                 request = self._request_for(head, {tp: parts[tp] for tp in group})
                 asked = Asked({tp: self.leader_epoch(tp) for tp in group})
                 response: Any = await self.call_once(node_id, request, response_type, timeout_ms, asked)
-                found = response.results
-                if len(found) != len(group):
-                    raise senseless(_method_of(response_type), f"{len(found)} results, {len(group)} were requested")
+                found = checked_count(_method_of(response_type), response.results, len(group))
                 for tp, one in zip(group, found, strict=True):
                     results[tp] = self._judged(tp, from_proto(one.error)) if one.HasField("error") else one
                 unanswered.difference_update(group)

@@ -45,10 +45,6 @@ _TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.re
 _TOO_LARGE_FOR_CLIENT = "the response is larger than a client takes: ask for less at once"
 
 
-def _nothing() -> None:
-    pass
-
-
 class _Channel:
     """One gRPC connection, and the number of its open streams."""
 
@@ -86,9 +82,7 @@ class Connection:
     gRPC would wait for others to end, which streams do not.
     """
 
-    def __init__(
-        self, address: str, security: ClientSecurity, on_lost: Callable[[], None] = _nothing, silence: Silence | None = None
-    ) -> None:
+    def __init__(self, address: str, security: ClientSecurity, on_lost: Callable[[], None], silence: Silence) -> None:
         """`on_lost` is called when a stream breaks, or its reader has waited in vain. `silence` is told of requests that wait.
         Raises ConfigError if a token would cross a network in plaintext."""
         self.address = address
@@ -111,7 +105,7 @@ class Connection:
                 method = self._methods[name] = self._channels[0].grpc.unary_unary(UNARY[name].path)
             call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
             self._calls.add(call)
-            awaited = self.silence.begin(self.address, asked) if self.silence is not None else None
+            awaited = self.silence.begin(self.address, asked)
             data: bytes | None = None
             try:
                 data = await call
@@ -124,8 +118,7 @@ class Connection:
                 raise
             finally:
                 self._calls.discard(call)
-                if self.silence is not None and awaited is not None:
-                    self.silence.end(awaited, is_answered=data is not None)
+                self.silence.end(awaited, is_answered=data is not None)
         try:
             return response_type.FromString(data)
         except DecodeError:
@@ -221,9 +214,8 @@ class RawStream:
 
     async def send(self, message: bytes, asked: Asked | None = None) -> None:
         """Sends one message; awaiting it applies flow control. `asked`: what is asked in it; None if no answer is expected."""
-        silence = self._connection.silence
-        if asked is not None and silence is not None and not self._is_closed:
-            self._awaited.append(silence.begin(self._connection.address, asked))
+        if asked is not None and not self._is_closed:
+            self._awaited.append(self._connection.silence.begin(self._connection.address, asked))
         try:
             await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
@@ -261,9 +253,7 @@ class RawStream:
 
     def _no_more_awaited(self, count: int, *, is_answered: bool) -> None:
         for _ in range(min(count, len(self._awaited))):
-            awaited, silence = self._awaited.popleft(), self._connection.silence
-            if silence is not None:
-                silence.end(awaited, is_answered=is_answered)
+            self._connection.silence.end(self._awaited.popleft(), is_answered=is_answered)
 
     def _reraise_if_cancelled(self) -> None:
         """Re-raises a cancellation of this task; gRPC also raises CancelledError if close() cancelled the call."""

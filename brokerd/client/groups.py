@@ -7,12 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.offsets import (
-    READ_COMMITTED,
-    Backlog,
-    isolation_to_proto,
-    list_offsets,
-)
+from brokerd.client.offsets import READ_COMMITTED, Backlog, isolation_to_proto, list_offsets
 from brokerd.client.response_checks import (
     checked_count,
     checked_offset,
@@ -104,10 +99,9 @@ async def group_offsets(
     """Committed offsets of a group, for these partitions or for all that have one. Partitions without one are left out; those that
     do not exist have the broker's error. Raises GroupAuthorizationFailedError and the broker's other errors.
     """
-    found: dict[TopicIdPartition, OffsetAndMetadata | WireError] = {}
     if partitions is None:
-        found.update(await _all_offsets(client, group_id))
-        return found
+        return dict(await _all_offsets(client, group_id))
+    found: dict[TopicIdPartition, OffsetAndMetadata | WireError] = {}
     size = min(_PER_REQUEST_MAX, await client.retried(lambda _: client.partitions_per_request()))
     for at in range(0, len(partitions), size):
         tps = partitions[at : at + size]

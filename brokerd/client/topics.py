@@ -18,7 +18,6 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_LEADER
-from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
 from brokerd.wire.v1 import topics_pb2 as pb
@@ -129,10 +128,7 @@ async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> di
     partition holds is -1 if no leader has said it."""
     response = await client.call(pb.DescribeTopicsRequest(names=names), pb.DescribeTopicsResponse)
     await _fill_partitions(client, response.topics)
-    return {
-        plain_text(topic.name): from_proto(topic.error) if topic.HasField("error") else _description(topic)
-        for topic in response.topics
-    }
+    return {plain_text(topic.name): error_in(topic) or _description(topic) for topic in response.topics}
 
 
 async def _fill_partitions(client: BrokerClient, topics: Iterable[pb.TopicDescription]) -> None:
@@ -222,7 +218,7 @@ async def drain_node(client: BrokerClient, node_id: int, *, validate_only: bool 
 
 def _read_results(what: str, names: Iterable[str], results: Iterable[pb.TopicResult]) -> dict[str, bytes | WireError]:
     """The id of each topic, or its error. Raises UnknownServerError if the response does not match the request."""
-    read = {result.name: from_proto(result.error) if result.HasField("error") else result.topic_id for result in results}
+    read = {result.name: error_in(result) or result.topic_id for result in results}
     if set(read) != set(names):
         raise senseless(what, f"it has results for {len(read)} topics, not for those that were requested")
     return read

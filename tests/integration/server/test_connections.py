@@ -15,15 +15,13 @@ from h2.exceptions import TooManyStreamsError
 
 from benchmarks.raw_http2 import RawHttp2
 from brokerd.client.blocking import LoopThread
-from brokerd.client.connection import Connection
-from brokerd.client.security import ClientSecurity
 from brokerd.config.broker import BrokerConfig, check_broker
-from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import ConfigError, MessageTooLargeError
 from brokerd.wire.channel import CALLS_PER_CONNECTION, CHANNEL_ARGUMENTS, SERVER_ARGUMENTS, STREAMS_PER_CONNECTION, server_arguments
 from brokerd.wire.methods import FETCH, PRODUCE, UNARY
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, topics_pb2
+from tests.support.connections import connection_to
 from tests.support.daemon import RunningDaemon
 from tests.support.raw_client import LONG_MS, RawClient, values_batch
 from tests.support.wait import DEADLINE_S, wait_until
@@ -77,7 +75,7 @@ def test_a_client_has_more_streams_than_a_connection_and_calls_beside_them(runni
     assert running.daemon.config.max_streams_per_connection < count
 
     async def read_all() -> int:
-        connection = Connection(running.address, ClientSecurity(ClientConfig()))
+        connection = connection_to(running.address)
         asked = fetch_pb2.PartitionFetch(topic_id=tp.topic_id, current_leader_epoch=1, partition_max_bytes=1_024)
         request = fetch_pb2.FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1_024, partitions=[asked]).SerializeToString()
         try:
@@ -108,7 +106,7 @@ def test_any_number_of_calls_at_once_are_answered(running: RunningDaemon) -> Non
     assert running.daemon.config.max_streams_per_connection > STREAMS_PER_CONNECTION + CALLS_PER_CONNECTION
 
     async def call_all() -> int:
-        connection = Connection(running.address, ClientSecurity(ClientConfig()))
+        connection = connection_to(running.address)
         request, response = metadata_pb2.GetServerInfoRequest(), metadata_pb2.GetServerInfoResponse
         try:
             call = connection.call
@@ -184,7 +182,7 @@ def test_a_request_beyond_the_limit_says_which_settings_to_change(running: Runni
     data = client.producer().request([(tp, pa.py_buffer(bytes(limit)))])
 
     async def send() -> None:
-        connection = Connection(running.address, ClientSecurity(ClientConfig()))
+        connection = connection_to(running.address)
         try:
             stream = connection.open_stream(PRODUCE)
             await stream.send(data)

@@ -14,8 +14,6 @@ from google.protobuf.message import Message
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.connection import Connection
-from brokerd.client.security import ClientSecurity
 from brokerd.config.client import ClientConfig
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import (
@@ -29,6 +27,7 @@ from brokerd.errors import (
 )
 from brokerd.server import service
 from brokerd.wire.methods import UNARY
+from tests.support.connections import connection_to
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.wait import DEADLINE_S
@@ -74,7 +73,7 @@ def seen_by_client(address: str, planted: Planted, errors: list[BaseException]) 
     config = ClientConfig(bootstrap_servers=address)
 
     async def calls() -> list[BrokerdError]:
-        connection = Connection(address, ClientSecurity(config))
+        connection = connection_to(address)
         seen = []
         try:
             for planted.error in errors:

@@ -8,9 +8,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from brokerd.client.connection import Connection
-from brokerd.client.security import ClientSecurity
-from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
@@ -20,6 +17,7 @@ from brokerd.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
+from tests.support.connections import connection_to
 
 REFUSED = (
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: "
@@ -50,7 +48,7 @@ UNKNOWN_METHOD = "host:1 does not know Metadata: is it a brokerd broker, and rec
 
 def translated(code: grpc.StatusCode, details: str) -> BrokerdError:
     async def main() -> BrokerdError:
-        connection = Connection("host:1", ClientSecurity(ClientConfig()))
+        connection = connection_to("host:1")
         try:
             error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
             return connection.error_from(error, "Metadata")
