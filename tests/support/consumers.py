@@ -24,6 +24,13 @@ def fill(partition: Partition, counts: list[int]) -> None:
         partition.put(new_batch(key_values([b"%d" % (first + i) for i in range(count)]), tp=partition.tp))
 
 
+def filled(broker: FakeBroker, counts: list[int]) -> Partition:
+    """Creates topic t with one partition, and fills it."""
+    (partition,) = broker.create("t")
+    fill(partition, counts)
+    return partition
+
+
 def put_marker(partition: Partition) -> int:
     attributes = int(Attributes.CONTROL | Attributes.TRANSACTIONAL)
     return partition.put(new_batch(key_values([b"m"]), tp=partition.tp, attributes=attributes))

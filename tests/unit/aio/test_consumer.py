@@ -16,7 +16,7 @@ import pytest
 from brokerd.aio import Consumer
 from brokerd.errors import ConsumerClosedError, ConsumerStateError, EventLoopError, ForkedConsumerError, WakeupError
 from tests.support.child import child
-from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, settings
+from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.heartbeat import Held, beat, cancelled, held
 from tests.support.wait import DEADLINE_S, wait_until
@@ -88,8 +88,7 @@ def test_records_of_a_cancelled_poll_come_again(broker: FakeBroker) -> None:
 
 async def test_a_timeout_shorter_than_the_broker_needs_holds_up_nothing(broker: FakeBroker) -> None:
     """A cancelled poll has got further all the same: the next one need not begin again."""
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
 
     async with Consumer(settings(broker)) as consumer:
         consumer.assign([T0])
@@ -172,8 +171,7 @@ async def test_close_of_another_task_ends_a_poll(broker: FakeBroker, is_iterated
 
 async def test_who_closes_second_waits_for_what_the_first_commits(broker: FakeBroker) -> None:
     """A task that ends a program's iteration: the program's end must not cut short its commit."""
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
 
     async with Consumer(settings(broker, group_id="g")) as consumer:
         consumer.assign([T0])
@@ -195,8 +193,7 @@ async def test_who_closes_second_waits_for_what_the_first_commits(broker: FakeBr
 
 
 async def test_a_cancelled_close_ends_the_consumer_all_the_same(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
 
     consumer = Consumer(settings(broker, group_id="g"))
     consumer.assign([T0])
@@ -212,8 +209,7 @@ async def test_a_cancelled_close_ends_the_consumer_all_the_same(broker: FakeBrok
 
 
 def test_the_block_commits_what_was_handed_over_unless_it_is_left_by_an_exception(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
 
     async def scenario(*, fails: bool) -> None:
         async with Consumer(settings(broker, group_id=f"g{fails}")) as consumer:

@@ -14,7 +14,7 @@ from brokerd.errors import (
     NoOffsetForPartitionError,
 )
 from brokerd.record.header import Attributes
-from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, put_marker, read, settings
+from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, put_marker, read, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
 from tests.support.wait import DEADLINE_S, wait_until
@@ -38,8 +38,7 @@ def test_poll_returns_records_with_all_their_fields(broker: FakeBroker, consumer
 
 
 def test_poll_returns_no_more_than_it_was_asked_for_and_goes_on_there(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10, 1, 700, 3])
+    filled(broker, [10, 1, 700, 3])
     consumer.assign([T0])
     sizes = []
     seen: list[int] = []
@@ -53,8 +52,7 @@ def test_poll_returns_no_more_than_it_was_asked_for_and_goes_on_there(broker: Fa
 
 
 def test_max_poll_records_is_the_default(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [20])
+    filled(broker, [20])
     with Consumer(settings(broker, max_poll_records=7)) as consumer:
         consumer.assign(T0)
         assert [len(consumer.poll(LONG_MS)) for _ in range(3)] == [7, 7, 6]
@@ -70,8 +68,7 @@ def test_poll_that_finds_nothing_returns_in_time(broker: FakeBroker, consumer: C
 
 
 def test_poll_arrow_has_the_columns_of_the_spark_source(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3, 2])
+    filled(broker, [3, 2])
     consumer.assign([T0])
     rows = consumer.poll_arrow(LONG_MS)
     assert rows.schema.names == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
@@ -84,8 +81,7 @@ def test_poll_arrow_has_the_columns_of_the_spark_source(broker: FakeBroker, cons
 
 
 def test_records_and_columns_may_be_taken_in_turn_from_one_batch(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [20])
+    filled(broker, [20])
     consumer.assign([T0])
     assert offsets(consumer.poll(LONG_MS, 3)) == [0, 1, 2]
     assert consumer.poll_arrow(LONG_MS, 4).column("offset").to_pylist() == [3, 4, 5, 6]
@@ -94,8 +90,7 @@ def test_records_and_columns_may_be_taken_in_turn_from_one_batch(broker: FakeBro
 
 
 def test_iteration_moves_the_position_record_by_record(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [5, 5])
+    filled(broker, [5, 5])
     consumer.assign([T0])
     for number, record in enumerate(consumer):
         assert record.offset == number
@@ -106,8 +101,7 @@ def test_iteration_moves_the_position_record_by_record(broker: FakeBroker, consu
 
 
 def test_iteration_ends_when_the_consumer_is_closed(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     consumer.assign([T0])
     seen = []
     for record in consumer:
@@ -158,8 +152,7 @@ def test_partitions_come_in_turn_and_each_in_order(broker: FakeBroker, consumer:
 
 
 def test_position_passes_markers_and_aborted_records_behind_the_last_record(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [2])
+    partition = filled(broker, [2])
     aborted = new_batch(key_values([b"x"]), tp=partition.tp, attributes=int(Attributes.TRANSACTIONAL), producer_id=9)
     first = partition.put(aborted)
     partition.aborted.append((9, first, put_marker(partition)))
@@ -176,8 +169,7 @@ def test_position_passes_a_response_of_markers_alone(broker: FakeBroker, consume
 
 
 def test_position_stays_before_the_markers_while_records_before_them_are_left(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    partition = filled(broker, [3])
     put_marker(partition)
     consumer.assign([T0])
     assert offsets(consumer.poll(LONG_MS, 2)) == [0, 1]
@@ -191,8 +183,7 @@ def test_position_stays_before_the_markers_while_records_before_them_are_left(br
 
 @pytest.mark.parametrize(("reset", "first"), [("earliest", 4), ("latest", 10)])
 def test_partition_without_position_begins_as_auto_offset_reset_says(broker: FakeBroker, reset: str, first: int) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    partition = filled(broker, [10])
     partition.log_start_offset = 4
     with Consumer(settings(broker, auto_offset_reset=reset)) as consumer:
         consumer.assign([T0])
@@ -206,8 +197,7 @@ def test_latest_is_the_default(broker: FakeBroker) -> None:
 
 
 def test_partition_without_position_is_an_error_if_auto_offset_reset_is_none(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     with Consumer(settings(broker, auto_offset_reset="none")) as consumer:
         consumer.assign([T0])
         with pytest.raises(NoOffsetForPartitionError, match=r"^t-0 has no offset to begin at.*seek\(\)"):
@@ -217,8 +207,7 @@ def test_partition_without_position_is_an_error_if_auto_offset_reset_is_none(bro
 
 
 def test_latest_of_read_committed_is_the_last_stable_offset(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [6])
+    partition = filled(broker, [6])
     partition.last_stable_offset = 4
     for isolation, end in (("read_committed", 4), ("read_uncommitted", 6)):
         with Consumer(settings(broker, isolation_level=isolation)) as consumer:
@@ -261,8 +250,7 @@ def test_seek_of_one_partition_leaves_the_others_where_they_are(broker: FakeBrok
 
 
 def test_seek_before_the_first_poll(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [5])
+    filled(broker, [5])
     consumer.assign([T0])
     consumer.seek(T0, 3)
     assert broker.calls["ListOffsets"] == 0

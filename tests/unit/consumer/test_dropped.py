@@ -11,7 +11,7 @@ import pytest
 from brokerd import Consumer
 from brokerd.errors import ConfigError
 from brokerd.process import OWN_THREADS
-from tests.support.consumers import T0, fill, read, settings
+from tests.support.consumers import T0, filled, read, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.wait import DEADLINE_S
 
@@ -21,8 +21,7 @@ def own_threads() -> set[threading.Thread]:
 
 
 def test_a_consumer_that_is_dropped_ends_its_thread_and_warns(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     before = own_threads()
     consumer = Consumer(settings(broker, group_id="g"))
     consumer.assign([T0])

@@ -31,7 +31,7 @@ from brokerd.errors import (
 )
 from brokerd.wire.v1 import fetch_pb2
 from tests.support.clock import HastyClock
-from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
+from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.records import key_values, new_batch, poisoned
 from tests.support.wait import DEADLINE_S
@@ -138,8 +138,7 @@ def test_broken_streams_lose_and_repeat_nothing(broker: FakeBroker) -> None:
 
 
 def test_errors_that_pass_are_not_told(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     broker.errors["Fetch"] = [NotReadyError("starting")] * 3
     consumer.assign([T0])
     assert offsets(read(consumer, 3)) == [0, 1, 2]
@@ -250,8 +249,7 @@ def test_a_broker_that_starts_again_with_lower_limits_is_asked_by_them(
 
 
 def test_what_follows_a_batch_that_cannot_be_decoded_is_not_kept(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [1])
+    partition = filled(broker, [1])
     partition.put(poisoned(new_batch(key_values([b"1"]), tp=partition.tp), tp=partition.tp))
     for _ in range(100):
         partition.put(new_batch(key_values([bytes(1_000)] * 100), tp=partition.tp))
@@ -306,8 +304,7 @@ def test_corrupt_batches_are_skipped_where_that_is_asked(broker: FakeBroker) -> 
 
 
 def test_damage_is_told_and_the_next_poll_goes_on(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [2])
+    filled(broker, [2])
     broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=1)]
     consumer.assign([T0])
     with pytest.raises(LogDamagedError, match=r"rotten; skip\.corrupt\.batches=true"):
@@ -316,8 +313,7 @@ def test_damage_is_told_and_the_next_poll_goes_on(broker: FakeBroker, consumer: 
 
 
 def test_deleted_topic_is_told_and_one_created_again_is_begun(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [5])
+    filled(broker, [5])
     consumer.assign([T0])
     assert offsets(read(consumer, 5)) == list(range(5))
     del broker.topics["t"]
@@ -334,8 +330,7 @@ def test_deleted_topic_is_told_and_one_created_again_is_begun(broker: FakeBroker
 def test_a_topic_that_goes_while_its_beginning_is_looked_for_is_not_asked_for_ever(
     broker: FakeBroker, consumer: Consumer, *, is_seen_again: bool
 ) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [5])
+    filled(broker, [5])
     consumer.assign([T0])
     read(consumer, 5)
     topic = broker.topics.pop("t")
@@ -352,8 +347,7 @@ def test_a_topic_that_goes_while_its_beginning_is_looked_for_is_not_asked_for_ev
 
 
 def test_a_topic_that_is_seen_again_is_read_on(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [5])
+    partition = filled(broker, [5])
     with Consumer(settings(broker, auto_offset_reset="latest")) as consumer:
         consumer.assign([T0])
         consumer.seek(T0, 2)
@@ -380,8 +374,7 @@ def told_and_read(consumer: Consumer, count: int) -> str:
 
 
 def test_a_topic_that_is_not_there_stops_no_other(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     consumer.assign([T0, ("u", 0)])
     assert "there is no topic 'u'" in told_and_read(consumer, 3)
     consumer.seek(T0, 1)
@@ -426,8 +419,7 @@ def test_a_partition_is_read_while_another_is_looked_for(broker: FakeBroker, con
 
 def test_a_leader_that_cannot_know_whether_it_leads_is_told_and_may_go_on() -> None:
     with fake_broker() as broker:
-        (partition,) = broker.create("t")
-        fill(partition, [3])
+        partition = filled(broker, [3])
         with Consumer(settings(broker), clock=HastyClock()) as consumer:
             consumer.assign([T0])
             assert offsets(read(consumer, 3)) == [0, 1, 2]
@@ -441,8 +433,7 @@ def test_a_leader_that_cannot_know_whether_it_leads_is_told_and_may_go_on() -> N
 
 def test_broker_that_stays_away_is_told_and_may_come_back() -> None:
     with fake_broker() as broker:
-        (partition,) = broker.create("t")
-        fill(partition, [3])
+        partition = filled(broker, [3])
         consumer = Consumer(settings(broker), clock=HastyClock())
         consumer.assign([T0])
         assert offsets(read(consumer, 3)) == [0, 1, 2]

@@ -30,7 +30,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.transaction import SentOffsets
 from tests.support.clock import ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
+from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_groups import RENEWAL
 from tests.support.logged import messages_of
@@ -81,8 +81,7 @@ def test_without_a_committed_offset_none_is_an_error_that_names_the_group(broker
 
 
 def test_committed_offset_that_is_gone_obeys_auto_offset_reset(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10, 10])
+    partition = filled(broker, [10, 10])
     with group_consumer(broker) as consumer:
         consumer.commit({T0: 4})
         partition.log_start_offset = 10
@@ -92,8 +91,7 @@ def test_committed_offset_that_is_gone_obeys_auto_offset_reset(broker: FakeBroke
 
 def test_a_consumer_that_only_seeks_reads_whosever_the_group_is(broker: FakeBroker) -> None:
     """The group's offset is asked for in case a transaction expects it: only that fails if the broker does not say."""
-    (partition,) = broker.create("t")
-    fill(partition, [5])
+    filled(broker, [5])
     broker.errors["FetchGroupOffsets"] = [GroupAuthorizationFailedError("not yours")]
     with group_consumer(broker, enable_auto_commit=False) as consumer:
         consumer.assign([T0])
@@ -122,8 +120,7 @@ def test_a_partition_that_begins_at_the_group_s_offset_needs_it(broker: FakeBrok
 
 
 def test_seek_goes_before_the_committed_offset(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with group_consumer(broker) as consumer:
         consumer.commit({T0: 4})
         consumer.assign([T0])
@@ -135,8 +132,7 @@ def test_seek_goes_before_the_committed_offset(broker: FakeBroker) -> None:
 
 
 def test_commit_keeps_the_positions_of_what_was_handed_over(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with group_consumer(broker, enable_auto_commit=False) as consumer:
         consumer.assign([T0])
         assert len(consumer.poll(LONG_MS, 3)) == 3
@@ -182,8 +178,7 @@ def test_refused_offset_is_told_and_the_others_are_committed(broker: FakeBroker)
 
 
 def test_without_a_group_nothing_is_committed(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     with Consumer(settings(broker, auto_commit_interval_ms=0)) as consumer:
         consumer.assign([T0])
         read(consumer, 3)
@@ -236,8 +231,7 @@ def test_offsets_are_checked(broker: FakeBroker, given: Any, error: type[Excepti
 
 
 def test_no_metadata_and_no_epoch_may_be_none_as_in_kafkas_clients(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [2])
+    filled(broker, [2])
     with group_consumer(broker) as consumer:
         consumer.commit({T0: OffsetAndMetadata(1, cast("str", None), cast("int", None))})
         assert consumer.committed(T0) == {T0: OffsetAndMetadata(1)}
@@ -248,8 +242,7 @@ def test_no_metadata_and_no_epoch_may_be_none_as_in_kafkas_clients(broker: FakeB
 
 def test_auto_commit_comes_with_the_polls_of_an_interval(broker: FakeBroker) -> None:
     clock = ManualClock()
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with group_consumer(broker, clock) as consumer:
         consumer.assign([T0])
         consumer.poll(LONG_MS, 3)
@@ -264,8 +257,7 @@ def test_auto_commit_comes_with_the_polls_of_an_interval(broker: FakeBroker) -> 
 
 
 def test_auto_commit_of_an_iteration_ends_before_the_record_in_hand(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with contextlib.suppress(LookupError), group_consumer(broker, auto_commit_interval_ms=0) as consumer:
         consumer.assign([T0])
         for record in consumer:
@@ -276,8 +268,7 @@ def test_auto_commit_of_an_iteration_ends_before_the_record_in_hand(broker: Fake
 
 def test_auto_commit_commits_where_a_partition_begins(broker: FakeBroker) -> None:
     """Otherwise one that begins at the latest record, is stopped before it reads any, and starts again, skips records."""
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    partition = filled(broker, [10])
     with group_consumer(broker, auto_offset_reset="latest") as consumer:
         consumer.assign([T0])
         assert consumer.poll(1) == []
@@ -336,8 +327,7 @@ def _commit_and_give_up(consumer: Consumer) -> None:
 
 @pytest.mark.parametrize(("end", "offset"), [(_leave, 6), (_leave_by_an_exception, 3), (_close, 3)])
 def test_the_end_commits_what_is_processed(broker: FakeBroker, end: Callable[[Consumer], None], offset: int) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     end(group_consumer(broker))
     assert committed(broker) == offset
 
@@ -346,8 +336,7 @@ def test_the_end_commits_what_is_processed(broker: FakeBroker, end: Callable[[Co
     ("end", "offset"), [(_commit_and_close, 3), (_commit_and_leave_by_an_exception, 2), (_commit_and_give_up, 2)]
 )
 def test_the_end_leaves_what_was_committed(broker: FakeBroker, end: Callable[[Consumer], None], offset: int) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     end(group_consumer(broker))
     assert committed(broker) == offset
 
@@ -356,8 +345,7 @@ def test_the_end_leaves_what_was_committed(broker: FakeBroker, end: Callable[[Co
 @pytest.mark.parametrize("polls", [0, 2])
 def test_what_was_committed_stands_as_long_as_no_record_comes(broker: FakeBroker, offset: int, polls: int) -> None:
     """The position is another one: somebody sets the group's offset, and ends."""
-    (partition,) = broker.create("t")
-    fill(partition, [4])
+    filled(broker, [4])
     with group_consumer(broker) as consumer:
         consumer.assign([T0])
         consumer.poll(LONG_MS, 4)
@@ -372,8 +360,7 @@ def test_what_was_committed_stands_as_long_as_no_record_comes(broker: FakeBroker
 
 
 def test_what_was_committed_before_the_position_was_known_is_passed_too(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with group_consumer(broker) as consumer:
         consumer.assign([T0])
         consumer.poll(LONG_MS, 3)
@@ -384,8 +371,7 @@ def test_what_was_committed_before_the_position_was_known_is_passed_too(broker: 
 
 
 def test_what_was_committed_is_passed_once_more_is_processed(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with group_consumer(broker) as consumer:
         consumer.assign([T0])
         consumer.poll(LONG_MS, 3)
@@ -408,8 +394,7 @@ def test_partition_that_is_given_up_is_committed(broker: FakeBroker) -> None:
 
 def test_partition_that_is_given_up_is_committed_at_once_and_never_later(broker: FakeBroker) -> None:
     """Also if nothing is assigned then, so that `poll` raises. Later, it would undo the work of whoever reads it by then."""
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with group_consumer(broker) as first, group_consumer(broker) as second:
         first.assign([T0])
         first.poll(LONG_MS, 3)
@@ -424,8 +409,7 @@ def test_partition_that_is_given_up_is_committed_at_once_and_never_later(broker:
 
 def test_what_is_given_up_while_a_commit_is_in_flight_is_committed_after_it(broker: FakeBroker) -> None:
     clock = ManualClock()
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 3
     with group_consumer(broker, clock) as consumer:
         consumer.assign([T0])
@@ -467,8 +451,7 @@ def test_a_refusal_is_not_of_what_was_given_up_and_committed_after_it(broker: Fa
 
 def test_commit_of_what_is_given_up_is_not_repeated_after_it_has_failed(broker: FakeBroker) -> None:
     """By then another consumer may have gone on."""
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     broker.errors["CommitGroupOffsets"] = [GroupAuthorizationFailedError("it is etl's")]
     with group_consumer(broker) as consumer:
         consumer.assign([T0])
@@ -484,8 +467,7 @@ def test_commit_of_what_is_given_up_is_not_repeated_after_it_has_failed(broker: 
 def test_partition_given_up_and_assigned_again_begins_where_its_group_is_by_then(
     broker: FakeBroker, offset: int, was_committed: bool
 ) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with group_consumer(broker) as consumer, group_consumer(broker, enable_auto_commit=False) as other:
         consumer.assign([T0])
         consumer.poll(LONG_MS, 3)
@@ -503,8 +485,7 @@ def test_partition_given_up_and_assigned_again_begins_where_its_group_is_by_then
 
 def test_partition_given_up_and_assigned_again_begins_where_it_was_given_up(broker: FakeBroker) -> None:
     """Also before that is committed: `latest` would pass over records."""
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with group_consumer(broker, auto_offset_reset="latest") as consumer:
         consumer.assign([T0])
         consumer.seek(T0, 0)
@@ -519,8 +500,7 @@ def test_partition_given_up_and_assigned_again_begins_where_it_was_given_up(brok
 
 def test_auto_commit_comes_while_a_call_waits_for_records(broker: FakeBroker) -> None:
     """An iteration that waits for its next record for hours has its last one committed, not only then."""
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     consumer = group_consumer(broker, auto_commit_interval_ms=200)
     consumer.assign([T0])
     reading = threading.Thread(target=lambda: list(consumer), name="reading")
@@ -535,8 +515,7 @@ def test_auto_commit_comes_while_a_call_waits_for_records(broker: FakeBroker) ->
 @pytest.mark.parametrize("is_automatic", [True, False])
 def test_a_group_that_is_read_is_renewed_also_if_there_is_nothing_to_commit(broker: FakeBroker, is_automatic: bool) -> None:
     clock = ManualClock()
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     with group_consumer(broker, clock, enable_auto_commit=is_automatic) as consumer:
         consumer.assign([T0])
         read(consumer, 3)
@@ -551,8 +530,7 @@ def test_a_group_that_is_read_is_renewed_also_if_there_is_nothing_to_commit(brok
 
 def test_a_commit_that_may_have_been_made_is_not_taken_for_the_one_before(broker: FakeBroker) -> None:
     clock = ManualClock()
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     with group_consumer(broker, clock) as consumer:
         consumer.assign([T0])
         read(consumer, 3)
@@ -567,8 +545,7 @@ def test_a_commit_that_may_have_been_made_is_not_taken_for_the_one_before(broker
 def test_offset_of_another_history_is_committed_though_its_number_is_the_same(broker: FakeBroker) -> None:
     """Without it, the group would keep a position that no log has any more."""
     clock = ManualClock()
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     with group_consumer(broker, clock) as consumer:
         consumer.assign([T0])
         consumer.poll(LONG_MS, 10)
@@ -617,8 +594,7 @@ def test_a_call_that_waits_renews_the_group(broker: FakeBroker) -> None:
 
 
 def test_a_renewal_that_fails_is_said_and_reading_goes_on(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     broker.errors[RENEWAL] = [GroupAuthorizationFailedError("ann's")]
     with group_consumer(broker, enable_auto_commit=False) as consumer:
         consumer.assign([T0])
@@ -648,8 +624,7 @@ def test_what_is_known_of_commits_does_not_grow_with_partitions_of_the_past(brok
 
 def test_auto_commit_that_fails_is_said_and_made_up_for(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     broker.errors["CommitGroupOffsets"] = [GroupAuthorizationFailedError("it is etl's")]
     with group_consumer(broker, clock) as consumer, caplog.at_level(logging.WARNING):
         consumer.assign([T0])
@@ -665,8 +640,7 @@ def test_auto_commit_that_fails_is_said_and_made_up_for(broker: FakeBroker, capl
 
 
 def test_commit_waits_for_the_one_under_way_so_that_the_newer_one_counts(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    filled(broker, [10])
     broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 3
     with group_consumer(broker) as consumer:
         consumer.assign([T0])
@@ -680,8 +654,7 @@ def test_commit_waits_for_the_one_under_way_so_that_the_newer_one_counts(broker:
 def test_close_without_a_broker_ends_in_time_and_says_what_is_not_committed(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 100_000
     consumer = group_consumer(broker)
     consumer.assign([T0])

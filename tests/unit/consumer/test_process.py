@@ -29,7 +29,7 @@ from brokerd.errors import (
     WakeupError,
 )
 from tests.support.clock import HastyClock, ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings, user_of
+from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings, user_of
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.logged import messages_of
 from tests.support.records import key_values, new_batch
@@ -333,8 +333,7 @@ def test_it_goes_on_while_handlers_leave_no_room_for_records_that_are_there(brok
 
 
 def test_without_time_it_handles_what_has_arrived(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     with Consumer(settings(broker)) as consumer:
         consumer.assign([T0])
         count = 0
@@ -377,8 +376,7 @@ def test_headers_count_towards_the_bytes_in_flight(broker: FakeBroker) -> None:
 def test_what_was_committed_stands_as_long_as_no_later_record_is_handled(
     broker: FakeBroker, new_records: int, has_marker: bool
 ) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [10])
+    partition = filled(broker, [10])
 
     def fail(record: ConsumerRecord) -> None:
         raise ValueError(f"offset {record.offset}")
@@ -432,8 +430,7 @@ def test_wakeup_and_errors_of_poll_end_it_in_order(consumer: Consumer, broker: F
 def test_a_broker_that_stays_away_ends_it_and_may_come_back() -> None:
     handled: list[int] = []
     with fake_broker() as broker:
-        (partition,) = broker.create("t")
-        fill(partition, [3])
+        partition = filled(broker, [3])
         consumer = Consumer(settings(broker), clock=HastyClock())
         consumer.assign([T0])
         assert offsets(read(consumer, 3)) == [0, 1, 2]

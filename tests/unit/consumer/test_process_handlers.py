@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from brokerd import Consumer, ConsumerRecord
-from tests.support.consumers import LONG_MS, T0, fill, offsets, read, settings
+from tests.support.consumers import LONG_MS, T0, filled, offsets, read, settings
 from tests.support.fake_broker import FakeBroker
 
 
 @pytest.fixture
 def consumer(broker: FakeBroker) -> Iterator[Consumer]:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
+    filled(broker, [3])
     with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=0)) as consumer:
         consumer.assign([T0])
         yield consumer

@@ -24,7 +24,7 @@ from brokerd.errors import (
 )
 from tests.support.child import child
 from tests.support.clock import ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings, user_of
+from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings, user_of
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.interrupts import strike
 from tests.support.wait import DEADLINE_S, wait_until
@@ -94,8 +94,7 @@ def test_second_thread_is_refused_while_one_polls(broker: FakeBroker, consumer: 
 
 
 def test_wakeup_before_a_poll_ends_the_next_one_alone(broker: FakeBroker, consumer: Consumer) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [2])
+    filled(broker, [2])
     consumer.assign([T0])
     consumer.wakeup()
     with pytest.raises(WakeupError):
@@ -192,8 +191,7 @@ def test_an_interrupt_leaves_the_consumer_to_other_threads(
     broker: FakeBroker, consumer: Consumer, call: Callable[[Consumer], object]
 ) -> None:
     """Wherever in the guard it strikes, on the way in and out."""
-    (partition,) = broker.create("t")
-    fill(partition, [100, 100, 100])
+    filled(broker, [100, 100, 100])
     consumer.assign([T0])
     places = (guard.__file__,)
 
