@@ -1,4 +1,4 @@
-"""The client that tests of calls use."""
+"""The client and the cluster that tests of calls use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import FakeBroker, FakeCluster, fake_cluster
 
 
 @pytest.fixture
@@ -19,3 +19,10 @@ def client(broker: FakeBroker) -> Iterator[BlockingClient]:
     )
     with BlockingClient(config) as client:
         yield client
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """Three nodes."""
+    with fake_cluster() as cluster:
+        yield cluster

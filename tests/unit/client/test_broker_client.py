@@ -41,12 +41,6 @@ from tests.support.wait import wait_until
 
 
 @pytest.fixture
-def client(broker: FakeBroker) -> Iterator[BlockingClient]:
-    with BlockingClient(config(f"127.0.0.1:{broker.port}")) as client:
-        yield client
-
-
-@pytest.fixture
 def silent_address() -> Iterator[str]:
     """Takes connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -46,12 +46,6 @@ CALLS = {"Metadata", "FindCoordinator"} | OF_COORDINATOR
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with fake_cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def client(cluster: FakeCluster) -> Iterator[BlockingClient]:
     with client_of(cluster.servers) as client:
         yield client

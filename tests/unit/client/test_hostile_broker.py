@@ -4,7 +4,7 @@ wait of weeks, no memory beyond a bound, nothing that a terminal would obey.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -17,7 +17,6 @@ from brokerd.client.fetching import read_response
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.produce_transport import decode_response as decode_produced
 from brokerd.client.response_checks import TIMESTAMP_MAX_MS, timestamp_or_none
-from brokerd.config.client import ClientConfig
 from brokerd.errors import MessageTooLargeError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.errors import RETRY_AFTER_MAX_MS
@@ -29,12 +28,6 @@ ID = b"1" * 16
 TP = TopicIdPartition(ID, 0)
 INT64_MAX = 2**63 - 1
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\n\u202e"
-
-
-@pytest.fixture
-def client(broker: FakeBroker) -> Iterator[BlockingClient]:
-    with BlockingClient(ClientConfig(bootstrap_servers=f"127.0.0.1:{broker.port}")) as client:
-        yield client
 
 
 def answer_with(broker: FakeBroker, method: str, answer: Message) -> None:

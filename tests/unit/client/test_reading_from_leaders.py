@@ -4,7 +4,8 @@ somebody leads them. Method: three nodes in memory, of which one dies, falls sil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -23,17 +24,11 @@ from brokerd.errors import (
 )
 from brokerd.ids import NO_LEADER
 from tests.support.clock import ManualClock
-from tests.support.fake_broker import FakeCluster, Partition, fake_cluster
+from tests.support.fake_broker import FakeCluster, Partition
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S
 
 DEADLINE_MS = int(DEADLINE_S * 1_000)
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with fake_cluster() as cluster:
-        yield cluster
 
 
 def config(cluster: FakeCluster, **settings: int) -> ConsumerConfig:
@@ -48,6 +43,14 @@ def config(cluster: FakeCluster, **settings: int) -> ConsumerConfig:
             **settings,
         }  # type: ignore[arg-type]
     )
+
+
+@contextlib.contextmanager
+def reading(cluster: FakeCluster, partitions: Sequence[Partition], **settings: int) -> Iterator[PartitionFetcher]:
+    """Reads partitions from their beginning."""
+    given = config(cluster, **settings)
+    with BlockingClient(given) as client, PartitionFetcher(client, [FetchRange(one.tp, 0) for one in partitions], given) as fetcher:
+        yield fetcher
 
 
 def put(partition: Partition) -> None:
@@ -73,11 +76,7 @@ def read(fetcher: PartitionFetcher, count: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("failure", ["dead", "silent", "without a leader"])
 def test_others_are_read_while_one_leader_fails(cluster: FakeCluster, failure: str) -> None:
     partitions = cluster.create("t")
-    settings = config(cluster, request_timeout_ms=300 if failure == "silent" else 5_000)
-    with (
-        BlockingClient(settings) as client,
-        PartitionFetcher(client, [FetchRange(one.tp, 0) for one in partitions], settings) as fetcher,
-    ):
+    with reading(cluster, partitions, request_timeout_ms=300 if failure == "silent" else 5_000) as fetcher:
         for one in partitions:
             put(one)
         assert sorted(read(fetcher, 3)) == [(0, 0), (1, 0), (2, 0)]
@@ -98,11 +97,7 @@ def test_others_are_read_while_one_leader_fails(cluster: FakeCluster, failure: s
 
 def test_a_leader_that_is_silent_is_not_asked_who_leads(cluster: FakeCluster) -> None:
     (partition, *_) = cluster.create("t")
-    settings = config(cluster, request_timeout_ms=300)
-    with (
-        BlockingClient(settings) as client,
-        PartitionFetcher(client, [FetchRange(partition.tp, 0)], settings) as fetcher,
-    ):
+    with reading(cluster, [partition], request_timeout_ms=300) as fetcher:
         put(partition)
         read(fetcher, 1)
         cluster.nodes[0].is_silent = True
@@ -115,11 +110,7 @@ def test_a_leader_that_is_silent_is_not_asked_who_leads(cluster: FakeCluster) ->
 
 def test_a_leader_that_comes_back_elsewhere_is_read_on(cluster: FakeCluster) -> None:
     partitions = cluster.create("t")
-    settings = config(cluster)
-    with (
-        BlockingClient(settings) as client,
-        PartitionFetcher(client, [FetchRange(one.tp, 0) for one in partitions], settings) as fetcher,
-    ):
+    with reading(cluster, partitions) as fetcher:
         put(partitions[2])
         assert read(fetcher, 1) == [(2, 0)]
         cluster.stop(2)
@@ -153,22 +144,14 @@ def test_a_partition_that_is_refused_does_not_end_the_stream_of_the_others(clust
         one.leader = 1
         put(one)
     cluster.nodes[1].errors["Fetch"] = [error] * 3  # of the first partitions that are asked for
-    settings = config(cluster)
-    with (
-        BlockingClient(settings) as client,
-        PartitionFetcher(client, [FetchRange(one.tp, 0) for one in partitions], settings) as fetcher,
-    ):
+    with reading(cluster, partitions) as fetcher:
         assert sorted(read(fetcher, 3)) == [(0, 0), (1, 0), (2, 0)]
     assert cluster.nodes[0].calls["Fetch"] == 0
 
 
 def test_one_stream_to_a_leader_reads_what_moves_to_it(cluster: FakeCluster) -> None:
     partitions = cluster.create("t")
-    settings = config(cluster)
-    with (
-        BlockingClient(settings) as client,
-        PartitionFetcher(client, [FetchRange(one.tp, 0) for one in partitions], settings) as fetcher,
-    ):
+    with reading(cluster, partitions) as fetcher:
         for one in partitions:
             put(one)
         read(fetcher, 3)
@@ -204,23 +187,14 @@ def test_a_leader_that_has_not_heard_of_a_topic_yet_is_asked_again(cluster: Fake
     (partition, *_) = cluster.create("t")
     put(partition)
     cluster.nodes[0].errors["Fetch"] = [UnknownTopicIdError("no such topic")] * 2
-    settings = config(cluster)
-    with (
-        BlockingClient(settings) as client,
-        PartitionFetcher(client, [FetchRange(partition.tp, 0)], settings) as fetcher,
-    ):
+    with reading(cluster, [partition]) as fetcher:
         assert read(fetcher, 1) == [(0, 0)]
 
 
 def test_a_final_error_of_one_partition_ends_the_reading(cluster: FakeCluster) -> None:
     partitions = cluster.create("t")
     cluster.nodes[1].errors["Fetch"] = [TopicAuthorizationFailedError("not for you")]
-    settings = config(cluster)
-    with (
-        BlockingClient(settings) as client,
-        PartitionFetcher(client, [FetchRange(one.tp, 0) for one in partitions], settings) as fetcher,
-        pytest.raises(TopicAuthorizationFailedError),
-    ):
+    with reading(cluster, partitions) as fetcher, pytest.raises(TopicAuthorizationFailedError):
         fetcher.next_batch(DEADLINE_MS)
 
 
@@ -228,11 +202,7 @@ def test_a_partition_that_nobody_leads_ends_the_reading_after_its_time(cluster: 
     partitions = cluster.create("t")
     put(partitions[0])
     lead(partitions[1], NO_LEADER)
-    settings = config(cluster, api_timeout_ms=300)
-    with (
-        BlockingClient(settings) as client,
-        PartitionFetcher(client, [FetchRange(one.tp, 0) for one in partitions], settings) as fetcher,
-    ):
+    with reading(cluster, partitions, api_timeout_ms=300) as fetcher:
         assert read(fetcher, 1) == [(0, 0)]
         with pytest.raises(NotLeaderError, match=r"partition 1 of topic 't' has no leader at present \(tried"):
             fetcher.next_batch(DEADLINE_MS)
