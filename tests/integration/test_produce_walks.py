@@ -20,7 +20,7 @@ from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.errors import BrokerdError
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.transport import Hello, PartitionResult
-from tests.support.broker_double import BrokerDouble
+from tests.support.broker_double import double_of
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.produce_session import Session, TransportFactory, in_session
@@ -40,8 +40,7 @@ class Broker(NamedTuple):
 
 @contextmanager
 def double() -> Iterator[Broker]:
-    broker = BrokerDouble(max_message_bytes=MAX_MESSAGE_BYTES)
-    broker.create_topic("t", PARTITIONS)
+    broker = double_of(PARTITIONS, max_message_bytes=MAX_MESSAGE_BYTES)
     partition = broker.topics["t"].partitions[0]
     yield Broker(lambda: broker.transport(ProducerConfig()), lambda identity: partition.forget(identity.producer_id))
 

@@ -23,7 +23,7 @@ from brokerd.errors import WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd
 from brokerd.producer.transaction import Coordinator
-from tests.support.broker_double import BrokerDouble, CoordinatorDouble
+from tests.support.broker_double import CoordinatorDouble, double_of
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.produce_session import Session, TransportFactory, in_session
@@ -46,8 +46,7 @@ class Broker(NamedTuple):
 
 @contextmanager
 def double() -> Iterator[Broker]:
-    broker = BrokerDouble()
-    broker.create_topic("t", PARTITIONS)
+    broker = double_of(PARTITIONS)
     yield Broker(lambda: broker.transport(ProducerConfig()), CoordinatorDouble(broker), lambda: len(broker.committed_values("t")))
 
 

@@ -286,6 +286,13 @@ class TransportDouble:
         """Nothing to free."""
 
 
+def double_of(partitions: int, **state: Any) -> BrokerDouble:
+    """A double with topic t."""
+    double = BrokerDouble(**state)
+    double.create_topic("t", partitions)
+    return double
+
+
 def _raise_next(errors: deque[Exception]) -> None:
     if errors:
         raise errors.popleft()

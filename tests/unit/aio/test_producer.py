@@ -28,7 +28,7 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.waiting import Wait
-from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault, TransportDouble
+from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault, TransportDouble, double_of
 from tests.support.faces import AwaitedCoordinator
 from tests.support.heartbeat import beat, cancelled, held
 from tests.support.wait import DEADLINE_S, wait_until
@@ -48,8 +48,7 @@ WAITING: dict[str, Call] = {
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", 1)
+    double = double_of(1)
     double.create_topic("other", 1)
     return double
 

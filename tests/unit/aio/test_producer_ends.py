@@ -13,16 +13,14 @@ import pytest
 from brokerd.aio import Producer
 from brokerd.errors import ForkedProducerError
 from brokerd.ids import TopicPartition
-from tests.support.broker_double import BrokerDouble
+from tests.support.broker_double import BrokerDouble, double_of
 from tests.unit.aio.test_producer import producer_of
 from tests.unit.producer.test_producer import FAST
 
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", 1)
-    return double
+    return double_of(1)
 
 
 ROWS = pa.RecordBatch.from_pydict({"value": [b"x"] * 10})

@@ -22,7 +22,7 @@ import pytest
 
 from brokerd.errors import BrokerdError, Fate, InvalidProducerEpochError
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble, Fault
+from tests.support.broker_double import BrokerDouble, Fault, double_of
 from tests.support.interrupts import Struck, strike, strike_thread
 from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S, wait_until
@@ -92,9 +92,7 @@ class Witness:
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", 4)
-    return double
+    return double_of(4)
 
 
 @pytest.fixture

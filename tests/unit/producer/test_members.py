@@ -33,7 +33,7 @@ from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd
 from brokerd.producer.core.streams import Command, RequestProducerId, SendHeartbeat
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble, Fault
+from tests.support.broker_double import BrokerDouble, Fault, double_of
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import FAST
@@ -43,9 +43,7 @@ COUNTER = itertools.count()
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", 2)
-    return double
+    return double_of(2)
 
 
 def producer_of(broker: BrokerDouble, clock: ManualClock | None = None, settings: dict[str, object] | None = None) -> Producer:

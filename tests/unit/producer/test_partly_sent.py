@@ -13,15 +13,9 @@ import pytest
 from brokerd.errors import BufferExhaustedError, Fate, LogDamagedError
 from brokerd.producer import columns
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble, Fault
+from tests.support.broker_double import BrokerDouble, Fault, double_of
 from tests.support.wait import DEADLINE_S
 from tests.unit.producer.test_producer import producer_of, rows
-
-
-def broker_of(partitions: int = 4) -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", partitions)
-    return double
 
 
 def written(broker: BrokerDouble) -> list[bytes]:
@@ -31,7 +25,7 @@ def written(broker: BrokerDouble) -> list[bytes]:
 
 def test_what_cannot_be_sent_is_refused_before_any_row_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "ROUND_BYTES_MAX", 1_000)
-    broker = broker_of()
+    broker = double_of(4)
     with producer_of(broker) as producer:
         wanted = np.zeros(500, np.int32)
         wanted[-1] = 9
@@ -43,7 +37,7 @@ def test_what_cannot_be_sent_is_refused_before_any_row_is_taken(monkeypatch: pyt
 
 
 def test_a_table_of_small_batches_is_taken_whole_or_not_at_all() -> None:
-    broker = broker_of()
+    broker = double_of(4)
     broker.topics["t"].leaders = [-1] * 4
     with producer_of(broker, buffer_memory=60_000, max_block_ms=1_000) as producer:
         producer.send_batch("t", rows(1000))
@@ -57,7 +51,7 @@ def test_a_table_of_small_batches_is_taken_whole_or_not_at_all() -> None:
 
 def test_a_large_batch_that_is_taken_in_part_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "ROUND_BYTES_MAX", 10_000)
-    broker = broker_of()
+    broker = double_of(4)
     broker.topics["t"].leaders = [-1] * 4
     with producer_of(broker, buffer_memory=60_000, max_block_ms=1_000) as producer:
         with pytest.raises(BufferExhaustedError, match=r"the first \d+ of 5000 rows are on their way") as caught:
@@ -70,7 +64,7 @@ def test_a_large_batch_that_is_taken_in_part_says_how_far_it_came(monkeypatch: p
 
 
 def test_a_batch_that_fails_in_one_partition_says_which_rows_are_written() -> None:
-    broker = broker_of(1)
+    broker = double_of(1)
     broker.topics["t"].leaders = [0]
     broker.faults.extend([Fault(), Fault(error=LogDamagedError("rotten", fate=Fate.NOT_APPENDED))])
     with producer_of(broker, batch_size=10_000, max_in_flight_batches_per_partition=1) as producer:
@@ -90,7 +84,7 @@ def test_a_batch_that_fails_in_one_partition_says_which_rows_are_written() -> No
 
 def test_rows_of_an_outcome_are_those_of_the_batch_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "ROUND_BYTES_MAX", 10_000)
-    broker = broker_of()
+    broker = double_of(4)
     with producer_of(broker) as producer:
         outcomes = producer.send_batch("t", rows(3000)).outcomes(DEADLINE_S)
     assert sum(len(outcome.rows) for outcome in outcomes) == 3000
@@ -108,7 +102,7 @@ def leave_by_an_error(producer: Producer) -> None:
 
 
 def test_a_block_left_by_an_exception_still_sends_what_was_taken() -> None:
-    broker = broker_of()
+    broker = double_of(4)
     with pytest.raises(KeyError):
         leave_by_an_error(producer_of(broker, linger_ms=60_000, delivery_timeout_ms=100_000))
     assert len(written(broker)) == 100
@@ -118,7 +112,7 @@ def test_a_block_left_by_an_exception_says_how_many_it_gave_up(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brokerd.producer.producer.CLOSE_AFTER_ERROR_S", 0)
-    broker = broker_of()
+    broker = double_of(4)
     broker.topics["t"].leaders = [-1] * 4
     with caplog.at_level(logging.WARNING), pytest.raises(KeyError):
         leave_by_an_error(producer_of(broker))

@@ -7,7 +7,7 @@ import pytest
 from brokerd.errors import AuthenticationError, DeliveryTimeoutError, Fate, NotEnoughReplicasError, ProducerClosedError
 from brokerd.ids import NO_LEADER
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble, Fault
+from tests.support.broker_double import BrokerDouble, Fault, double_of
 from tests.support.clock import HastyClock, ManualClock
 from tests.support.wait import DEADLINE_S
 from tests.unit.producer.test_members import wait_awake
@@ -18,9 +18,7 @@ REFUSAL = "127.0.0.1:9192 refused Produce: the token is not known here"
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", 1)
-    return double
+    return double_of(1)
 
 
 def refuse(broker: BrokerDouble, count: int, *, may_pass: bool = True) -> None:

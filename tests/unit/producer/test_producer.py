@@ -31,7 +31,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.partitioner import partition_for_keys
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble, Fault
+from tests.support.broker_double import BrokerDouble, Fault, double_of
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -46,9 +46,7 @@ FAST: dict[str, object] = {
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", 4)
-    return double
+    return double_of(4)
 
 
 class Given(Producer):
@@ -386,32 +384,51 @@ def test_acks_zero_hears_nothing(broker: BrokerDouble) -> None:
     assert broker.values("t", 1) == [b"x"]
 
 
-def test_wrong_arguments_are_named(broker: BrokerDouble, producer: Producer) -> None:
-    with pytest.raises(TypeError, match="value must be bytes, text or None, not int"):
-        producer.send("t", 5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="partition 4 does not exist: topic 't' has partitions 0 to 3"):
-        producer.send("t", b"x", partition=4)
-    with pytest.raises(ValueError, match="timestamp -1 is out of range"):
-        producer.send("t", b"x", timestamp=-1)
-    with pytest.raises(TypeError, match="timestamp must be a whole number, not float"):
-        producer.send("t", b"x", timestamp=1.5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="partition must be a whole number, not str"):
-        producer.send("t", b"x", partition="1")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="a header's key is no text that UTF-8 can hold"):
-        producer.send("t", b"x", headers=[("\ud800", b"")])
-    with pytest.raises(TypeError, match=r"a header is \(text, bytes\), not \(bytes, bytes\)"):
-        producer.send("t", b"x", headers=[(b"a", b"")])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="unknown column 'val'"):
-        producer.send_batch("t", pa.RecordBatch.from_pydict({"val": [b"a"]}))
-    with pytest.raises(ValueError, match="column 'value' is missing"):
-        producer.send_batch("t", pa.RecordBatch.from_pydict({"key": [b"a"]}))
-    with pytest.raises(TypeError, match="column 'value' is int64"):
-        producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [1]}))
-    with pytest.raises(ValueError, match="partition 9 does not exist"):
-        producer.send_batch("t", rows(1), partitions=np.array([9], np.int32))
-    with pytest.raises(ValueError, match="2 partitions were given for 1 rows"):
-        producer.send_batch("t", rows(1), partitions=np.array([1, 1], np.int32))
-    assert producer.send("t", b"after all that", partition=0).result(DEADLINE_S).offset == 0
+BAD_CALLS: list[tuple[str, Callable[[Producer], object]]] = [
+    ("value must be bytes, text or None, not int", lambda producer: producer.send("t", 5)),  # type: ignore[arg-type]
+    ("value is no text that UTF-8 can hold", lambda producer: producer.send("t", "\ud800")),
+    ("key is no text that UTF-8 can hold", lambda producer: producer.send("t", b"v", key="\ud800")),
+    ("headers must be pairs", lambda producer: producer.send("t", b"v", headers=5)),  # type: ignore[arg-type]
+    ("headers must be pairs", lambda producer: producer.send("t", b"v", headers=[("a",)])),  # type: ignore[list-item]
+    ("a header's key is no text that UTF-8 can hold", lambda producer: producer.send("t", b"v", headers=[("\ud800", b"")])),
+    (
+        r"a header is \(text, bytes\), not \(bytes, bytes\)",
+        lambda producer: producer.send("t", b"v", headers=[(b"a", b"")]),  # type: ignore[list-item]
+    ),
+    ("timestamp -1 is out of range", lambda producer: producer.send("t", b"v", timestamp=-1)),
+    (
+        "timestamp must be a whole number, not float",
+        lambda producer: producer.send("t", b"v", timestamp=1.5),  # type: ignore[arg-type]
+    ),
+    (
+        "partition must be a whole number, not str",
+        lambda producer: producer.send("t", b"v", partition="1"),  # type: ignore[arg-type]
+    ),
+    ("partition -1 does not exist", lambda producer: producer.send("t", b"v", partition=-1)),
+    ("partition 4 does not exist: topic 't' has partitions 0 to 3", lambda producer: producer.send("t", b"v", partition=4)),
+    ("partition 9{30} does not exist", lambda producer: producer.send("t", b"v", partition=10**30 - 1)),
+    ("data must be a RecordBatch or a Table, not list", lambda producer: producer.send_batch("t", [b"v"])),
+    ("unknown column 'val'", lambda producer: producer.send_batch("t", rows(1).rename_columns(["key", "val"]))),
+    ("column 'value' is missing", lambda producer: producer.send_batch("t", rows(1).select(["key"]))),
+    ("column 'value' is int64", lambda producer: producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [1]}))),
+    ("partitions must be", lambda producer: producer.send_batch("t", rows(1), partitions=["x"])),
+    ("partitions must be", lambda producer: producer.send_batch("t", rows(1), partitions=[2**40])),
+    ("partition -2 does not exist", lambda producer: producer.send_batch("t", rows(1), partitions=np.array([-2], np.int32))),
+    ("partition 9 does not exist", lambda producer: producer.send_batch("t", rows(1), partitions=np.array([9], np.int32))),
+    ("2 partitions were given for 1 rows", lambda producer: producer.send_batch("t", rows(1), np.array([1, 1], np.int32))),
+]
+
+
+@pytest.mark.parametrize(("text", "call"), BAD_CALLS, ids=[str(number) for number in range(len(BAD_CALLS))])
+def test_a_bad_argument_is_named_and_the_producer_goes_on(
+    producer: Producer, text: str, call: Callable[[Producer], object]
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        call(producer)
+    assert producer.send("t", b"after", partition=0).result(DEADLINE_S).offset == 0
+
+
+def test_a_setting_that_does_not_exist_is_refused(broker: BrokerDouble) -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'linger\.ms'"):
         producer_of(broker, linger_mss=1)
 

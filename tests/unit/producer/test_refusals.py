@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -15,12 +14,10 @@ from brokerd import Producer as GrpcProducer
 from brokerd.errors import BrokerdError, ConfigError, InvalidRequestError, ProducerClosedError
 from brokerd.producer.futures import RecordFuture, RecordMetadata
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble
+from tests.support.broker_double import BrokerDouble, double_of
 from tests.support.logged import messages_of
 from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import producer_of
-
-ONE_ROW = pa.RecordBatch.from_pydict({"value": [b"v"]})
 
 
 def shrink_topic(producer: Producer, broker: BrokerDouble) -> None:
@@ -39,8 +36,7 @@ def shrink_topic(producer: Producer, broker: BrokerDouble) -> None:
 
 
 def test_a_staged_record_whose_partition_is_gone_fails_alone() -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 4)
+    broker = double_of(4)
     broker.create_topic("other", 1)
     told: list[BrokerdError | None] = []
     with producer_of(broker, linger_ms=60_000) as producer:
@@ -75,8 +71,7 @@ BAD_TOPICS: list[tuple[object, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("topic", "kind", "text"), BAD_TOPICS, ids=[repr(topic)[:12] for topic, _, _ in BAD_TOPICS])
 def test_a_bad_topic_is_the_error_of_its_call_alone(topic: Any, kind: type[Exception], text: str) -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 1)
+    broker = double_of(1)
     with producer_of(broker, linger_ms=60_000) as producer:
         in_flight = producer.send("t", b"in flight")
         calls: list[Callable[[], object]] = [
@@ -93,34 +88,8 @@ def test_a_bad_topic_is_the_error_of_its_call_alone(topic: Any, kind: type[Excep
         assert producer.first_error is None
 
 
-BAD_CALLS: list[tuple[str, Callable[[Producer], object]]] = [
-    ("value is no text that UTF-8 can hold", lambda producer: producer.send("t", "\ud800")),
-    ("key is no text that UTF-8 can hold", lambda producer: producer.send("t", b"v", key="\ud800")),
-    ("headers must be pairs", lambda producer: producer.send("t", b"v", headers=5)),  # type: ignore[arg-type]
-    ("headers must be pairs", lambda producer: producer.send("t", b"v", headers=[("a",)])),  # type: ignore[list-item]
-    ("timestamp must be a whole number", lambda producer: producer.send("t", b"v", timestamp="1")),  # type: ignore[arg-type]
-    ("partition -1 does not exist", lambda producer: producer.send("t", b"v", partition=-1)),
-    ("partition 9{30} does not exist", lambda producer: producer.send("t", b"v", partition=10**30 - 1)),
-    ("data must be a RecordBatch or a Table, not list", lambda producer: producer.send_batch("t", [b"v"])),
-    ("partitions must be", lambda producer: producer.send_batch("t", ONE_ROW, partitions=["x"])),
-    ("partitions must be", lambda producer: producer.send_batch("t", ONE_ROW, partitions=[2**40])),
-    ("partition -2 does not exist", lambda producer: producer.send_batch("t", ONE_ROW, partitions=np.array([-2], np.int32))),
-]
-
-
-@pytest.mark.parametrize(("text", "call"), BAD_CALLS, ids=[str(number) for number in range(len(BAD_CALLS))])
-def test_a_bad_argument_is_named_and_the_producer_goes_on(text: str, call: Callable[[Producer], object]) -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 1)
-    with producer_of(broker) as producer:
-        with pytest.raises((TypeError, ValueError), match=text):
-            call(producer)
-        assert producer.send("t", b"after").result(DEADLINE_S).offset == 0
-
-
 def test_a_producer_that_fails_for_good_ends_what_is_staged() -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 1)
+    broker = double_of(1)
     producer = producer_of(broker, linger_ms=60_000)
     staged = producer.send("t", b"staged")
     producer._sender._fail_for_good(RuntimeError("planted"))
@@ -146,8 +115,7 @@ def test_bad_servers_and_files_are_refused_before_there_is_a_producer() -> None:
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan")])
 def test_a_negative_timeout_is_refused(timeout: float) -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 1)
+    broker = double_of(1)
     with producer_of(broker, linger_ms=60_000) as producer:
         staged = producer.send("t", b"v")
         for call in (producer.close, producer.flush):
@@ -160,8 +128,7 @@ def test_a_negative_timeout_is_refused(timeout: float) -> None:
 
 
 def test_a_future_awaited_in_a_loop_that_is_closed_meanwhile_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 1)
+    broker = double_of(1)
     with producer_of(broker, linger_ms=60_000) as producer:
         future = producer.send("t", b"v")
 

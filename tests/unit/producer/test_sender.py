@@ -10,7 +10,7 @@ import warnings
 from brokerd.config.client import ProducerConfig
 from brokerd.producer.core.transport import Hello
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble, StreamDouble, TransportDouble
+from tests.support.broker_double import BrokerDouble, StreamDouble, TransportDouble, double_of
 from tests.support.wait import DEADLINE_S
 
 
@@ -35,8 +35,7 @@ class EndingTransport(TransportDouble):
 
 
 def test_an_end_that_comes_before_a_stream_is_read_leaves_nothing_behind() -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 1)
+    broker = double_of(1)
     ended = threading.Event()
 
     def transport(_config: ProducerConfig) -> EndingTransport:

@@ -17,7 +17,7 @@ from brokerd.errors import InvalidTopicError, MessageTooLargeError
 from brokerd.producer.columns import small_batch_bytes
 from brokerd.producer.intake import SMALL_BATCH_BYTES, Intake
 from brokerd.record.schema import HEADERS, TIMESTAMP
-from tests.support.broker_double import BrokerDouble
+from tests.support.broker_double import BrokerDouble, double_of
 from tests.support.wait import DEADLINE_S
 from tests.unit.producer.test_producer import producer_of, rows
 
@@ -26,9 +26,7 @@ PARTITIONS = 4
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", PARTITIONS)
-    return double
+    return double_of(PARTITIONS)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:

@@ -14,7 +14,7 @@ from brokerd.producer.columns import encode_pieces, split_rows
 from brokerd.producer.core.accumulator import Piece, ProducerBatch
 from brokerd.producer.core.transport import RequestLimits
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import NO_LIMITS, BrokerDouble, Fault
+from tests.support.broker_double import NO_LIMITS, BrokerDouble, Fault, double_of
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -24,9 +24,7 @@ SMALL = {"linger.ms": 1_000, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble(max_message_bytes=LIMIT)
-    double.create_topic("t", 1)
-    return double
+    return double_of(1, max_message_bytes=LIMIT)
 
 
 def producer_of(broker: BrokerDouble, clock: Any = None, **settings: object) -> Producer:
@@ -210,8 +208,7 @@ def test_split_rows_keep_everything_and_share_no_memory(compression: str, has_he
 
 @pytest.mark.parametrize("in_flight", [1, 5])
 def test_a_batch_that_fits_into_no_request_is_split_in_order(in_flight: int) -> None:
-    broker = BrokerDouble(limits=RequestLimits(1_000, LIMIT))
-    broker.create_topic("t", 1)
+    broker = double_of(1, limits=RequestLimits(1_000, LIMIT))
     settings = {"max.in.flight.batches.per.partition": in_flight, "compression.type": "none"}
     with producer_of(broker, **settings) as producer:
         for at in range(0, 1_000, 50):
@@ -223,8 +220,7 @@ def test_a_batch_that_fits_into_no_request_is_split_in_order(in_flight: int) -> 
 
 
 def test_one_record_that_fits_into_no_request_fails_alone() -> None:
-    broker = BrokerDouble(limits=RequestLimits(1_000, LIMIT))
-    broker.create_topic("t", 1)
+    broker = double_of(1, limits=RequestLimits(1_000, LIMIT))
     with producer_of(broker, compression_type="none") as producer:
         futures = [producer.send("t", value) for value in (b"000000", b"x" * LIMIT, b"000001")]
         producer.flush(DEADLINE_S)
@@ -240,8 +236,7 @@ def test_one_record_that_fits_into_no_request_fails_alone() -> None:
 @pytest.mark.parametrize("acks", ["all", "0"])
 def test_batches_that_grow_when_encoded_are_divided_among_requests(acks: str) -> None:
     partitions, rounds = 20, 5
-    broker = BrokerDouble(limits=NO_LIMITS._replace(bytes_max=LIMIT))
-    broker.create_topic("t", partitions)
+    broker = double_of(partitions, limits=NO_LIMITS._replace(bytes_max=LIMIT))
     with producer_of(broker, acks=acks, enable_idempotence=acks == "all") as producer:
         for number in range(rounds):
             for partition in range(partitions):

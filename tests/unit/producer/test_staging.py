@@ -25,7 +25,7 @@ from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.futures import BatchFuture
 from brokerd.producer.intake import CHUNK_BYTES_MIN, STAGED_MAX, Intake, RecordChunk
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble, Fault
+from tests.support.broker_double import BrokerDouble, Fault, double_of
 from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import producer_of, rows
 
@@ -37,8 +37,7 @@ LARGE = pa.RecordBatch.from_pydict({"value": [b"v" * 1_000] * 12})  # more than 
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", 2)
+    double = double_of(2)
     double.create_topic("other", 1)
     return double
 

@@ -24,7 +24,7 @@ from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.topics import TopicRegistry
 from brokerd.producer.intake import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble, TopicDouble
+from tests.support.broker_double import BrokerDouble, TopicDouble, double_of
 from tests.support.broker_model import PartitionModel
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
@@ -130,8 +130,7 @@ def test_who_had_no_time_for_the_answer_finds_it_the_next_time(topics: TopicRegi
 
 
 def test_max_block_ms_below_an_answers_time_succeeds_in_the_end() -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 1)
+    broker = double_of(1)
     with Producer({"linger.ms": 0, "max.block.ms": 0}, transport_factory=broker.transport) as producer:
 
         def is_sent() -> bool:
@@ -145,8 +144,7 @@ def test_max_block_ms_below_an_answers_time_succeeds_in_the_end() -> None:
 
 
 def test_a_producer_goes_on_with_a_topic_it_had_forgotten() -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 1)
+    broker = double_of(1)
     clock = ManualClock()
     settings = {"linger.ms": 0, "metadata.max.idle.ms": IDLE_MS}
     with Producer(settings, transport_factory=broker.transport, clock=clock) as producer:
@@ -278,8 +276,7 @@ def test_thousands_of_topics_wait_for_their_linger_side_by_side() -> None:
 
 
 def test_a_chunk_that_fills_pays_more() -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 1)
+    broker = double_of(1)
     with Producer({"linger.ms": 600_000}, transport_factory=broker.transport) as producer:
         sizes = []
         for number in range(1_000):

@@ -12,7 +12,7 @@ from brokerd.producer.core.membership import Totals
 from brokerd.producer.core.partitioner import murmur2
 from brokerd.producer.producer import Producer
 from brokerd.sink.columns import RowTotals
-from tests.support.broker_double import BrokerDouble
+from tests.support.broker_double import double_of
 from tests.support.wait import DEADLINE_S
 
 Row = tuple[bytes | None, bytes | None]
@@ -87,8 +87,7 @@ def test_hashes_are_computed_once_for_totals_and_partitions() -> None:
     rows = rows_of(random.Random(1), 20_000)
     logs = []
     for is_shared in (False, True):
-        broker = BrokerDouble()
-        broker.create_topic("t", 3)
+        broker = double_of(3)
         batch = batch_of([(key, value or b"") for key, value in rows])
         hashes = RowTotals().add(batch)
         with Producer({"linger.ms": 0}, transport_factory=broker.transport) as producer:
@@ -98,8 +97,7 @@ def test_hashes_are_computed_once_for_totals_and_partitions() -> None:
 
 
 def test_a_wrong_number_of_hashes_is_refused() -> None:
-    broker = BrokerDouble()
-    broker.create_topic("t", 3)
+    broker = double_of(3)
     batch = batch_of([(b"a", b"b")] * 3)
     with Producer({}, transport_factory=broker.transport) as producer, pytest.raises(ValueError, match="2 entries for 3 rows"):
         producer.send_batch("t", batch, key_hashes=np.zeros(2, np.int32))

@@ -23,7 +23,7 @@ from brokerd.errors import (
 )
 from brokerd.producer.producer import Producer
 from brokerd.producer.transaction import ABORT_TIMEOUT_MS
-from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault
+from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault, double_of
 from tests.support.interrupts import Struck, strike
 from tests.support.ports import held_port
 from tests.support.scale import TEST_SCALE
@@ -35,9 +35,7 @@ STRIDE = max(1, 9 // TEST_SCALE)
 
 @pytest.fixture
 def broker() -> BrokerDouble:
-    double = BrokerDouble()
-    double.create_topic("t", 2)
-    return double
+    return double_of(2)
 
 
 @pytest.fixture
