@@ -107,7 +107,8 @@ def test_an_interrupt_on_the_way_back_to_an_unfinished_record_passes_over_nothin
                     consumer.process(handle, workers=2, max_in_flight=10)
             if goes_on == "commit":
                 consumer.commit()
-                assert committed(broker) == 7, where
+                first_unhandled = min(set(range(RECORDS)) - set(handled))  # 5, if the handler of 7 has begun before that of 5
+                assert committed(broker) == first_unhandled, where
             while goes_on == "poll" and len(set(handled)) < RECORDS:
                 handled += [record.offset for record in consumer.poll()]
             while consumer.position(T0) < RECORDS:
