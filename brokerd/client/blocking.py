@@ -188,7 +188,7 @@ class LoopCall(Generic[T]):
         self._coro = coro
         self._task: asyncio.Task[T] | None = None
         self._is_cancelled = False
-        self._has_ended = False
+        self.has_ended = False  # there is an outcome
         self._on_end = on_end
 
     @classmethod
@@ -209,24 +209,19 @@ class LoopCall(Generic[T]):
     def refuse(self) -> None:
         """Ends a call that was not started, since the loop has closed."""
         self._coro.close()
-        self._has_ended = True
+        self.has_ended = True
         self._on_end()
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the waiter may have gone
-        self._has_ended = True
+        self.has_ended = True
         self._on_end()
 
     def withdraw(self) -> None:
         """Cancels the coroutine once its result is no longer wanted; thread-safe."""
         with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
             self._loop.call_soon_threadsafe(self.cancel)
-
-    @property
-    def has_ended(self) -> bool:
-        """True once there is an outcome."""
-        return self._has_ended
 
     def cancel(self) -> None:
         """Cancels the coroutine; runs on the loop."""

@@ -18,7 +18,6 @@ from brokerd.wire.channel import CHANNEL_ARGUMENTS
 _CONNECT_FAILED = "failed to connect to all addresses"
 # How gRPC up to 1.80, and later versions, report a certificate for another name.
 _WRONG_NAME = ("is not in peer certificate", "Hostname Verification Check failed")
-_NO_METADATA: tuple[tuple[str, str], ...] = ()
 
 
 class ClientSecurity:
@@ -58,7 +57,7 @@ class ClientSecurity:
 
     def _read_metadata(self) -> tuple[tuple[str, str], ...]:
         token = self._config.auth_token or (_read_token(self._config.auth_token_file) if self._config.auth_token_file else "")
-        return (("authorization", f"Bearer {token}"),) if token else _NO_METADATA
+        return (("authorization", f"Bearer {token}"),) if token else ()
 
     def handshake_error(self, address: str, details: str) -> AuthenticationError | None:
         """The TLS problem in gRPC's text about a failed connection; None if the failure may be temporary."""

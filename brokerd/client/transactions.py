@@ -44,7 +44,17 @@ async def init_producer_id(client: BrokerClient, current: ProducerIdAndEpoch = N
 
 async def init_member(client: BrokerClient, membership: Membership) -> ProducerIdAndEpoch:
     """The producer id of a member of a transaction: the same one every time. Raises the broker's error."""
-    request = _init_request(membership)
+    request = pb.InitProducerIdRequest(
+        transactional_id=membership.transactional_id,
+        txn_version=membership.txn_version,
+        execution_id=membership.execution_id,
+        run_id=membership.run_id,
+        owner=membership.owner,
+        member_id=membership.member_id,
+        timeout_ms=membership.timeout_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
     response = await client.call(request, pb.InitProducerIdResponse)
     identity = checked_identity(response.producer_id, response.producer_epoch)
     if identity.epoch != 0:
@@ -163,21 +173,6 @@ def _forgotten(end: TransactionEnd, asked_for_ms: int) -> BrokerUnreachableError
 
 
 # --- requests
-
-
-def _init_request(membership: Membership) -> pb.InitProducerIdRequest:
-    """The request for a member's producer id."""
-    return pb.InitProducerIdRequest(
-        transactional_id=membership.transactional_id,
-        txn_version=membership.txn_version,
-        execution_id=membership.execution_id,
-        run_id=membership.run_id,
-        owner=membership.owner,
-        member_id=membership.member_id,
-        timeout_ms=membership.timeout_ms,
-        producer_id=-1,
-        producer_epoch=-1,
-    )
 
 
 def end_requests(end: TransactionEnd, *, request_bytes_max: int, entries_max: int) -> Iterator[pb.EndTransactionRequest]:

@@ -240,8 +240,8 @@ def _cut(ends_bytes: Any, lo: int, hi: int, batch_size: int) -> list[int]:
 def _row_bytes(arrow_batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """The approximate bytes of each row; headers count as their column's average."""
     sizes = np.full(arrow_batch.num_rows, ROW_OVERHEAD_BYTES + 8, np.int64)
-    for bytes_column in (KEY, VALUE):
-        column = arrow_batch.column(bytes_column.name)
+    for name in (KEY.name, VALUE.name):
+        column = arrow_batch.column(name)
         offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
         sizes += np.diff(offsets)
     if HEADERS.name in arrow_batch.schema.names:

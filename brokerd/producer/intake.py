@@ -172,7 +172,7 @@ class RecordChunk:
         columns = {KEY.name: key, VALUE.name: pa.array(self._values[first:end], VALUE.type)}
         if self.headers:
             rows = [self.headers.get(number) for number in numbers]
-            lists = [None if row is None else [_entry(*pair) for pair in row] for row in rows]
+            lists = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in rows]
             columns[HEADERS.name] = pa.array(lists, HEADERS.type)
         millis = np.array(self._sent_ns[first:end], np.int64) // 1_000_000
         if self.timestamps:
@@ -181,10 +181,6 @@ class RecordChunk:
             millis[places] = [timestamp for _, timestamp in own if timestamp is not None]
         columns[TIMESTAMP.name] = pa.array(millis * 1_000).view(TIMESTAMP.type)
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-
-
-def _entry(key: str, value: bytes | None) -> dict[str, str | bytes | None]:
-    return {"key": key, "value": value}
 
 
 class SplitBatch(NamedTuple):

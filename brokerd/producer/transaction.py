@@ -237,9 +237,8 @@ class TransactionBase:
         except ReplayMismatchError as error:
             if self._offsets.all_of_them is None:
                 raise
-            raise ProducerFencedError(
-                error.message, fate=Fate.NOT_APPENDED
-            ) from error  # the other producer owns the input, whatever the version
+            # The other producer owns the input, whatever the version.
+            raise ProducerFencedError(error.message, fate=Fate.NOT_APPENDED) from error
         except (BrokerUnreachableError, WireError) as error:
             is_fenced = isinstance(error, ProducerFencedError)
             if isinstance(error, WireError) and not error.retriable and not (is_fenced and error.fate is not Fate.NOT_APPENDED):

@@ -104,7 +104,7 @@ class TopicRegistry:
         """The last view of the topic, if it has the partition. None also while the partition is in `replaced`: what is in flight is
         for the old topic, and what its leader says is not of the new one."""
         view = self._views.get(tp.topic)
-        return view if view is not None and tp.partition < view.partition_count and tp not in self.replaced else None
+        return view if view is not None and tp.partition < len(view.leaders) and tp not in self.replaced else None
 
     def leader_epoch_of(self, tp: TopicPartition) -> int:
         """The highest leader epoch seen for the partition; -1 = unknown."""
