@@ -25,7 +25,7 @@ from brokerd.client.connection import Connection, RawStream
 from brokerd.client.metadata import NOTHING_KNOWN, Metadata, id_of, parse_bootstrap_servers, read_metadata, read_node
 from brokerd.client.nodes import ANY_NODE as ANY_NODE
 from brokerd.client.nodes import Nodes
-from brokerd.client.response_checks import checked_count, made_plain
+from brokerd.client.response_checks import made_plain, senseless
 from brokerd.client.security import ClientSecurity
 from brokerd.client.silence import NOTHING, Asked, Awaited, Silence, loop_ms, patience_ms
 from brokerd.clock import Clock
@@ -465,7 +465,9 @@ class BrokerClient:
                 request = self._request_for(head, {tp: parts[tp] for tp in group})
                 asked = Asked({tp: self.leader_epoch(tp) for tp in group})
                 response: Any = await self.call_once(node_id, request, response_type, timeout_ms, asked)
-                found = checked_count(_method_of(response_type), response.results, len(group))
+                found = response.results
+                if len(found) != len(group):
+                    raise senseless(_method_of(response_type), f"{len(found)} results, {len(group)} were requested")
                 for tp, one in zip(group, found, strict=True):
                     results[tp] = self._judged(tp, from_proto(one.error)) if one.HasField("error") else one
                 unanswered.difference_update(group)
