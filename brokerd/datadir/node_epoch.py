@@ -13,11 +13,12 @@ used, or one damaged later: in both cases the next epoch skips one.
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 from brokerd.datadir.node_state import damaged, missing
 from brokerd.storage.checksummed_file import DocumentError, decode_document, encode_document
-from brokerd.storage.files import Files, read_whole, write_all
-from brokerd.storage.names import NODE_EPOCH, TEMPORARY_SUFFIX
+from brokerd.storage.files import Files, read_whole, write_all, write_whole
+from brokerd.storage.names import NODE_EPOCH
 
 NODE_EPOCH_KIND = "node-epoch"
 _VERSION = 1
@@ -29,16 +30,7 @@ _FILLING = b" "  # not zeros: a file system may store those as holes
 
 def create_node_epoch(files: Files, epoch: int = 0) -> None:
     """Creates the file, durably on return. Raises OSError."""
-    temporary = NODE_EPOCH + TEMPORARY_SUFFIX
-    if temporary in files.listdir():
-        files.unlink(temporary)
-    file = files.create(temporary)
-    try:
-        write_all(file, [_slot(epoch).ljust(_SLOT_BYTES * _COUNT, _FILLING)], 0, _SLOT_BYTES * _COUNT)
-        file.fdatasync()
-    finally:
-        file.close()
-    files.rename(temporary, NODE_EPOCH)
+    write_whole(files, NODE_EPOCH, _slot(epoch).ljust(_SLOT_BYTES * _COUNT, _FILLING))
     files.sync_dir()
 
 
@@ -46,12 +38,9 @@ def write_node_epoch(files: Files, epoch: int) -> None:
     """Overwrites the older epoch, durably on return and without allocating space. Raises OSError, DocumentError."""
     known = _slots(files)
     at = known.index(min(known))
-    file = files.open(NODE_EPOCH, writable=True)
-    try:
+    with closing(files.open(NODE_EPOCH, writable=True)) as file:
         write_all(file, [_slot(epoch)], at * _SLOT_BYTES, _SLOT_BYTES)
         file.fdatasync()
-    finally:
-        file.close()
 
 
 def read_node_epoch(files: Files) -> int:

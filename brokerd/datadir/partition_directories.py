@@ -87,12 +87,9 @@ def cut_log(files: Files, tp: TopicIdPartition, base_offset: int, position: int)
             files.unlink(f"{directory}/{offset_file(base, suffix)}")
     files.sync_dir(directory)
     if (base_offset, LOG_SUFFIX) in parsed:
-        file = files.open(f"{directory}/{offset_file(base_offset, LOG_SUFFIX)}", writable=True)
-        try:
+        with contextlib.closing(files.open(f"{directory}/{offset_file(base_offset, LOG_SUFFIX)}", writable=True)) as file:
             file.truncate(min(position, file.size()))
             file.fdatasync()
-        finally:
-            file.close()
 
 
 def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:

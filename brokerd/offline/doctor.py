@@ -192,15 +192,12 @@ class _Directory:
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[Files]:
     """The files of a data directory, locked against brokers. Raises DataDirectoryError."""
-    files = RealFiles(path, must_exist=True)
-    try:
+    with contextlib.closing(RealFiles(path, must_exist=True)) as files:
         names = files.listdir()
         if META not in names and not any(map(parse_partition_directory, names)):
             raise DataDirectoryError(f"{path} is not a data directory of brokerd: it has no file '{META}' and no partitions")
         files.lock()
         yield files
-    finally:
-        files.close()
 
 
 def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]:

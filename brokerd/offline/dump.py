@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -40,11 +41,8 @@ def describe_path(path: str, records: DecodeRecords | None = None) -> Iterator[E
     is not a file of brokerd's.
     """
     if os.path.isdir(path):
-        files = RealFiles(path, must_exist=True)
-        try:
+        with closing(RealFiles(path, must_exist=True)) as files:
             entries = files.listdir()
-        finally:
-            files.close()
         for name in entries:
             below = os.path.join(path, name)
             if os.path.isdir(below) or _describer(name) is not None:
@@ -60,19 +58,17 @@ def describe_path(path: str, records: DecodeRecords | None = None) -> Iterator[E
         if not os.path.lexists(path):
             raise DataDirectoryError(f"there is no file {path}")
         raise DataDirectoryError(f"{path} is not a file of a brokerd data directory: its name is unknown")
-    files = RealFiles(parent, must_exist=True)
-    try:
-        tp = names.parse_partition_directory(os.path.basename(parent))
-        for entry in describer(files, name, tp):
-            if records is not None and tp is not None and entry["type"] == "batch" and not entry["is_control"]:
-                entry["records"] = records(tp, _batch_at(files, name, entry["position"], entry["size_bytes"]))
-            yield {"type": entry.pop("type"), "path": path, **entry}
-    except FileNotFoundError:
-        raise DataDirectoryError(f"there is no file {path}") from None
-    except (BrokerdError, OSError) as error:
-        yield {"type": "problem", "path": path, "problem": str(error)}
-    finally:
-        files.close()
+    tp = names.parse_partition_directory(os.path.basename(parent))
+    with closing(RealFiles(parent, must_exist=True)) as files:
+        try:
+            for entry in describer(files, name, tp):
+                if records is not None and tp is not None and entry["type"] == "batch" and not entry["is_control"]:
+                    entry["records"] = records(tp, _batch_at(files, name, entry["position"], entry["size_bytes"]))
+                yield {"type": entry.pop("type"), "path": path, **entry}
+        except FileNotFoundError:
+            raise DataDirectoryError(f"there is no file {path}") from None
+        except (BrokerdError, OSError) as error:
+            yield {"type": "problem", "path": path, "problem": str(error)}
 
 
 Describer = Callable[[RealFiles, str, TopicIdPartition | None], Iterable[Entry]]
@@ -84,11 +80,8 @@ def _describer(name: str) -> Describer | None:
 
 
 def _batch_at(files: RealFiles, name: str, position: int, size: int) -> RecordBatch:
-    file = files.open(name)
-    try:
+    with closing(files.open(name)) as file:
         data = bytes(file.pread(size, position))
-    finally:
-        file.close()
     return RecordBatch(decode_header(data), pa.py_buffer(data))
 
 
@@ -97,13 +90,10 @@ def _describe_segment(files: RealFiles, name: str, tp: TopicIdPartition | None) 
         raise DocumentError("a segment can only be read in its partition's directory: the directory's name is part of the CRC")
     parsed = names.parse_offset_file(name)
     assert parsed is not None
-    file = files.open(name)
-    try:
+    with closing(files.open(name)) as file:
         size = file.size()
         yield {"type": "segment", "base_offset": parsed[0], "size_bytes": size, "partition": str(tp)}
         yield from _describe_batches(file, size, parsed[0], crc_seed(tp))
-    finally:
-        file.close()
 
 
 def _describe_batches(file: File, size: int, base_offset: int, seed: int) -> Iterator[Entry]:

@@ -5,6 +5,7 @@ another partition, or from an operator. The next start writes the markers again 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 from brokerd.coordinator.loading import load
@@ -151,11 +152,8 @@ def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
 
 def _unmarked(files: Files, partition: PartitionCheck) -> list[UnmarkedData]:
     """Data without a marker, found by the recovery that a start runs."""
-    open_files = OpenFiles(files, limit=4)
-    try:
+    with closing(OpenFiles(files, limit=4)) as open_files:
         state = PartitionRecovery(files, open_files, partition.recovery_input(_READ_ONLY)).run().state
-    finally:
-        open_files.close()
     return unmarked_data(state.producers, state.damaged, state.log_start_offset)
 
 

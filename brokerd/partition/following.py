@@ -322,15 +322,12 @@ class LogCut:
         """Overwrites the cut bytes with zeros. Otherwise, after a power cut, stale blocks under newly written data could bring back
         whole batches that pass for part of the log.
         """
-        handle = self._open_files.acquire(segment.path, writable=True)
-        try:
+        with self._open_files.use(segment.path, writable=True) as file:
             while position < segment.size_bytes:
                 size = min(_WIPE_BYTES, segment.size_bytes - position)
-                write_all(handle.file, [bytes(size)], position, size)
+                write_all(file, [bytes(size)], position, size)
                 position += size
-            handle.file.fdatasync()
-        finally:
-            self._open_files.release(handle)
+            file.fdatasync()
 
     def _restore(self) -> int:
         """Restores producers from the newest snapshot that can be read, if there is one. Returns its offset, or 0."""

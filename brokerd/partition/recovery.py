@@ -175,15 +175,12 @@ class PartitionRecovery:
         for segment in segments:
             if segment.next_offset > self._durable_end or segment is segments[-1]:
                 position = self._position(segment, self._durable_end)
-                handle = self._open_files.acquire(segment.path, writable=True)
-                try:
+                with self._open_files.use(segment.path, writable=True) as file:
                     while position < segment.size_bytes:
-                        data = handle.file.pread(min(_REWRITE_BYTES, segment.size_bytes - position), position)
-                        write_all(handle.file, [data], position, len(data))
+                        data = file.pread(min(_REWRITE_BYTES, segment.size_bytes - position), position)
+                        write_all(file, [data], position, len(data))
                         position += len(data)
-                    handle.file.fdatasync()
-                finally:
-                    self._open_files.release(handle)
+                    file.fdatasync()
         self._files.sync_dir(self._directory)
 
     def _position(self, segment: Segment, offset: int) -> int:

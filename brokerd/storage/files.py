@@ -111,12 +111,9 @@ def write_whole(files: Files, path: str, data: bytes) -> None:
     with contextlib.suppress(FileNotFoundError):
         files.unlink(temporary)
     try:
-        file = files.create(temporary)
-        try:
+        with contextlib.closing(files.create(temporary)) as file:
             write_all(file, [data], 0, len(data))
             file.fdatasync()
-        finally:
-            file.close()
         files.rename(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -126,11 +123,8 @@ def write_whole(files: Files, path: str, data: bytes) -> None:
 
 def read_whole(files: Files, path: str) -> bytes:
     """All bytes of a small file. Raises OSError."""
-    file = files.open(path)
-    try:
+    with contextlib.closing(files.open(path)) as file:
         return bytes(file.pread(file.size(), 0))
-    finally:
-        file.close()
 
 
 def is_too_many_open(error: OSError) -> bool:

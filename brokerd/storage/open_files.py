@@ -42,9 +42,9 @@ class OpenFiles:
         return len(self._handles)
 
     @contextmanager
-    def use(self, path: str) -> Iterator[File]:
-        """The file, open for reading until the block ends. Raises OSError."""
-        handle = self.acquire(path)
+    def use(self, path: str, *, writable: bool = False) -> Iterator[File]:
+        """The file, open until the block ends. Raises OSError."""
+        handle = self.acquire(path, writable=writable)
         try:
             yield handle.file
         finally:

@@ -148,12 +148,9 @@ class Segment(SegmentBounds):
     def truncate_file(self) -> None:
         """Cuts the data file to `size_bytes`, durably on return; the index file goes first. Raises OSError."""
         self.remove_index()
-        handle = self._open_files.acquire(self.path, writable=True)
-        try:
-            handle.file.truncate(self.size_bytes)
-            handle.file.fdatasync()
-        finally:
-            self._open_files.release(handle)
+        with self._open_files.use(self.path, writable=True) as file:
+            file.truncate(self.size_bytes)
+            file.fdatasync()
 
     def release_dirty(self) -> None:
         """Releases the dirty handle without a flush, because the log has stopped or is deleted."""

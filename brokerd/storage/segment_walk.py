@@ -7,6 +7,7 @@ Read-only; the caller decides what to do about the damage.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
@@ -134,9 +135,6 @@ def batches_of(files: Files, tp: TopicIdPartition, from_offset: int = 0) -> Iter
     bases = sorted(parsed[0] for parsed in map(parse_offset_file, names) if parsed is not None and parsed[1] == LOG_SUFFIX)
     first = max((base for base in bases if base <= from_offset), default=0)
     for base in (base for base in bases if base >= first):
-        file = files.open(f"{directory}/{offset_file(base, LOG_SUFFIX)}")
-        try:
+        with closing(files.open(f"{directory}/{offset_file(base, LOG_SUFFIX)}")) as file:
             for position, header in whole_batches(file, crc_seed(tp), base):
                 yield file, position, header
-        finally:
-            file.close()

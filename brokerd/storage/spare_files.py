@@ -69,12 +69,10 @@ class SpareFiles:
         with self._lock:
             name, file = self._take(path, _KEPT_FROM_DERIVED if is_derived else 0)
             try:
-                try:
+                with contextlib.closing(file):
                     write_all(file, [data], 0, len(data))
                     file.truncate(len(data))
                     file.fdatasync()
-                finally:
-                    file.close()
                 self._files.rename(name, path)
             except OSError:
                 with contextlib.suppress(OSError):
@@ -91,8 +89,5 @@ class SpareFiles:
         raise OSError(errno.ENOSPC, "No space left on device, and no spare file", path)
 
     def _size(self, name: str) -> int:
-        file = self._files.open(name)
-        try:
+        with contextlib.closing(self._files.open(name)) as file:
             return file.size()
-        finally:
-            file.close()
