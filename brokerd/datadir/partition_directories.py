@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.ids import TopicIdPartition
 from brokerd.storage.files import Files
-from brokerd.storage.names import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    offset_file,
-    parse_offset_file,
-    parse_partition_directory,
-)
+from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, offset_file, offsets_of, parse_offset_file, parse_partition_directory
 
 
 def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
@@ -54,8 +48,7 @@ def remove_logs_from_end(files: Files, tps: Sequence[TopicIdPartition]) -> None:
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError):
             names = files.listdir(directory)
-        parsed = map(parse_offset_file, names)
-        for base in sorted((entry[0] for entry in parsed if entry is not None and entry[1] == LOG_SUFFIX), reverse=True):
+        for base in reversed(offsets_of(names, LOG_SUFFIX)):
             files.unlink(f"{directory}/{offset_file(base, LOG_SUFFIX)}")
             files.sync_dir(directory)
 
@@ -111,12 +104,8 @@ def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:
 
 def _is_empty(files: Files, directory: str) -> bool:
     """True if the directory holds no records."""
-    for name in files.listdir(directory):
-        parsed = parse_offset_file(name)
-        if parsed is not None and parsed[1] == LOG_SUFFIX:
-            file = files.open(f"{directory}/{name}")
-            size = file.size()
-            file.close()
-            if size:
+    for base in offsets_of(files.listdir(directory), LOG_SUFFIX):
+        with contextlib.closing(files.open(f"{directory}/{offset_file(base, LOG_SUFFIX)}")) as file:
+            if file.size():
                 return False
     return True

@@ -12,7 +12,7 @@ from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersion
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.offline.coordinator_log import is_coordinator_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_end, snapshot_offsets
+from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_end
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
 from brokerd.partition.log_state import GIVEN_UP, CheckpointEntry, Snapshot
 from brokerd.partition.log_walk import LogWalk, RecoveryInput, segment_sizes
@@ -30,6 +30,7 @@ from brokerd.storage.names import (
     SNAPSHOT_SUFFIX,
     TEMPORARY_SUFFIX,
     offset_file,
+    offsets_of,
     parse_offset_file,
 )
 from brokerd.storage.open_files import OpenFiles
@@ -127,7 +128,7 @@ class PartitionCheck:
             if hole.is_taken_out and hole.until_offset > self.entry.log_start_offset:
                 text = f"offsets {hole.first_offset} to {hole.until_offset - 1} are taken out: readers skip them"
                 self._add(Severity.NOTE, HOLES, text, hole.first_offset)
-        snapshots = snapshot_offsets(names)
+        snapshots = offsets_of(names, SNAPSHOT_SUFFIX)
         walk = self._walk(names, set(snapshots))
         for segment in walk.segments:
             if segment is not walk.torn and not any(_overlap(segment, damaged) for damaged in walk.damaged):

@@ -19,7 +19,7 @@ from brokerd.partition.log_state import Snapshot
 from brokerd.partition.producer_state import WINDOW_BATCHES, BatchMetadata, ProducerStateEntry
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Files
-from brokerd.storage.names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, offset_file, parse_offset_file
+from brokerd.storage.names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, offset_file, offsets_of
 from brokerd.storage.spare_files import SpareFiles
 
 SNAPSHOT_KIND = "producer-snapshot"
@@ -108,18 +108,12 @@ def read_snapshot(files: Files, directory: str, offset: int, seed: int) -> Snaps
     return snapshot if snapshot.seed == seed and snapshot.offset == offset else None
 
 
-def snapshot_offsets(names: list[str]) -> list[int]:
-    """Offsets of the snapshots among the names of a directory, ascending."""
-    parsed = [parse_offset_file(name) for name in names]
-    return sorted(entry[0] for entry in parsed if entry is not None and entry[1] == SNAPSHOT_SUFFIX)
-
-
 def snapshot_end(files: Files, directory: str, seed: int) -> int:
     """The offset of the newest whole snapshot; 0 if there is none. All below was durable: it is written after the sync."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = files.listdir(directory)
-    for offset in reversed(snapshot_offsets(names)):
+    for offset in reversed(offsets_of(names, SNAPSHOT_SUFFIX)):
         with contextlib.suppress(OSError):
             if read_snapshot(files, directory, offset, seed) is not None:
                 return offset

@@ -20,7 +20,7 @@ from brokerd.storage.damage import DamagedRange, first_that_stops
 from brokerd.storage.files import File, Files
 from brokerd.storage.holes import Hole, is_covered
 from brokerd.storage.index import SparseIndex
-from brokerd.storage.names import LOG_SUFFIX, parse_offset_file
+from brokerd.storage.names import LOG_SUFFIX, offset_file, offsets_of
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
 from brokerd.storage.segment_walk import SegmentWalk, whole_batches
@@ -279,11 +279,9 @@ class LogWalk:
 def segment_sizes(open_files: OpenFiles, directory: str, names: Iterable[str]) -> dict[int, int]:
     """The file size of each segment among the names of a partition's directory, by base offset. Raises OSError."""
     sizes = {}
-    for name in names:
-        parsed = parse_offset_file(name)
-        if parsed is not None and parsed[1] == LOG_SUFFIX:
-            with open_files.use(f"{directory}/{name}") as file:
-                sizes[parsed[0]] = file.size()
+    for base in offsets_of(names, LOG_SUFFIX):
+        with open_files.use(f"{directory}/{offset_file(base, LOG_SUFFIX)}") as file:
+            sizes[base] = file.size()
     return sizes
 
 

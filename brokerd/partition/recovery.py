@@ -25,7 +25,6 @@ from brokerd.partition.derived_files import (
     remove_leader_epochs,
     remove_snapshot,
     snapshot_end,
-    snapshot_offsets,
     write_leader_epochs,
     write_snapshot,
 )
@@ -35,7 +34,7 @@ from brokerd.partition.log_walk import LogWalk, RecoveryInput, segment_sizes
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, write_all
 from brokerd.storage.holes import holes_end, read_holes
-from brokerd.storage.names import TEMPORARY_SUFFIX
+from brokerd.storage.names import SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX, offsets_of
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
 
@@ -72,7 +71,7 @@ class PartitionRecovery:
 
     def run(self) -> Recovered:
         """Recovers. Raises OSError if the directory cannot be read, or cannot be written at all."""
-        offsets = snapshot_offsets(self._list())
+        offsets = offsets_of(self._list(), SNAPSHOT_SUFFIX)
         is_clean = self._is_clean()
         walk = self._walk(offsets, is_clean)
         end, cut_bytes = walk.end, 0
@@ -270,7 +269,7 @@ class PartitionRecovery:
     def _state(self, end: int, walk: LogWalk) -> LogState:
         snapshots: list[int] = []
         with contextlib.suppress(FileNotFoundError):
-            snapshots = snapshot_offsets(self._files.listdir(self._directory))
+            snapshots = offsets_of(self._files.listdir(self._directory), SNAPSHOT_SUFFIX)
         checkpoint = self._given.checkpoint
         is_lost = checkpoint.leader_epoch == LOST_ENTRY.leader_epoch and not self._may_write()
         log_start_offset = min(max(checkpoint.log_start_offset, walk.first_offset if is_lost else 0), end)

@@ -13,6 +13,7 @@ decided-members                                                           an ope
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from brokerd.ids import TopicIdPartition
 
@@ -63,6 +64,12 @@ def parse_offset_file(name: str) -> tuple[int, str] | None:
     """(offset, suffix), or None if the name has another form."""
     match = _OFFSET_FILE.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
+
+
+def offsets_of(names: Iterable[str], suffix: str) -> list[int]:
+    """The offsets of the files with this suffix among the names of a directory, ascending."""
+    parsed = map(parse_offset_file, names)
+    return sorted(entry[0] for entry in parsed if entry is not None and entry[1] == suffix)
 
 
 def parse_partition_directory(name: str) -> TopicIdPartition | None:

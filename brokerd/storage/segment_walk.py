@@ -14,7 +14,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.files import File, Files
-from brokerd.storage.names import LOG_SUFFIX, offset_file, parse_offset_file
+from brokerd.storage.names import LOG_SUFFIX, offset_file, offsets_of
 from brokerd.storage.resync import Place, find_after_damage
 from brokerd.storage.scan import Scan
 
@@ -132,7 +132,7 @@ def batches_of(files: Files, tp: TopicIdPartition, from_offset: int = 0) -> Iter
     header. Raises OSError."""
     directory = tp.directory_name
     names = files.listdir(directory) if directory in files.listdir() else []
-    bases = sorted(parsed[0] for parsed in map(parse_offset_file, names) if parsed is not None and parsed[1] == LOG_SUFFIX)
+    bases = offsets_of(names, LOG_SUFFIX)
     first = max((base for base in bases if base <= from_offset), default=0)
     for base in (base for base in bases if base >= first):
         with closing(files.open(f"{directory}/{offset_file(base, LOG_SUFFIX)}")) as file:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.partition.derived_files import snapshot_offsets, snapshot_path
+from brokerd.partition.derived_files import snapshot_path
 from brokerd.partition.partition import Partition
+from brokerd.storage.names import SNAPSHOT_SUFFIX, offsets_of
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.files import MemoryFiles
 from tests.support.transactions import append_marker, append_member, read_committed, release_marker
@@ -99,7 +100,7 @@ def test_from_whatever_a_start_is_made(seed: int) -> None:
     log = history.write()
     directory = log.tp.directory_name
     history.files.kill()
-    offsets = snapshot_offsets(history.files.listdir(directory))
+    offsets = offsets_of(history.files.listdir(directory), SNAPSHOT_SUFFIX)
     assert len(offsets) > 1, "there is something to choose from"
     for kept in (*offsets, None):
         files = copy.deepcopy(history.files)

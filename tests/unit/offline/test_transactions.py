@@ -13,11 +13,12 @@ from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.dump import describe_path
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.derived_files import encode_snapshot, read_snapshot, snapshot_offsets, write_snapshot
+from brokerd.partition.derived_files import encode_snapshot, read_snapshot, write_snapshot
 from brokerd.partition.partition import Partition
 from brokerd.record import control
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import RealFiles
+from brokerd.storage.names import SNAPSHOT_SUFFIX, offsets_of
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
@@ -53,7 +54,7 @@ def _change_snapshot(data_dir: Path, change: Change) -> None:
     """Rewrites the newest snapshot with another index of aborted transactions."""
     files = RealFiles(str(data_dir))
     (directory,) = {path.parent.name for path in data_dir.glob("*/*.log")}
-    offset = snapshot_offsets(files.listdir(directory))[-1]
+    offset = offsets_of(files.listdir(directory), SNAPSHOT_SUFFIX)[-1]
     tp = TopicIdPartition(bytes.fromhex(directory[:32]), 0)
     snapshot = read_snapshot(files, directory, offset, crc_seed(tp))
     assert snapshot is not None
