@@ -17,7 +17,7 @@ from brokerd.datadir.topic_store import TopicStore, effective_config
 from brokerd.errors import CorruptMessageError, NotLeaderError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import InSync
-from brokerd.partition.derived_files import encode_snapshot, write_snapshot
+from brokerd.partition.derived_files import write_snapshot
 from brokerd.partition.following import STAMPED_MAX, ReplicatedPartition, truncate
 from brokerd.partition.log_state import GIVEN_UP, NEW_PARTITION, CheckpointEntry, Snapshot
 from brokerd.partition.recovery import Recovered
@@ -91,7 +91,7 @@ class ReplicaChanges:
             remove_logs_from_end(self._files, [tp])
             remove_directories(self._files, [tp])
             self._files.mkdir(directory)
-            write_snapshot(self._files, directory, encode_snapshot(snapshot), offset)
+            write_snapshot(self._files, directory, snapshot)
             self._files.sync_dir(directory)
             self._files.sync_dir()
 

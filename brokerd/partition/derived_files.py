@@ -93,9 +93,9 @@ def _decode_counted(body: bytes, at: int, entry: struct.Struct) -> tuple[list[tu
     return list(entry.iter_unpack(body[at:end])), end
 
 
-def write_snapshot(files: Files, directory: str, body: bytes, offset: int, spares: SpareFiles | None = None) -> None:
-    """Writes the snapshot at `offset`; the caller syncs the directory. Raises OSError."""
-    path = snapshot_path(directory, offset)
+def write_snapshot(files: Files, directory: str, snapshot: Snapshot, spares: SpareFiles | None = None) -> None:
+    """Writes a snapshot; the caller syncs the directory. Raises OSError."""
+    path, body = snapshot_path(directory, snapshot.offset), encode_snapshot(snapshot)
     write_document(files, path, SNAPSHOT_KIND, SNAPSHOT_VERSION, body, sync_dir=False, spares=spares)
 
 

@@ -29,7 +29,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.partition.core import ALONE, Append, InSync, PartitionCore, Role
-from brokerd.partition.derived_files import encode_snapshot, write_leader_epochs, write_snapshot
+from brokerd.partition.derived_files import write_leader_epochs, write_snapshot
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.log_state import CleanLog, CleanSegment, LogState
@@ -151,7 +151,7 @@ class FlushTask:
     def _write_derived(self) -> None:
         files, directory, plan = self._resources.files, self._directory, self.plan
         for snapshot in plan.snapshots:
-            write_snapshot(files, directory, encode_snapshot(snapshot), snapshot.offset, self._resources.spares)
+            write_snapshot(files, directory, snapshot, self._resources.spares)
         if plan.snapshots:
             files.sync_dir(directory)
             self._has_snapshots = True
@@ -588,7 +588,7 @@ class Partition:
                 if not last.has_written_index:
                     last.write_index()
                 if not has_snapshot:
-                    write_snapshot(files, self._directory, encode_snapshot(self.core.snapshot()), ends.log_end_offset)
+                    write_snapshot(files, self._directory, self.core.snapshot())
                 files.sync_dir(self._directory)
             except OSError as error:
                 reason = error.strerror

@@ -19,7 +19,6 @@ import logging
 from typing import NamedTuple
 
 from brokerd.partition.derived_files import (
-    encode_snapshot,
     read_leader_epochs,
     read_snapshot,
     remove_leader_epochs,
@@ -235,9 +234,8 @@ class PartitionRecovery:
         if believed == walk.end:
             return
         found = snapshot_of(self._seed, walk.end, walk.epochs.below(walk.end), walk.producers)
-        body = encode_snapshot(found)
         try:
-            write_snapshot(self._files, self._directory, body, walk.end)
+            write_snapshot(self._files, self._directory, found)
             self._names_changed = True
         except OSError as error:
             self._unwritten = found

@@ -13,7 +13,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.dump import describe_path
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.derived_files import encode_snapshot, read_snapshot, write_snapshot
+from brokerd.partition.derived_files import read_snapshot, write_snapshot
 from brokerd.partition.partition import Partition
 from brokerd.record import control
 from brokerd.record.header import crc_seed
@@ -58,7 +58,7 @@ def _change_snapshot(data_dir: Path, change: Change) -> None:
     tp = TopicIdPartition(bytes.fromhex(directory[:32]), 0)
     snapshot = read_snapshot(files, directory, offset, crc_seed(tp))
     assert snapshot is not None
-    write_snapshot(files, directory, encode_snapshot(snapshot._replace(aborted=change(snapshot.aborted))), offset)
+    write_snapshot(files, directory, snapshot._replace(aborted=change(snapshot.aborted)))
     files.close()
 
 
