@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import threading
 from collections import deque
@@ -165,10 +164,6 @@ class Flusher:
 
     def _settle(self, log: Partition, task: FlushTask, error: BaseException | None) -> None:
         if error is not None:
-            # The effect of an unfinished flush is unknown, whatever the exception.
-            if not isinstance(error, OSError):
-                logger.error("%s: internal error in a flush", log.name, exc_info=error)
-                error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
             self._tickets.pop(log, None)
             if not log.health.is_deleted:  # the files of a deleted one were removed meanwhile
                 logger.error("flush of %s failed: it refuses appends until the next start", log.name)

@@ -291,11 +291,8 @@ def _flush(partitions: Iterable[Partition]) -> None:
     for (partition, task), error in zip(tasks, _for_all(FlushTask.run, [task for _, task in tasks]), strict=True):
         if error is None:
             partition.complete_flush(task)
-            continue
-        if not isinstance(error, OSError):
-            logger.error("%s: internal error in a flush", partition.name, exc_info=error)
-            error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
-        partition.fail_flush(task, error)
+        else:
+            partition.fail_flush(task, error)
 
 
 def _for_all(do: Callable[[T], U], items: Sequence[T]) -> list[U | Exception]:

@@ -7,6 +7,7 @@ the state after a crash.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -518,8 +519,13 @@ class Partition:
         self.wake(moved)
         return moved
 
-    def fail_flush(self, task: FlushTask, error: OSError) -> None:
-        """Ends a flush whose `task.run()` has raised, and stops the log. Reads continue."""
+    def fail_flush(self, task: FlushTask, error: BaseException) -> None:
+        """Ends a flush whose `task.run()` has raised, and stops the log: whatever the error, what is durable is unknown. Reads
+        continue.
+        """
+        if not isinstance(error, OSError):
+            logger.error("%s: internal error in a flush", self.name, exc_info=error)
+            error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
         task.release()
         before_bytes = self.core.flushes.flushed_bytes
         self.core.flush_failed(task.plan, error)
