@@ -16,16 +16,17 @@ from typing import TypeVar
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from brokerd.datadir.decided_members import DecidedMembers, read_decided
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.node_epoch import create_node_epoch, read_node_epoch, write_node_epoch
 from brokerd.datadir.node_state import (
     CleanLogs,
     ClusterIdentity,
+    DecidedMembers,
     Meta,
     check_cluster,
     check_not_foreign,
     create_meta,
+    read_decided,
     read_meta,
     take_clean_mark,
     write_clean_mark,

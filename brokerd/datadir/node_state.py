@@ -1,8 +1,9 @@
-"""Files that describe a data directory: identity, clean-shutdown mark."""
+"""Files that describe a data directory: identity, clean-shutdown mark, decided members."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from typing import NamedTuple
 
 from brokerd.errors import DataDirectoryError
@@ -10,12 +11,14 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.log_state import CleanLog, CleanSegment
 from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
 from brokerd.storage.files import Files
-from brokerd.storage.names import CLEAN_SHUTDOWN, META, is_foreign, parse_partition_directory
+from brokerd.storage.names import CLEAN_SHUTDOWN, DECIDED_MEMBERS, META, is_foreign, parse_partition_directory
 from brokerd.storage.spare_files import SpareFiles
 
 FORMAT_VERSION = 2  # 1: transactions and group offsets in two logs
 META_KIND = "data-directory"
 CLEAN_KIND = "clean-shutdown"
+DECIDED_KIND = "decided-members"
+DECIDED_VERSION = 1
 
 
 class ClusterIdentity(NamedTuple):
@@ -129,6 +132,37 @@ def write_clean_mark(files: Files, node_epoch: int, logs: CleanLogs, spares: Spa
     write_json(
         files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"node_epoch": node_epoch, "partitions": partitions}, spares=spares
     )
+
+
+class DecidedMembers(NamedTuple):
+    """An operator's decisions whether members with lost markers committed or aborted, where the logs do not tell: their producer
+    ids. `brokerd doctor` writes them, and the next start applies them. Producer ids are never reused, so a decision already applied
+    does no harm.
+    """
+
+    committed: Collection[int] = ()
+    aborted: Collection[int] = ()
+
+
+def read_decided(files: Files) -> DecidedMembers:
+    """The decisions; none if the file is missing or damaged, so that the operator must decide again. Raises OSError,
+    DataDirectoryError.
+    """
+    try:
+        value = read_json(files, DECIDED_MEMBERS, DECIDED_KIND, DECIDED_VERSION)
+    except (FileNotFoundError, DocumentError):
+        return DecidedMembers()
+    try:
+        return DecidedMembers(*(frozenset(map(int, value[field])) for field in DecidedMembers._fields))
+    except (KeyError, TypeError, ValueError):
+        text = f"{DECIDED_MEMBERS} is whole, but holds no decisions: put it back from a copy, or remove it"
+        raise DataDirectoryError(text) from None
+
+
+def write_decided(files: Files, decided: DecidedMembers) -> None:
+    """Replaces the decisions, durably on return. Raises OSError."""
+    value = {field: sorted(producer_ids) for field, producer_ids in decided._asdict().items()}
+    write_json(files, DECIDED_MEMBERS, DECIDED_KIND, DECIDED_VERSION, value)
 
 
 def missing(name: str) -> DataDirectoryError:

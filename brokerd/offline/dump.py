@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from brokerd.datadir import checkpoint, decided_members, log_time, node_state, topic_store
+from brokerd.datadir import checkpoint, log_time, node_state, topic_store
 from brokerd.datadir.node_epoch import NODE_EPOCH_KIND, read_node_epoch
 from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
@@ -200,7 +200,7 @@ _BY_NAME: dict[str, Describer] = {
     names.CHECKPOINT: _describe_checkpoint,
     names.META: _json_describer(node_state.META_KIND, node_state.FORMAT_VERSION),
     names.CLOCK: _json_describer(log_time.CLOCK_KIND, log_time.CLOCK_VERSION),
-    names.DECIDED_MEMBERS: _json_describer(decided_members.DECIDED_KIND, decided_members.DECIDED_VERSION),
+    names.DECIDED_MEMBERS: _json_describer(node_state.DECIDED_KIND, node_state.DECIDED_VERSION),
     names.NODE_EPOCH: _describe_node_epoch,
     names.CLEAN_SHUTDOWN: _json_describer(node_state.CLEAN_KIND, node_state.FORMAT_VERSION),
     names.TOPICS: _json_describer(topic_store.TOPICS_KIND, topic_store.TOPICS_VERSION),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from brokerd.coordinator.loading import load
 from brokerd.coordinator.markers import Ending, Outcome, endings
 from brokerd.coordinator.transaction_coordinator import TransactionCoordinator, TransactionLimits
-from brokerd.datadir.decided_members import DecidedMembers, read_decided, write_decided
+from brokerd.datadir.node_state import DecidedMembers, read_decided, write_decided
 from brokerd.errors import CorruptMessageError, DataDirectoryError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.coordinator_log import is_coordinator_log, read_records

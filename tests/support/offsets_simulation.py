@@ -26,7 +26,7 @@ from brokerd.coordinator.group_table import NO_OFFSET, partition_of
 from brokerd.coordinator.records import decode, is_of_group
 from brokerd.coordinator.snapshot import StateWriter
 from brokerd.coordinator.transactional_id import Held
-from brokerd.datadir.decided_members import DecidedMembers
+from brokerd.datadir.node_state import DecidedMembers
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition

@@ -22,7 +22,7 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.coordinator.records import Event, decode, event_of
 from brokerd.coordinator.snapshot import StateWriter
-from brokerd.datadir.decided_members import DecidedMembers
+from brokerd.datadir.node_state import DecidedMembers
 from brokerd.errors import NotLeaderError, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import PreparedHoldsRequest, VerifyMembersRequest

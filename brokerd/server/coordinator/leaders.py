@@ -28,7 +28,7 @@ from google.protobuf.message import Message
 
 from brokerd.coordinator.markers import Ending, Outcome, endings
 from brokerd.coordinator.transactional_id import NO_VERSION, Held, HeldData
-from brokerd.datadir.decided_members import DecidedMembers
+from brokerd.datadir.node_state import DecidedMembers
 from brokerd.errors import (
     Fate,
     InvalidRequestError,

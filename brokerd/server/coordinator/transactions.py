@@ -40,7 +40,7 @@ from brokerd.coordinator.pages import Pages
 from brokerd.coordinator.records import Event, is_of_group, record_of
 from brokerd.coordinator.transaction_coordinator import TransactionCoordinator, TransactionLimits
 from brokerd.coordinator.transactional_id import NO_VERSION, CommitDecision, Held, Progress, execution_text
-from brokerd.datadir.decided_members import DecidedMembers
+from brokerd.datadir.node_state import DecidedMembers
 from brokerd.errors import (
     CoordinatorNotAvailableError,
     CorruptMessageError,
