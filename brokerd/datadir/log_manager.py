@@ -83,7 +83,7 @@ class LogManager:
         self.time = DirectoryTime(files, clock)
         self.retention = Retention(files, self._spares, self.partitions, self._checkpoint, self.time)
         self.changes = TopicChanges(config, files, self._spares, self.topics, self.partitions, self._opening, self._checkpoint)
-        self.replicas = ReplicaChanges(config, files, self.topics, self.partitions, self._opening, self._checkpoint)
+        self.replicas = ReplicaChanges(files, self.topics, self.partitions, self._opening, self._checkpoint)
         self.cluster_id = self.directory_id = ""  # set by `open`
         self.node_id = -1  # set by `open`
         self.node_epoch = 0  # set by `open`

@@ -24,6 +24,8 @@ from brokerd.partition.recovery import PartitionRecovery, Recovered
 
 logger = logging.getLogger(__name__)
 
+_MADE = NEW_PARTITION._replace(leader_epoch=FIRST_EPOCH - 1)  # it has not been led yet
+
 
 class RecoveryReport(NamedTuple):
     """The result of opening a data directory."""
@@ -66,11 +68,15 @@ class PartitionOpening:
         if self.read_only_reason:
             raise StorageError(f"the data directory is read-only: {self.read_only_reason}")
 
+    def config_of(self, topic: Topic) -> TopicConfig:
+        """The effective settings of a topic. Raises InvalidConfigError."""
+        return effective_config(topic, self._config.topic_defaults())
+
     def all(self, topics: TopicStore, checkpoint: Entries | None, clean: CleanLogs) -> Iterator[Opened]:
         """Opens each partition of all topics, one after the other. `checkpoint`: None if it is lost."""
         found, is_end_known = checkpoint or {}, checkpoint is not None
         for topic in topics.all():
-            config = effective_config(topic, self._config.topic_defaults())
+            config = self.config_of(topic)
             for partition in topic.partitions_here:
                 tp = TopicIdPartition(topic.id, partition)
                 entry = found.get(tp, LOST_ENTRY)
@@ -84,10 +90,7 @@ class PartitionOpening:
                         entry = NEW_PARTITION._replace(leader_epoch=entry.leader_epoch)
                     recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason, is_end_known=is_end_known)
                 except OSError as error:
-                    why, is_read_only = (
-                        f"its recovery could not write ({error.strerror}); repair the disk and restart",
-                        True,
-                    )
+                    why, is_read_only = f"its recovery could not write ({error.strerror}); repair the disk and restart", True
                     logger.error("%s-%d is read-only: %s", topic.name, partition, why)
                     recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason or why, is_end_known=is_end_known)
                 if tp not in found:
@@ -97,13 +100,11 @@ class PartitionOpening:
                     opened, recovered.cut_bytes, entry if is_read_only or opened.damage else None, recovered.state.is_outdated
                 )
 
-    def make(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition) -> Recovered:
-        """Recovers a new, empty partition; call `open` with the result. In any thread. Raises OSError."""
-        return self._recover(topic, config, tp, NEW_PARTITION._replace(leader_epoch=FIRST_EPOCH - 1), None, "")
-
-    def begin_at(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, entry: CheckpointEntry) -> Recovered:
-        """Recovers a partition of which there is a snapshot alone, at the log start of `entry`. In any thread. Raises OSError."""
-        return self._recover(topic, config, tp, entry, None, "")
+    def make(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, entry: CheckpointEntry = _MADE) -> Recovered:
+        """Recovers a partition that is new and empty, or of which there is a snapshot alone, at the log start of `entry`. Call
+        `open` with the result. In any thread. Raises OSError.
+        """
+        return self._recover(topic, config, tp, entry)
 
     def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> ReplicatedPartition:
         """The partition, writable unless its log has stopped. It has no role yet."""
@@ -115,8 +116,8 @@ class PartitionOpening:
         config: TopicConfig,
         tp: TopicIdPartition,
         entry: CheckpointEntry,
-        clean: CleanLog | None,
-        read_only_reason: str,
+        clean: CleanLog | None = None,
+        read_only_reason: str = "",
         *,
         is_end_known: bool = True,
     ) -> Recovered:

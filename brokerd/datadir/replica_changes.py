@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.partition_directories import remove_directories, remove_logs_from_end
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
-from brokerd.datadir.topic_store import TopicStore, effective_config
+from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import CorruptMessageError, NotLeaderError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import InSync
@@ -31,15 +30,8 @@ class ReplicaChanges:
     """
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        files: Files,
-        topics: TopicStore,
-        partitions: PartitionTable,
-        opening: PartitionOpening,
-        checkpoint: Checkpoint,
+        self, files: Files, topics: TopicStore, partitions: PartitionTable, opening: PartitionOpening, checkpoint: Checkpoint
     ) -> None:
-        self._config = config
         self._files = files
         self._topics = topics
         self._partitions = partitions
@@ -84,7 +76,7 @@ class ReplicaChanges:
         empty = NEW_PARTITION._replace(leader_epoch=leader_epoch)
         directory, offset = tp.directory_name, snapshot.offset
         entry = CheckpointEntry(offset, offset, offset, leader_epoch, offset)
-        config = effective_config(topic, self._config.topic_defaults())
+        config = self._opening.config_of(topic)
         made: list[Recovered] = []
 
         def prepare() -> None:
@@ -104,7 +96,7 @@ class ReplicaChanges:
             # Before there is a segment that begins there, lest a start takes what is below for missing.
             self._checkpoint.replace(tp, entry)
             yield self.checkpoint_now()
-            yield lambda: made.append(self._opening.begin_at(topic, config, tp, entry))
+            yield lambda: made.append(self._opening.make(topic, config, tp, entry))
         except OSError:
             yield make_empty  # else the directory would have no copy before its next start
             self._checkpoint.replace(tp, empty)

@@ -18,7 +18,7 @@ from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.partition_directories import create_directories, discard_directories, remove_directories
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore, check_topic_name, effective_config
+from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore, check_topic_name
 from brokerd.errors import (
     Fate,
     InvalidConfigError,
@@ -76,7 +76,7 @@ class TopicChanges:
         """
         self._opening.check_writable()
         held = topic._replace(held=tuple(sorted({*self._topics.held(topic.id), *numbers})))
-        config = self._topic_config(held)
+        config = self._opening.config_of(held)
         yield from self._add_partitions(held, numbers)
         self._partitions.configure(held, config)
         return held
@@ -122,7 +122,7 @@ class TopicChanges:
         """Changes settings, durably on completion. Raises the errors of `check_alter`, StorageError."""
         changed = self.check_alter(name, set_configs, unset)
         yield from self._topics.put(changed)
-        self._partitions.configure(changed, self._topic_config(changed))
+        self._partitions.configure(changed, self._opening.config_of(changed))
         return changed
 
     def check_alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
@@ -183,7 +183,7 @@ class TopicChanges:
     def _add_partitions(self, topic: Topic, partitions: Sequence[int]) -> Steps[None]:
         """Makes the logs durable, then the topic. On StorageError the directories are removed, as far as possible."""
         tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
-        config = self._topic_config(topic)
+        config = self._opening.config_of(topic)
         made: dict[TopicIdPartition, Recovered] = {}
 
         def make() -> None:
@@ -202,9 +202,6 @@ class TopicChanges:
         for partition in opened:
             self._partitions.add(partition)
         self._partitions.elect(opened)
-
-    def _topic_config(self, topic: Topic) -> TopicConfig:
-        return effective_config(topic, self._config.topic_defaults())
 
     def _check_count(self, name: str, total: int, added: int, added_before: int = 0) -> None:
         if total < 1:

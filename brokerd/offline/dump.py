@@ -5,7 +5,6 @@ Covers every format that brokerd writes. doctor.py checks the contents.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -24,8 +23,8 @@ from brokerd.record.batch import RecordBatch
 from brokerd.record.control import decode_control
 from brokerd.record.header import BatchHeader, crc_seed, decode_header
 from brokerd.storage import holes, names, segment
-from brokerd.storage.checksummed_file import DocumentError, decode_document
-from brokerd.storage.files import File, RealFiles, read_whole
+from brokerd.storage.checksummed_file import DocumentError, read_document, read_json
+from brokerd.storage.files import File, RealFiles
 from brokerd.storage.index import INDEX_VERSION, decode_summary
 from brokerd.storage.segment_walk import SegmentWalk
 
@@ -128,7 +127,7 @@ def _describe_control(file: File, position: int, header: BatchHeader) -> Entry:
 
 
 def _describe_index(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = decode_document(read_whole(files, name), segment.INDEX_KIND, INDEX_VERSION)
+    body = read_document(files, name, segment.INDEX_KIND, INDEX_VERSION)
     summary, count = decode_summary(body)
     entry: Entry = {"type": segment.INDEX_KIND, **summary._asdict(), "entry_count": count}
     entry["belongs_here"] = tp is None or summary.seed == crc_seed(tp)
@@ -136,7 +135,7 @@ def _describe_index(files: RealFiles, name: str, tp: TopicIdPartition | None) ->
 
 
 def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = decode_document(read_whole(files, name), derived_files.SNAPSHOT_KIND, derived_files.SNAPSHOT_VERSION)
+    body = read_document(files, name, derived_files.SNAPSHOT_KIND, derived_files.SNAPSHOT_VERSION)
     snapshot = derived_files.decode_snapshot(body)
     producers = [
         {
@@ -164,7 +163,7 @@ def _epochs(entries: Iterable[EpochEntry]) -> list[dict[str, Any]]:
 
 
 def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = decode_document(read_whole(files, name), derived_files.EPOCHS_KIND, derived_files.EPOCHS_VERSION)
+    body = read_document(files, name, derived_files.EPOCHS_KIND, derived_files.EPOCHS_VERSION)
     entries = derived_files.decode_epochs_body(body)
     if entries is None:
         raise DocumentError("its entries are malformed")
@@ -172,7 +171,7 @@ def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None) 
 
 
 def _describe_checkpoint(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = decode_document(read_whole(files, name), checkpoint.CHECKPOINT_KIND, checkpoint.CHECKPOINT_VERSION)
+    body = read_document(files, name, checkpoint.CHECKPOINT_KIND, checkpoint.CHECKPOINT_VERSION)
     node_epoch, entries = checkpoint.decode_checkpoint(body)
     partitions = {str(tp): entry._asdict() for tp, entry in entries.items()}
     yield {"type": checkpoint.CHECKPOINT_KIND, "node_epoch": node_epoch, "partitions": partitions}
@@ -184,7 +183,7 @@ def _describe_node_epoch(files: RealFiles, _name: str, _tp: TopicIdPartition | N
 
 def _json_describer(kind: str, version: int) -> Describer:
     def describe(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
-        yield {"type": kind, **json.loads(decode_document(read_whole(files, name), kind, version))}
+        yield {"type": kind, **read_json(files, name, kind, version)}
 
     return describe
 
