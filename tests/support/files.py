@@ -10,6 +10,7 @@ A failed fdatasync leaves pages that look clean and are not on the disk.
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,16 @@ from brokerd.storage.files import Buffer, File, WouldBlock
 
 SECTOR = 512
 Hook = Callable[[str, str], None]
+
+
+def failing(*operations: str, path: str = "", code: int = errno.EIO) -> Hook:
+    """A hook that fails these operations (none: all) on paths that hold `path`."""
+
+    def hook(operation: str, on: str) -> None:
+        if path in on and (operation in operations or not operations):
+            raise OSError(code, os.strerror(code), on)
+
+    return hook
 
 
 class Killed(BaseException):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.clock import START_WALL_MS
-from tests.support.files import MemoryFiles
+from tests.support.files import MemoryFiles, failing
 
 _SEGMENT_BYTES = 4_096
 
@@ -38,10 +38,5 @@ def unreadable_log(batches: int) -> Partition:
     for _ in range(batches):
         append(log, b"v" * 64)
     log.flush()
-    files.hook = _refuse_reads
+    files.hook = failing("pread", path=".log")
     return log
-
-
-def _refuse_reads(operation: str, path: str) -> None:
-    if operation == "pread" and path.endswith(".log"):
-        raise OSError(5, "Input/output error")

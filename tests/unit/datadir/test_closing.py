@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.partition.partition import FlushTask, Partition
 from tests.support.build import append, open_manager, payloads
-from tests.support.files import MemoryFiles
+from tests.support.files import MemoryFiles, failing
 from tests.support.log_manager import LogManager
 
 PARTITIONS = 40  # enough that several threads end them
@@ -73,12 +71,7 @@ def test_of_many_one_that_cannot_be_flushed_spoils_no_other() -> None:
     for log in logs:
         append(log, b"kept")
     bad = logs[3]
-
-    def hook(operation: str, path: str) -> None:
-        if operation == "fdatasync" and path == bad.segments[0].path:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-
-    files.hook = hook
+    files.hook = failing("fdatasync", path=bad.segments[0].path)
     manager.close()
     files.hook = None
     assert manager.dirty_bytes == 0

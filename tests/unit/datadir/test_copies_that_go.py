@@ -30,7 +30,7 @@ from brokerd.steps import Steps
 from brokerd.storage.names import CHECKPOINT, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
 from tests.support.build import append, raw_batch
 from tests.support.clock import ManualClock
-from tests.support.files import Killed, MemoryFiles
+from tests.support.files import Killed, MemoryFiles, failing
 from tests.support.log_manager import LogManager
 from tests.support.steps import run_here
 
@@ -298,12 +298,7 @@ def test_a_cut_leaves_no_snapshot_of_what_it_has_cut() -> None:
 def test_a_cut_removes_also_snapshots_whose_flush_has_failed() -> None:
     files, bases = MemoryFiles(), [segment.base_offset for segment in copy_of(led(MemoryFiles(), START)).segments]
     last = offset_file(bases[-1], SNAPSHOT_SUFFIX)
-
-    def full(_operation: str, path: str) -> None:
-        if last in path:
-            raise OSError(errno.ENOSPC, "no space left on device")
-
-    files.hook = full
+    files.hook = failing(path=last, code=errno.ENOSPC)
     manager = led(files, START)
     files.hook = None
     copy_of(manager).flush()
@@ -413,12 +408,7 @@ def test_a_copy_whose_files_could_not_be_removed_is_not_damaged_at_the_next_star
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
     later(manager)
-
-    def hook(operation: str, path: str) -> None:
-        if operation == "unlink" and path.endswith(LOG_SUFFIX):
-            raise OSError(errno.EIO, "Input/output error")
-
-    files.hook = hook
+    files.hook = failing("unlink", path=LOG_SUFFIX)
     for _ in range(1 + is_dropped):
         with pytest.raises(OSError, match="Input/output error"):
             run_here(manager.replicas.drop(TOPIC.id, [0]) if is_dropped else manager.replicas.begin_anew(TP, snapshot, 6))

@@ -13,7 +13,7 @@ from brokerd.errors import StorageError
 from brokerd.partition.partition import Partition
 from brokerd.sharing import Caller
 from tests.support.build import append, first_log, open_manager
-from tests.support.files import MemoryFiles
+from tests.support.files import MemoryFiles, failing
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 
@@ -183,13 +183,8 @@ def test_a_flush_here_that_could_not_be_tried_says_so_and_stops_nothing() -> Non
     log = first_log(open_manager(files, log_segment_bytes=4_096)[0])
     for n in range(20):
         append(log, b"%04d" % n * 100)
-
-    def hook(operation: str, path: str) -> None:
-        if operation == "sync_dir":
-            raise OSError(errno.EMFILE, "EMFILE")
-
-    files.hook = hook
-    with pytest.raises(OSError, match="EMFILE"):
+    files.hook = failing("sync_dir", code=errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
         log.flush()
     assert (log.core.health.failure, log.ends.high_watermark) == (None, 0)
     files.hook = None

@@ -16,7 +16,7 @@ from brokerd.storage.names import CLEAN_SHUTDOWN
 from brokerd.storage.spare_files import SPARE_COUNT, SpareFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import ManualClock
-from tests.support.files import MemoryFiles
+from tests.support.files import MemoryFiles, failing
 from tests.support.log_manager import LogManager
 from tests.support.steps import run_here
 
@@ -76,12 +76,7 @@ def test_retention_makes_room_and_appends_go_on(files: MemoryFiles, manager: Log
 def test_records_can_be_deleted_as_often_as_there_are_spare_files(files: MemoryFiles, manager: LogManager) -> None:
     log = first_log(manager)
     end = _fill_disk(files, log)
-
-    def others_are_faster(operation: str, path: str) -> None:
-        if operation == "create" and "spare" in path:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    files.hook = others_are_faster
+    files.hook = failing("create", path="spare", code=errno.ENOSPC)  # others are faster
     for before_offset in range(10, 10 + SPARE_COUNT):
         files.space_left = 0
         assert delete_records(log, before_offset) == before_offset
@@ -182,13 +177,8 @@ def test_a_write_that_fails_keeps_the_old_file_and_the_other_spares(files: Memor
     spares = SpareFiles(files)
     spares.find()
     before = files.read_file("checkpoint")
-
-    def fail(operation: str, path: str) -> None:
-        if operation == "fdatasync" and path.startswith("spare-"):
-            raise OSError(errno.EIO, "EIO")
-
-    files.hook = fail
-    with pytest.raises(OSError, match="EIO"):
+    files.hook = failing("fdatasync", path="spare-")
+    with pytest.raises(OSError, match="Input/output"):
         spares.write_over("checkpoint", b"new")
     files.hook = None
     assert files.read_file("checkpoint") == before
@@ -212,12 +202,7 @@ def test_a_spare_file_that_a_crash_left_cut_is_made_anew(files: MemoryFiles, man
 def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: MemoryFiles, manager: LogManager, used_up: int) -> None:
     log = first_log(manager)
     end = _fill_disk(files, log)
-
-    def others_are_faster(operation: str, path: str) -> None:
-        if operation == "create":
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    files.hook = others_are_faster
+    files.hook = failing("create", code=errno.ENOSPC)  # others are faster
     for before_offset in range(used_up):
         files.space_left = 0
         delete_records(log, before_offset + 1)
@@ -247,12 +232,8 @@ def test_a_start_that_cannot_be_noted_at_all_serves_what_is_there(files: MemoryF
         append(log, b"x" * 200)
     log.flush()
     files.kill()
-
-    def fail(operation: str, path: str) -> None:
-        if operation in ("create", "unlink", "rename", "pwritev", "truncate", "fdatasync", "sync_dir", "mkdir"):
-            raise OSError(errno.EROFS, "Read-only file system")
-
-    files.hook = fail
+    changes = ("create", "unlink", "rename", "pwritev", "truncate", "fdatasync", "sync_dir", "mkdir")
+    files.hook = failing(*changes, code=errno.EROFS)
     for _ in range(3):
         manager, report = open_manager(files, **SETTINGS)
         assert "Read-only file system" in report.read_only_reason
@@ -306,15 +287,7 @@ def test_one_log_that_cannot_be_written_spoils_the_clean_stop_of_no_other(
         append(log, b"x", producer=ProducerIdAndEpoch(5, 0), sequence=0)
         log.flush()
         append(log, b"y", producer=ProducerIdAndEpoch(5, 0), sequence=1)
-    bad = logs[1]
-
-    def fail(operation: str, path: str) -> None:
-        is_flush = operation == "fdatasync" and path.endswith(".log")
-        is_end = operation == "create" and path.endswith(".tmp")
-        if path.startswith(bad.tp.directory_name) and (is_flush if trouble == "no flush" else is_end):
-            raise OSError(errno.EIO, "EIO")
-
-    files.hook = fail
+    files.hook = failing("fdatasync" if trouble == "no flush" else "create", path=logs[1].tp.directory_name)
     manager.close()
     files.hook = None
     manager, report = open_manager(files, **SETTINGS)
@@ -368,12 +341,7 @@ def test_a_log_is_refused_whose_last_append_was(files: MemoryFiles) -> None:
 def test_elections_leave_spare_files_for_what_frees_space(files: MemoryFiles, manager: LogManager) -> None:
     log = first_log(manager)
     _fill_disk(files, log)
-
-    def others_are_faster(operation: str, path: str) -> None:
-        if operation == "create" and "spare" in path:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    files.hook = others_are_faster
+    files.hook = failing("create", path="spare", code=errno.ENOSPC)  # others are faster
     for count in (3, 2):
         run_here(manager.replicas.lead({log.tp: log.leader_epoch + 1}))
         files.space_left = 0

@@ -27,7 +27,7 @@ from brokerd.storage.checksummed_file import encode_document
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads, read_batches, readable
 from tests.support.clock import ManualClock
-from tests.support.files import Killed, MemoryFiles
+from tests.support.files import Killed, MemoryFiles, failing
 from tests.support.steps import run_here
 
 
@@ -424,26 +424,26 @@ def test_a_topic_that_cannot_be_created_leaves_nothing() -> None:
     files = MemoryFiles()
     manager, _ = open_manager(files)
     before = files.listdir()
-    for failing in range(1, 12):
+    for number in range(1, 12):
         count = 0
 
-        def hook(operation: str, path: str, failing: int = failing) -> None:
+        def hook(operation: str, path: str, number: int = number) -> None:
             nonlocal count
             if operation in ("mkdir", "create", "sync_dir", "pwritev"):
                 count += 1
-                if count == failing:
+                if count == number:
                     raise OSError(28, "No space left on device")
 
         files.hook = hook
         try:
-            manager.create_topic(f"t{failing}", 2, {})
+            manager.create_topic(f"t{number}", 2, {})
         except StorageError:
             files.hook = None
-            assert not manager.topics.has(f"t{failing}")
+            assert not manager.topics.has(f"t{number}")
             assert [name for name in files.listdir() if name not in before and "-" in name] == []
         else:
             files.hook = None
-            manager.delete_topic(f"t{failing}")
+            manager.delete_topic(f"t{number}")
 
 
 def test_the_checkpoint_is_written_at_most_once_an_interval_and_only_if_something_moved() -> None:
@@ -494,15 +494,11 @@ def test_a_start_removes_nothing_by_a_checkpoint_that_a_power_cut_could_take_bac
         if (operation, path) == ("sync_dir", ""):
             raise Killed
 
-    def fail_checkpoints(operation: str, path: str) -> None:
-        if (operation, path) == ("create", "checkpoint.tmp"):
-            raise OSError(errno.EIO, "Input/output error")
-
     files.hook = kill_after_the_rename
     with pytest.raises(Killed):
         delete_records(log, 6)
     files.kill()
-    files.hook = fail_checkpoints
+    files.hook = failing("create", path="checkpoint")
     manager, _ = open_manager(files, log_segment_bytes=4_096)
     assert first_log(manager).ends.log_start_offset == 6
     files.power_cut(random.Random(seed))

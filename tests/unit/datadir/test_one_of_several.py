@@ -3,7 +3,6 @@ outside."""
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ from brokerd.partition.partition import Partition
 from brokerd.storage.files import Files, RealFiles
 from tests.support.build import append, payloads
 from tests.support.clock import ManualClock
-from tests.support.files import MemoryFiles
+from tests.support.files import MemoryFiles, failing
 from tests.support.log_manager import LogManager
 from tests.support.steps import run_here
 
@@ -250,12 +249,7 @@ def test_an_epoch_is_durable_before_its_first_batch(files: MemoryFiles) -> None:
 def test_who_cannot_make_an_epoch_durable_does_not_lead(files: MemoryFiles) -> None:
     manager = opened(files)
     run_here(manager.changes.hold(TOPIC, [0]))
-
-    def hook(called: str, on: str) -> None:
-        if called in ("create", "write", "fdatasync") and "checkpoint" in on:
-            raise OSError(errno.EIO, "Input/output error")
-
-    files.hook = hook
+    files.hook = failing("create", path="checkpoint")
     with pytest.raises(OSError, match="Input/output error"):
         lead(manager, 2, 0)
     assert not held(manager, 0).is_leader
@@ -315,12 +309,7 @@ def test_who_cannot_make_the_next_leaders_epoch_durable_leads_no_more(files: Mem
     manager, tp = opened(files), TopicIdPartition(TOPIC.id, 0)
     run_here(manager.changes.hold(TOPIC, [0]))
     lead(manager, 2, 0)
-
-    def hook(called: str, on: str) -> None:
-        if called in ("create", "write", "fdatasync") and "checkpoint" in on:
-            raise OSError(errno.EIO, "Input/output error")
-
-    files.hook = hook
+    files.hook = failing("create", path="checkpoint")
     with pytest.raises(OSError, match="Input/output error"):
         run_here(manager.replicas.follow({tp: 3}))
     assert not held(manager, 0).is_leader

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS, ManualClock
-from tests.support.files import MemoryFiles
+from tests.support.files import MemoryFiles, failing
 from tests.support.steps import run_here
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
@@ -26,16 +24,6 @@ EARLY, LATE = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 0)
 @pytest.fixture
 def files() -> MemoryFiles:
     return MemoryFiles()
-
-
-def _failing(operation: str, part: str, code: int = errno.EIO) -> Callable[[str, str], None]:
-    """A hook that fails an operation on paths that hold `part`."""
-
-    def hook(called: str, path: str) -> None:
-        if called == operation and part in path:
-            raise OSError(code, errno.errorcode[code])
-
-    return hook
 
 
 def _fill(log: Partition, count: int = 60) -> None:
@@ -69,7 +57,7 @@ def test_producer_state_outlives_the_records(files: MemoryFiles, by: str, ending
     _fill(log)
     manager.write_checkpoint()
     if ending == "killed before the removal":
-        files.hook = _failing("unlink", "-0/")
+        files.hook = failing("unlink", path="-0/")
     if by == "delete_records":
         delete_records(log, -1)
     with contextlib.suppress(OSError):
@@ -88,7 +76,7 @@ def test_a_segment_waits_for_the_snapshot_at_its_end(files: MemoryFiles) -> None
     manager, _ = open_manager(files, **SETTINGS)
     log = first_log(manager)
     append(log, b"first", producer=EARLY, sequence=0)
-    files.hook = _failing("create", ".snapshot.tmp")
+    files.hook = failing("create", path=".snapshot.tmp")
     _fill(log)
     delete_records(log, -1)
     assert manager.retention_pass() == 0
@@ -109,8 +97,8 @@ def test_nothing_is_removed_below_a_log_start_that_is_not_durable(files: MemoryF
     _fill(log)
     _fill(other)
     manager.write_checkpoint()
-    files.hook = _failing("create", "checkpoint")
-    with pytest.raises(OSError, match="EIO"):
+    files.hook = failing("create", path="checkpoint")
+    with pytest.raises(OSError, match="Input/output"):
         manager.retention_pass()
     assert (log.ends.log_start_offset, log.segments[0].base_offset) == (0, 0)
     manager.alter_topic("a", {"retention.bytes": "-1"}, [])
@@ -132,7 +120,7 @@ def test_a_log_that_cannot_roll_does_not_hold_up_the_others(files: MemoryFiles) 
     append(stuck, b"x")
     stuck.flush()
     _fill(other)
-    files.hook = _failing("create", stuck.tp.directory_name)
+    files.hook = failing("create", path=stuck.tp.directory_name)
     clock.advance(10_000)
     assert manager.retention_pass() > 2
     assert (stuck.ends.log_start_offset, len(stuck.segments)) == (0, 1)
@@ -145,8 +133,8 @@ def test_one_logs_files_that_cannot_be_removed_do_not_hold_up_the_others(files: 
     first, second = first_log(manager, "a"), first_log(manager, "b")
     _fill(first)
     _fill(second)
-    files.hook = _failing("unlink", first.tp.directory_name)
-    with pytest.raises(OSError, match="EIO"):
+    files.hook = failing("unlink", path=first.tp.directory_name)
+    with pytest.raises(OSError, match="Input/output"):
         manager.retention_pass()
     assert sum(path.startswith(second.tp.directory_name) and path.endswith(".log") for path in files.paths()) < 3
     files.kill()
@@ -162,7 +150,7 @@ def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> Non
         manager, _ = open_manager(files, **SETTINGS)
         log = first_log(manager)
         _fill(log)
-        files.hook = _failing("sync_dir", "")
+        files.hook = failing("sync_dir")
         (error,) = run_here(manager.retention.delete_records([(log, 40)]))
         files.hook = None
         assert isinstance(error, StorageError)
@@ -188,7 +176,7 @@ def test_a_log_start_that_could_not_be_written_has_not_moved(files: MemoryFiles)
     manager, _ = open_manager(files, **SETTINGS)
     log = first_log(manager)
     _fill(log)
-    files.hook = _failing("create", "checkpoint")
+    files.hook = failing("create", path="checkpoint")
     (error,) = run_here(manager.retention.delete_records([(log, 40)]))
     files.hook = None
     assert isinstance(error, StorageError)

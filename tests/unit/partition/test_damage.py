@@ -28,7 +28,7 @@ from brokerd.storage.files import Buffer, RealFiles
 from brokerd.storage.resync import find_after_damage
 from brokerd.storage.segment import Segment
 from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, read_batches, readable
-from tests.support.files import MemoryFile, MemoryFiles
+from tests.support.files import MemoryFile, MemoryFiles, failing
 from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 from tests.support.wait import DEADLINE_S
@@ -184,12 +184,7 @@ def test_damage_is_named_on_a_file_system_that_became_read_only(is_closed: bool)
     _, log = _filled(files)
     offset = 13 if is_closed else log.segments[-1].base_offset + 1
     _rot(files, log, offset, 20)
-
-    def refuse(operation: str, path: str) -> None:
-        if operation == "unlink":
-            raise OSError(errno.EROFS, "Read-only file system", path)
-
-    files.hook = refuse
+    files.hook = failing("unlink", code=errno.EROFS)
     for _ in range(2):
         with pytest.raises(LogDamagedError, match=f"offsets {offset} to {offset} were durable and are damaged"):
             payloads(log, offset)

@@ -5,7 +5,6 @@ The lives of tests/model/lives.py mix all of this; here stands each cause alone.
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import LEADER_EPOCHS
 from tests.support.build import append, delete_records, first_log, open_manager
-from tests.support.files import MemoryFiles
+from tests.support.files import MemoryFiles, failing
 from tests.support.log_manager import LogManager
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
@@ -58,14 +57,6 @@ def _check(log: Partition) -> None:
     assert append(log, b"x", producer=EARLY, sequence=5) == end
 
 
-def _failing(*parts: str) -> Any:
-    def hook(operation: str, path: str) -> None:
-        if operation in ("create", "pwritev", "rename") and any(part in path for part in parts):
-            raise OSError(errno.EIO, "Input/output error", path)
-
-    return hook
-
-
 def test_state_is_known_after_kill_deletion_and_kill() -> None:
     files = MemoryFiles()
     _, log = _open(files)
@@ -84,12 +75,12 @@ def test_state_is_known_after_kill_deletion_and_kill() -> None:
 def test_a_start_ends_a_removal_only_once_a_snapshot_holds_the_state() -> None:
     files = MemoryFiles()
     manager, log = _open(files)
-    files.hook = _failing(".snapshot")
+    files.hook = failing("create", path=".snapshot")
     _fill(log)
     delete_records(log, COUNT)
     manager.write_checkpoint()
     files.kill()
-    files.hook = _failing(".snapshot")
+    files.hook = failing("create", path=".snapshot")
     _, log = _open(files)
     assert log.segments[0].base_offset == 0
     files.kill()
@@ -103,11 +94,11 @@ def test_a_start_ends_a_removal_only_once_a_snapshot_holds_the_state() -> None:
 def test_segments_stay_while_no_snapshot_can_be_written(is_earlier_life: bool) -> None:
     files = MemoryFiles()
     manager, log = _open(files)
-    files.hook = _failing(".snapshot")
+    files.hook = failing("create", path=".snapshot")
     _fill(log)
     if is_earlier_life:
         files.kill()
-        files.hook = _failing(".snapshot")
+        files.hook = failing("create", path=".snapshot")
         manager, log = _open(files)
     delete_records(log, COUNT)
     assert manager.retention_pass() == 0
@@ -136,7 +127,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(is_cut: bool) -> No
         files.kill()
         path = log.segments[-1].path
         files.write_file(path, files.read_file(path)[:-8])
-    files.hook = _failing(LEADER_EPOCHS)
+    files.hook = failing("create", path=LEADER_EPOCHS)
     manager, report = open_manager(files, **SETTINGS)
     log = first_log(manager)
     assert bool(report.cut_bytes) == is_cut
@@ -146,7 +137,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(is_cut: bool) -> No
     delete_records(log, log.segments[-1].base_offset)
     assert manager.retention_pass() > 0
     files.kill()
-    files.hook = _failing(LEADER_EPOCHS)
+    files.hook = failing("create", path=LEADER_EPOCHS)
     _, log = _open(files)
     with pytest.raises(InvalidProducerEpochError):
         append(log, b"x", producer=EARLY._replace(epoch=2), sequence=0)
@@ -161,12 +152,7 @@ def test_a_snapshot_that_cannot_be_read_makes_way_for_an_older_one() -> None:
     manager.close()
     newest = snapshot_path(log.tp.directory_name, COUNT)
     assert newest in files.paths()
-
-    def fail(operation: str, path: str) -> None:
-        if operation == "pread" and path == newest:
-            raise OSError(errno.EIO, "Input/output error", path)
-
-    files.hook = fail
+    files.hook = failing("pread", path=newest)
     _check(_open(files)[1])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 
 import pytest
@@ -18,7 +17,7 @@ from brokerd.record.header import crc_seed
 from brokerd.storage.checksummed_file import encode_document
 from tests.support.build import append, first_log, open_manager
 from tests.support.clock import START_WALL_MS
-from tests.support.files import MemoryFiles
+from tests.support.files import MemoryFiles, failing
 
 PRODUCER, OTHER = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 0)
 COUNT = 20
@@ -82,12 +81,7 @@ def test_a_snapshot_that_is_not_believed_does_not_stay_though_no_new_one_can_be_
     found = read_snapshot(files, log.tp.directory_name, COUNT, crc_seed(log.tp))
     assert found is not None
     _write(files, log, _with_other_epochs(found))
-
-    def fail(operation: str, path: str) -> None:
-        if operation == "create" and path.endswith(".snapshot.tmp"):
-            raise OSError(errno.EIO, "EIO")
-
-    files.hook = fail
+    files.hook = failing("create", path=".snapshot")
     log = first_log(open_manager(files)[0])
     assert snapshot_path(log.tp.directory_name, COUNT) not in files.paths()
     assert append(log, b"x", producer=PRODUCER, sequence=COUNT) == COUNT

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from brokerd.errors import DataDirectoryError
@@ -15,7 +17,7 @@ from brokerd.storage.checksummed_file import (
     write_document,
     write_json,
 )
-from tests.support.files import MemoryFiles
+from tests.support.files import MemoryFiles, failing
 
 
 def test_a_document_begins_with_a_line_for_people() -> None:
@@ -47,12 +49,7 @@ def test_another_version_is_refused_with_advice_and_another_kind_is_damage() -> 
 def test_a_failed_replacement_leaves_the_old_one(operation: str) -> None:
     files = MemoryFiles()
     write_document(files, "f", "kind", 1, b"old")
-
-    def hook(called: str, path: str) -> None:
-        if called == operation:
-            raise OSError(28, "No space left on device")
-
-    files.hook = hook
+    files.hook = failing(operation, code=errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
         write_document(files, "f", "kind", 1, b"new")
     files.hook = None
@@ -65,12 +62,7 @@ def test_a_failed_replacement_leaves_the_old_one(operation: str) -> None:
 def test_a_replacement_that_a_power_cut_may_undo_is_told_apart() -> None:
     files = MemoryFiles()
     write_document(files, "f", "kind", 1, b"old")
-
-    def hook(called: str, path: str) -> None:
-        if called == "sync_dir":
-            raise OSError(5, "Input/output error")
-
-    files.hook = hook
+    files.hook = failing("sync_dir")
     with pytest.raises(NotSyncedError, match="Input/output error"):
         write_document(files, "f", "kind", 1, b"new")
     assert read_document(files, "f", "kind", 1) == b"new"

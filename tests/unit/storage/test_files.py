@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.errors import DataDirectoryError
 from brokerd.storage.files import Files, RealFiles, WouldBlock, read_whole, write_all
-from tests.support.files import SECTOR, MemoryFiles
+from tests.support.files import SECTOR, MemoryFiles, failing
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -217,12 +217,7 @@ def test_the_twins_failed_sync_leaves_clean_pages_that_are_not_on_the_disk() -> 
     file = files.create("f")
     files.sync_dir()
     file.pwritev([b"lost"], 0)
-
-    def hook(operation: str, path: str) -> None:
-        if operation == "fdatasync":
-            raise OSError(5, "Input/output error")
-
-    files.hook = hook
+    files.hook = failing("fdatasync")
     with pytest.raises(OSError, match="Input/output"):
         file.fdatasync()
     files.hook = None
