@@ -1,4 +1,4 @@
-"""Fixtures that the unit tests of clients, sink and source share."""
+"""Fixtures that unit tests share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.files import MemoryFiles
 
 
 @pytest.fixture
@@ -14,3 +15,9 @@ def broker() -> Iterator[FakeBroker]:
     """A broker in memory behind a real port."""
     with fake_broker() as broker:
         yield broker
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    """An empty data directory in memory."""
+    return MemoryFiles()

@@ -24,11 +24,6 @@ SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
 
 
 @pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
-@pytest.fixture
 def manager(files: MemoryFiles) -> LogManager:
     return open_manager(files, **SETTINGS)[0]
 

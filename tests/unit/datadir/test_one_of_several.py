@@ -54,11 +54,6 @@ def lead(manager: LogManager, epoch: int, *numbers: int) -> None:
     run_here(manager.replicas.lead({TopicIdPartition(TOPIC.id, number): epoch for number in numbers}))
 
 
-@pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
 def test_a_directory_holds_the_partitions_that_it_was_given(files: MemoryFiles) -> None:
     manager = opened(files)
     run_here(manager.changes.hold(TOPIC, [3, 1]))

@@ -21,11 +21,6 @@ SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
 EARLY, LATE = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 0)
 
 
-@pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
 def _fill(log: Partition, count: int = 60) -> None:
     """Several segments, flushed."""
     for _ in range(count):

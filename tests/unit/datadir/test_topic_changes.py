@@ -18,11 +18,6 @@ from tests.support.steps import run_here
 
 
 @pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
-@pytest.fixture
 def manager(files: MemoryFiles) -> LogManager:
     manager, _ = open_manager(files)
     append(first_log(manager), b"kept")

@@ -21,7 +21,7 @@ from brokerd.offline.partition_check import Finding, Severity
 from brokerd.partition import producer_state
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager, payloads
-from tests.support.findings import errors_in
+from tests.support.findings import errors_in, flip
 
 
 def _tree(root: Path) -> dict[str, bytes]:
@@ -43,10 +43,6 @@ def _segment(data_dir: Path, at: int = 0) -> Path:
     return sorted(data_dir.glob("*/*.log"))[at]
 
 
-def _kill_clean_mark(data_dir: Path) -> None:
-    (data_dir / "clean-shutdown").unlink()
-
-
 def test_every_file_is_described_as_json_and_nothing_is_touched(data_dir: Path) -> None:
     before = _tree(data_dir)
     entries = list(describe_path(str(data_dir)))
@@ -66,9 +62,7 @@ def test_every_file_is_described_as_json_and_nothing_is_touched(data_dir: Path) 
 
 def test_damage_is_shown_where_it_is_and_what_follows_too(data_dir: Path) -> None:
     path = _segment(data_dir)
-    data = bytearray(path.read_bytes())
-    data[400] ^= 1
-    path.write_bytes(data)
+    flip(path, 400)
     entries = list(describe_path(str(path)))
     problem = next(entry for entry in entries if entry["type"] == "problem")
     assert (problem["offset"], problem["position"]) == (1, 336)
@@ -145,9 +139,7 @@ def test_a_directory_in_use_is_refused(data_dir: Path) -> None:
 @pytest.mark.parametrize("pattern", ["*/*.index", "*/*.snapshot", "*/leader-epochs"])
 def test_rotten_derived_files_are_warnings(data_dir: Path, pattern: str) -> None:
     path = sorted(data_dir.glob(pattern))[0]
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 4
-    path.write_bytes(data)
+    flip(path, -3)
     findings = check_data_dir(str(data_dir))
     assert [finding.severity for finding in findings] == [Severity.WARNING]
     assert findings[0].path.split("/")[1].split(".")[0] == path.name.split(".")[0]
@@ -304,11 +296,8 @@ def test_the_only_copies_are_those_of_a_cluster(data_dir: Path) -> None:
 
 
 def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:
-    path = _segment(data_dir, 1)
-    data = bytearray(path.read_bytes())
-    data[500] ^= 1
-    path.write_bytes(data)
-    _kill_clean_mark(data_dir)
+    flip(_segment(data_dir, 1), 500)
+    (data_dir / "clean-shutdown").unlink()
     manager, report = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
     assert report.damaged
     manager.close()

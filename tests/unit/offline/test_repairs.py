@@ -19,7 +19,7 @@ from brokerd.storage.files import RealFiles
 from tests.support.build import append, delete_records, first_log, open_manager, read_batches, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import Killed, MemoryFiles
-from tests.support.findings import errors_in
+from tests.support.findings import errors_in, flip
 from tests.support.log_manager import LogManager
 
 SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
@@ -42,12 +42,6 @@ def _fill(log: Partition, count: int = COUNT) -> None:
     log.flush()
 
 
-def _rot(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(data)
-
-
 def _old_checkpoint(root: Path, more: Callable[[], None]) -> None:
     """The effect of `more` is in the directory, but in no checkpoint: as after a kill within the second."""
     checkpoint = (root / "checkpoint").read_bytes()
@@ -67,7 +61,7 @@ def test_offsets_that_were_given_up_are_never_given_again(tmp_path: Path, is_res
         manager.close()
 
     _old_checkpoint(tmp_path, more)
-    _rot(tmp_path / log.segments[1].path, 20)
+    flip(tmp_path / log.segments[1].path, 20)
     assert give_up_damaged(str(tmp_path))
     if not is_restarted:
         (tmp_path / "checkpoint").unlink()
@@ -87,7 +81,7 @@ def test_damage_at_the_end_of_a_segment_says_nothing_of_its_index(tmp_path: Path
     _fill(log, 6)
     manager.close()
     last = tmp_path / log.segments[-1].path
-    _rot(last, last.stat().st_size - 10)
+    flip(last, last.stat().st_size - 10)
     assert [Path(finding.path).suffix for finding in check_data_dir(str(tmp_path))] == [".log"]
 
 
@@ -104,7 +98,7 @@ def test_a_clean_stop_without_a_checkpoint_says_what_was_durable(tmp_path: Path,
     if is_lost:
         last.write_bytes(last.read_bytes()[:-SIZE])
     else:
-        _rot(last, last.stat().st_size - SIZE + 20)
+        flip(last, last.stat().st_size - SIZE + 20)
     assert [f.offset for f in check_data_dir(str(tmp_path)) if f.severity is Severity.ERROR] == [COUNT + 14]
     if not is_lost:
         last_snapshot = last.parent / f"{COUNT + 15:020d}.snapshot"
@@ -134,7 +128,7 @@ def test_a_rebuilt_checkpoint_takes_no_damage_for_a_torn_tail(tmp_path: Path, pr
         for path in last.parent.glob("*.snapshot"):
             path.unlink()
     if harm == "rotten batch":
-        _rot(last, last.stat().st_size - 20)
+        flip(last, last.stat().st_size - 20)
     for segment in log.segments[-1:] if harm == "missing segment" else log.segments if harm == "missing segments" else ():
         (tmp_path / segment.path).unlink()
     written = _bytes_of_logs(tmp_path)
@@ -171,7 +165,7 @@ def test_a_tail_for_which_nothing_vouches_is_cut_and_that_is_said(tmp_path: Path
     manager.close()
     for path in (tmp_path / "checkpoint", tmp_path / "clean-shutdown", *tmp_path.glob(f"*/{3:020d}.snapshot")):
         path.unlink()
-    _rot(tmp_path / log.segments[0].path, 2 * SIZE + 20)
+    flip(tmp_path / log.segments[0].path, 2 * SIZE + 20)
     (note,) = rebuild_checkpoint(str(tmp_path))
     assert f"gets offset 2; the next start cuts {SIZE} bytes there, since nothing tells whether they were durable" in note.message
     manager, log = _open(tmp_path)
@@ -248,7 +242,7 @@ def test_no_cut_of_a_log_that_is_newer_than_its_checkpoint_is_announced(tmp_path
     if harm == "missing segment":
         harmed.unlink()
     else:
-        _rot(harmed, 20)
+        flip(harmed, 20)
     findings = check_data_dir(str(tmp_path))
     assert not [one for one in findings if one.severity is Severity.WARNING and one.path.endswith(".log")]
     assert [one for one in findings if one.severity is Severity.ERROR and "older than the log" in one.message]
@@ -270,7 +264,7 @@ def test_accepted_damage_takes_nothing_from_a_topic_that_is_not_in_the_checkpoin
     manager.close()
     (tmp_path / "checkpoint").write_bytes(checkpoint)
     (tmp_path / "clean-shutdown").unlink()
-    _rot(tmp_path / log.segments[0].path, 20)
+    flip(tmp_path / log.segments[0].path, 20)
     accept_damaged(str(tmp_path))
     manager, _ = _open(tmp_path)
     later = first_log(manager, "later")
@@ -305,7 +299,7 @@ def test_to_give_up_what_follows_takes_nothing_from_before_it(tmp_path: Path) ->
     data = path.read_bytes()
     path.write_bytes(data[: 2 * SIZE] + bytes(120) + data[2 * SIZE + 120 :])
     assert accept_damaged(str(tmp_path))
-    _rot(path, 6 * SIZE + 120)
+    flip(path, 6 * SIZE + 120)
     assert give_up_damaged(str(tmp_path))
     for _ in range(2):
         manager, log = _open(tmp_path)

@@ -46,11 +46,6 @@ GOLDEN = (
 ABORTED = (AbortedTransaction(5, 1, 9, 3), AbortedTransaction(6, 3, 13, 14))
 
 
-@pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
 def _open(files: MemoryFiles) -> tuple[LogManager, Partition]:
     manager, _ = open_manager(files, log_segment_bytes=SEGMENT_BYTES)
     return manager, first_log(manager)

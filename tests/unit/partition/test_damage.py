@@ -29,7 +29,7 @@ from brokerd.storage.resync import find_after_damage
 from brokerd.storage.segment import Segment
 from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, read_batches, readable
 from tests.support.files import MemoryFile, MemoryFiles, failing
-from tests.support.findings import errors_in
+from tests.support.findings import errors_in, flip
 from tests.support.log_manager import LogManager
 from tests.support.wait import DEADLINE_S
 
@@ -64,9 +64,7 @@ def _rot(files: MemoryFiles, log: Partition, offset: int, at: int = 120) -> None
 
 def _rot_file(root: Path, log: Partition, offset: int, at: int = 120) -> None:
     path, position = _place(log, offset)
-    data = bytearray((root / path).read_bytes())
-    data[position + at] ^= 1
-    (root / path).write_bytes(data)
+    flip(root / path, position + at)
 
 
 @pytest.mark.parametrize("at", [9, 20, 120], ids=["length", "base offset", "payload"])
@@ -249,27 +247,22 @@ def test_what_the_disk_cannot_read_is_named_and_can_be_accepted_as_lost(bad_page
     assert append(log, b"goes on") == COUNT
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    return tmp_path
-
-
 @pytest.mark.parametrize("rotten", [[3], [13, 14], [9], [30, 38], [39], [38, 39]])
-def test_what_is_accepted_is_a_hole_and_all_else_lives_on(data_dir: Path, rotten: list[int]) -> None:
-    manager, log = _filled(RealFiles(str(data_dir)))
+def test_what_is_accepted_is_a_hole_and_all_else_lives_on(tmp_path: Path, rotten: list[int]) -> None:
+    manager, log = _filled(RealFiles(str(tmp_path)))
     manager.close()
     for offset in rotten:
-        _rot_file(data_dir, log, offset, 20)
-    (data_dir / "clean-shutdown").unlink()
-    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+        _rot_file(tmp_path, log, offset, 20)
+    (tmp_path / "clean-shutdown").unlink()
+    manager, report = open_manager(RealFiles(str(tmp_path)), **SMALL)
     assert report.damaged
     manager.close()
-    notes = accept_damaged(str(data_dir))
+    notes = accept_damaged(str(tmp_path))
     assert [(note.severity, note.offset) for note in notes] == [
         (Severity.NOTE, offset) for offset in rotten if offset - 1 not in rotten
     ]
     for _ in range(3):
-        manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+        manager, report = open_manager(RealFiles(str(tmp_path)), **SMALL)
         log = first_log(manager)
         assert not report.damaged
         assert list(readable(log)) == [n for n in range(log.ends.high_watermark) if n not in rotten]
@@ -280,32 +273,32 @@ def test_what_is_accepted_is_a_hole_and_all_else_lives_on(data_dir: Path, rotten
         log.flush()
         assert log.look_ups.offset_for_timestamp(0) is not None
         manager.close()
-        assert not errors_in(data_dir)
-    assert accept_damaged(str(data_dir)) == []
+        assert not errors_in(tmp_path)
+    assert accept_damaged(str(tmp_path)) == []
     assert log.ends.high_watermark == COUNT + 3
 
 
-def test_retention_passes_a_hole(data_dir: Path) -> None:
-    manager, log = _filled(RealFiles(str(data_dir)))
-    _rot_file(data_dir, log, 13, 20)
+def test_retention_passes_a_hole(tmp_path: Path) -> None:
+    manager, log = _filled(RealFiles(str(tmp_path)))
+    _rot_file(tmp_path, log, 13, 20)
     manager.close()
-    accept_damaged(str(data_dir))
-    manager, _ = open_manager(RealFiles(str(data_dir)), log_retention_bytes=4_096, **SMALL)
+    accept_damaged(str(tmp_path))
+    manager, _ = open_manager(RealFiles(str(tmp_path)), log_retention_bytes=4_096, **SMALL)
     assert manager.retention_pass() > 1
     assert damaged_ranges(first_log(manager)) == ()
     manager.close()
 
 
 @pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
-def test_a_repair_leaves_the_log_start_and_the_end_where_they_are(data_dir: Path, repair: Any) -> None:
-    manager, log = _filled(RealFiles(str(data_dir)))
+def test_a_repair_leaves_the_log_start_and_the_end_where_they_are(tmp_path: Path, repair: Any) -> None:
+    manager, log = _filled(RealFiles(str(tmp_path)))
     delete_records(log, 15)
-    _rot_file(data_dir, log, 11, 20)
+    _rot_file(tmp_path, log, 11, 20)
     manager.close()
-    assert repair(str(data_dir)) == [], "below the log start there is nothing to repair"
-    _rot_file(data_dir, log, 22, 20)
-    repair(str(data_dir))
-    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+    assert repair(str(tmp_path)) == [], "below the log start there is nothing to repair"
+    _rot_file(tmp_path, log, 22, 20)
+    repair(str(tmp_path))
+    manager, report = open_manager(RealFiles(str(tmp_path)), **SMALL)
     log = first_log(manager)
     assert not report.damaged
     assert (log.ends.log_start_offset, log.ends.high_watermark) == (15, COUNT)
@@ -316,32 +309,32 @@ def test_a_repair_leaves_the_log_start_and_the_end_where_they_are(data_dir: Path
 
 
 @pytest.mark.parametrize("at", [9, 20, 57, 120])
-def test_a_checkpoint_that_is_rebuilt_over_rot_keeps_what_stands_behind_it(data_dir: Path, at: int) -> None:
-    manager, log = _filled(RealFiles(str(data_dir)))
+def test_a_checkpoint_that_is_rebuilt_over_rot_keeps_what_stands_behind_it(tmp_path: Path, at: int) -> None:
+    manager, log = _filled(RealFiles(str(tmp_path)))
     manager.close()
     for offset in (13, 33, 35):
-        _rot_file(data_dir, log, offset, at)
-    (data_dir / "checkpoint").unlink()
-    rebuild_checkpoint(str(data_dir))
-    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+        _rot_file(tmp_path, log, offset, at)
+    (tmp_path / "checkpoint").unlink()
+    rebuild_checkpoint(str(tmp_path))
+    manager, report = open_manager(RealFiles(str(tmp_path)), **SMALL)
     log = first_log(manager)
     assert (bool(report.damaged), report.cut_bytes, log.ends.high_watermark) == (True, {}, COUNT)
     assert list(readable(log)) == [n for n in range(COUNT) if n not in (13, 33, 35)]
     manager.close()
-    accept_damaged(str(data_dir))
-    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+    accept_damaged(str(tmp_path))
+    manager, report = open_manager(RealFiles(str(tmp_path)), **SMALL)
     assert not report.damaged
     assert append(first_log(manager), b"goes on") == COUNT
     manager.close()
 
 
-def test_a_hole_file_that_rots_makes_its_damage_count_again(data_dir: Path) -> None:
-    manager, log = _filled(RealFiles(str(data_dir)))
-    _rot_file(data_dir, log, 13, 20)
+def test_a_hole_file_that_rots_makes_its_damage_count_again(tmp_path: Path) -> None:
+    manager, log = _filled(RealFiles(str(tmp_path)))
+    _rot_file(tmp_path, log, 13, 20)
     manager.close()
-    accept_damaged(str(data_dir))
-    next(data_dir.glob("*/holes")).write_bytes(b"nonsense")
-    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+    accept_damaged(str(tmp_path))
+    next(tmp_path.glob("*/holes")).write_bytes(b"nonsense")
+    manager, report = open_manager(RealFiles(str(tmp_path)), **SMALL)
     assert len(report.damaged) == 1
     manager.close()
 

@@ -17,11 +17,6 @@ from tests.support.files import MemoryFiles, failing
 
 
 @pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
-@pytest.fixture
 def log(files: MemoryFiles) -> Partition:
     log = first_log(open_manager(files, log_segment_bytes=4_096)[0])
     append(log, b"durable")

@@ -20,6 +20,7 @@ from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import LEADER_EPOCHS
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.files import MemoryFiles, failing
+from tests.support.findings import flip
 from tests.support.log_manager import LogManager
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
@@ -202,10 +203,7 @@ def test_what_an_operator_repairs_keeps_its_state(tmp_path: Path, is_given_up: b
     manager.close()
     end = log.ends.log_end_offset
     if is_given_up:
-        damaged = tmp_path / log.segments[1].path
-        data = bytearray(damaged.read_bytes())
-        data[-8] ^= 1
-        damaged.write_bytes(data)
+        flip(tmp_path / log.segments[1].path, -8)
         (tmp_path / "clean-shutdown").unlink()
         assert give_up_damaged(str(tmp_path))
     else:

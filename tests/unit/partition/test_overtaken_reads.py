@@ -17,11 +17,6 @@ from tests.support.log_manager import LogManager
 
 
 @pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
-@pytest.fixture
 def manager(files: MemoryFiles) -> LogManager:
     return open_manager(files, log_segment_bytes=4_096)[0]
 

@@ -24,11 +24,6 @@ SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes":
 
 
 @pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
-@pytest.fixture
 def manager(files: MemoryFiles) -> LogManager:
     return open_manager(files, **SMALL)[0]
 

@@ -23,6 +23,7 @@ from brokerd.record.batch import RecordBatch
 from brokerd.storage.files import RealFiles
 from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS
+from tests.support.findings import flip
 from tests.support.log_manager import LogManager
 from tests.support.logged import messages_of
 from tests.support.records import TIMESTAMP_MS, header_of, key_values, new_batch, poisoned
@@ -52,16 +53,16 @@ def _open(root: Path) -> tuple[LogManager, Partition]:
     return manager, first_log(manager)
 
 
-def _fill(root: Path, *, is_clean: bool = True) -> None:
-    root.mkdir()
-    manager, log = _open(root)
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The directory, after a clean stop."""
+    manager, log = _open(tmp_path)
     for n in range(COUNT):
         log.append(_batch(log, n), now_wall_ms=START_WALL_MS)
     log.flush()
     manager.write_checkpoint()
     manager.close()
-    if not is_clean:
-        (root / "clean-shutdown").unlink()
+    return tmp_path
 
 
 def _seen(log: Partition, offset: int | None = None) -> list[int]:
@@ -70,11 +71,9 @@ def _seen(log: Partition, offset: int | None = None) -> list[int]:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("at", [POISON, POISON + 1])
-def test_readers_go_past_a_batch_that_is_taken_out(
-    tmp_path: Path, at: int, is_clean: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    root = tmp_path / "data"
-    _fill(root, is_clean=is_clean)
+def test_readers_go_past_a_batch_that_is_taken_out(root: Path, at: int, is_clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+    if not is_clean:
+        (root / "clean-shutdown").unlink()
     (note,) = take_out(str(root), "t-0", at)
     assert (note.severity, note.offset) == (Severity.NOTE, POISON)
     assert f"offsets {POISON} to {POISON + 1}" in note.message
@@ -92,9 +91,7 @@ def test_readers_go_past_a_batch_that_is_taken_out(
     manager.close()
 
 
-def test_a_batch_at_the_end_is_waited_behind(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    _fill(root)
+def test_a_batch_at_the_end_is_waited_behind(root: Path) -> None:
     end = 2 * COUNT
     take_out(str(root), "t-0", end - 1)
     manager, log = _open(root)
@@ -109,9 +106,7 @@ def test_a_batch_at_the_end_is_waited_behind(tmp_path: Path) -> None:
     manager.close()
 
 
-def test_times_are_looked_up_among_what_is_left(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    _fill(root)
+def test_times_are_looked_up_among_what_is_left(root: Path) -> None:
     manager, log = _open(root)
     assert log.look_ups.offset_for_timestamp(TIMESTAMP_MS + 40_000) == (POISON, TIMESTAMP_MS + 50_000)
     manager.close()
@@ -123,9 +118,7 @@ def test_times_are_looked_up_among_what_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_the_newest_records_are_counted_among_what_is_left(tmp_path: Path, is_committed: bool) -> None:
-    root = tmp_path / "data"
-    _fill(root)
+def test_the_newest_records_are_counted_among_what_is_left(root: Path, is_committed: bool) -> None:
     end = 2 * COUNT
     for at in (end - 4, end - 8, end - 10):
         take_out(str(root), "t-0", at)
@@ -136,9 +129,7 @@ def test_the_newest_records_are_counted_among_what_is_left(tmp_path: Path, is_co
     manager.close()
 
 
-def test_retention_passes_it_and_several_can_be_taken_out(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    _fill(root)
+def test_retention_passes_it_and_several_can_be_taken_out(root: Path) -> None:
     take_out(str(root), "t-0", POISON)
     for _ in range(2):
         take_out(str(root), "t-0", POISON + 2)
@@ -151,9 +142,7 @@ def test_retention_passes_it_and_several_can_be_taken_out(tmp_path: Path) -> Non
     assert not check_data_dir(str(root))
 
 
-def test_the_doctor_says_what_cannot_be_decoded_and_what_is_taken_out(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    _fill(root)
+def test_the_doctor_says_what_cannot_be_decoded_and_what_is_taken_out(root: Path) -> None:
     assert not check_data_dir(str(root))
     (found,) = check_data_dir(str(root), decodes_records=True)
     assert (found.severity, found.partition, found.offset) == (Severity.ERROR, "t-0", POISON)
@@ -164,9 +153,8 @@ def test_the_doctor_says_what_cannot_be_decoded_and_what_is_taken_out(tmp_path: 
     assert "taken out" in noted.message
 
 
-def test_rot_in_a_batch_that_is_taken_out_is_none_and_other_damage_keeps_its_own_kind(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    _fill(root, is_clean=False)
+def test_rot_in_a_batch_that_is_taken_out_is_none_and_other_damage_keeps_its_own_kind(root: Path) -> None:
+    (root / "clean-shutdown").unlink()
     take_out(str(root), "t-0", POISON)
     manager, log = _open(root)
     places = [(root / segment.path, segment.base_offset) for segment in log.segments]
@@ -175,9 +163,7 @@ def test_rot_in_a_batch_that_is_taken_out_is_none_and_other_damage_keeps_its_own
     (root / "clean-shutdown").unlink()
     for offset in (2, POISON):
         path, base = max((place for place in places if place[1] <= offset), key=lambda place: place[1])
-        data = bytearray(path.read_bytes())
-        data[(offset - base) // 2 * size + 130] ^= 1
-        path.write_bytes(data)
+        flip(path, (offset - base) // 2 * size + 130)
     (accepted,) = accept_damaged(str(root))
     assert accepted.offset == 2
     manager, log = _open(root)
@@ -195,9 +181,7 @@ def test_rot_in_a_batch_that_is_taken_out_is_none_and_other_damage_keeps_its_own
         ("t-0", 3, f"offsets 4 to {2 * COUNT - 1}"),
     ],
 )
-def test_what_is_not_there_cannot_be_taken_out(tmp_path: Path, partition: str, offset: int, said: str) -> None:
-    root = tmp_path / "data"
-    _fill(root)
+def test_what_is_not_there_cannot_be_taken_out(root: Path, partition: str, offset: int, said: str) -> None:
     manager, log = _open(root)
     delete_records(log, 4)
     manager.close()
@@ -206,10 +190,8 @@ def test_what_is_not_there_cannot_be_taken_out(tmp_path: Path, partition: str, o
     assert not list(root.glob("*/holes"))
 
 
-def test_in_a_cluster_nothing_is_taken_out_that_another_copy_may_have(tmp_path: Path) -> None:
+def test_in_a_cluster_nothing_is_taken_out_that_another_copy_may_have(root: Path) -> None:
     """The poison is the same in all copies."""
-    root = tmp_path / "data"
-    _fill(root)
     files = RealFiles(str(root))
     join_cluster(files, 3, "prod")
     files.close()
@@ -219,12 +201,7 @@ def test_in_a_cluster_nothing_is_taken_out_that_another_copy_may_have(tmp_path: 
     assert take_out(str(root), "t-0", 0, ["t-0"])
 
 
-def test_damage_cannot_be_taken_out(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    _fill(root)
-    log_file = next(root.glob("*/00000000000000000000.log"))
-    data = bytearray(log_file.read_bytes())
-    data[20] ^= 1
-    log_file.write_bytes(data)
+def test_damage_cannot_be_taken_out(root: Path) -> None:
+    flip(next(root.glob("*/00000000000000000000.log")), 20)
     with pytest.raises(DataDirectoryError, match="--accept-damaged"):
         take_out(str(root), "t-0", 0)

@@ -28,11 +28,6 @@ PRODUCER = ProducerIdAndEpoch(5, 0)
 
 
 @pytest.fixture
-def files() -> MemoryFiles:
-    return MemoryFiles()
-
-
-@pytest.fixture
 def manager(files: MemoryFiles) -> LogManager:
     return open_manager(files)[0]
 

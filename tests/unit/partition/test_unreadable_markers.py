@@ -14,7 +14,7 @@ from brokerd.partition.producer_state import Marker
 from brokerd.record import control
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager
-from tests.support.findings import errors_in
+from tests.support.findings import errors_in, flip
 from tests.support.log_manager import LogManager
 from tests.support.transactions import append_marker, append_member, read_committed
 
@@ -43,9 +43,7 @@ def data_dir(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest
     manager.close()
     path = next(tmp_path.glob("*/*.log"))
     if request.param == "rot":
-        data = bytearray(path.read_bytes())
-        data[position + 100] ^= 1
-        path.write_bytes(data)
+        flip(path, position + 100)
     for snapshot in tmp_path.glob("*/*.snapshot"):
         snapshot.unlink()
     return tmp_path
