@@ -15,6 +15,13 @@ from tests.support.log_manager import LogManager
 PARTITIONS = 40  # enough that several threads end them
 
 
+def opened(files: MemoryFiles, partitions: int = PARTITIONS) -> tuple[LogManager, list[Partition]]:
+    """A new directory, and the logs of its topic."""
+    manager, _ = open_manager(files)
+    topic = manager.create_topic("t", partitions, {})
+    return manager, [manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(partitions)]
+
+
 def changes(files: MemoryFiles, manager: LogManager) -> list[str]:
     """Closes the logs; what was written, renamed or synced in the directories of partitions."""
     seen: list[str] = []
@@ -24,11 +31,8 @@ def changes(files: MemoryFiles, manager: LogManager) -> list[str]:
     return [one for one in seen if not one.endswith(" ") and one.split()[0] not in ("open", "pread", "listdir")]
 
 
-def test_what_was_not_written_to_costs_nothing() -> None:
-    files = MemoryFiles()
-    manager, _ = open_manager(files)
-    topic = manager.create_topic("t", PARTITIONS, {})
-    logs = [manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(PARTITIONS)]
+def test_what_was_not_written_to_costs_nothing(files: MemoryFiles) -> None:
+    manager, logs = opened(files)
     for log in logs[:20]:
         append(log, b"x")
         log.flush()
@@ -45,11 +49,8 @@ def test_what_was_not_written_to_costs_nothing() -> None:
     assert changes(files, manager) == []
 
 
-def test_an_end_that_is_lost_or_rotten_is_written_again() -> None:
-    files = MemoryFiles()
-    manager, _ = open_manager(files)
-    topic = manager.create_topic("t", 2, {})
-    one, other = (manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(2))
+def test_an_end_that_is_lost_or_rotten_is_written_again(files: MemoryFiles) -> None:
+    manager, (one, other) = opened(files, 2)
     for log in (one, other):
         append(log, b"x")
     manager.close()
@@ -63,11 +64,8 @@ def test_an_end_that_is_lost_or_rotten_is_written_again() -> None:
     assert {path: files.read_file(path) for path in whole} == whole
 
 
-def test_of_many_one_that_cannot_be_flushed_spoils_no_other() -> None:
-    files = MemoryFiles()
-    manager, _ = open_manager(files)
-    topic = manager.create_topic("t", PARTITIONS, {})
-    logs = [manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(PARTITIONS)]
+def test_of_many_one_that_cannot_be_flushed_spoils_no_other(files: MemoryFiles) -> None:
+    manager, logs = opened(files)
     for log in logs:
         append(log, b"kept")
     bad = logs[3]
@@ -83,11 +81,8 @@ def test_of_many_one_that_cannot_be_flushed_spoils_no_other() -> None:
 
 
 @pytest.mark.parametrize("partitions", [2, PARTITIONS])
-def test_of_many_one_that_is_missing_spoils_no_other(partitions: int, caplog: pytest.LogCaptureFixture) -> None:
-    files = MemoryFiles()
-    manager, _ = open_manager(files)
-    topic = manager.create_topic("t", partitions, {})
-    logs = [manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(partitions)]
+def test_of_many_one_that_is_missing_spoils_no_other(files: MemoryFiles, partitions: int, caplog: pytest.LogCaptureFixture) -> None:
+    manager, logs = opened(files, partitions)
     for log in logs:
         append(log, b"kept")
     manager.close()
@@ -103,11 +98,10 @@ def test_of_many_one_that_is_missing_spoils_no_other(partitions: int, caplog: py
     assert (report.unclean, list(report.damaged)) == (1, [TopicPartition("t", 1)])
 
 
-def test_of_many_one_that_fails_somehow_spoils_no_other(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = MemoryFiles()
-    manager, _ = open_manager(files)
-    topic = manager.create_topic("t", 3, {})
-    logs = [manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(3)]
+def test_of_many_one_that_fails_somehow_spoils_no_other(
+    files: MemoryFiles, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, logs = opened(files, 3)
     for log in logs:
         append(log, b"kept")
     monkeypatch.setattr(logs[0].core, "snapshot", lambda: 1 / 0)

@@ -88,14 +88,6 @@ def test_records_can_be_deleted_as_often_as_there_are_spare_files(files: MemoryF
     assert len(_spares(files)) == SPARE_COUNT
 
 
-def test_deleting_all_records_makes_room(files: MemoryFiles, manager: LogManager) -> None:
-    log = first_log(manager)
-    end = _fill_disk(files, log)
-    assert delete_records(log, -1) == end
-    assert manager.retention_pass() > 2
-    _assert_goes_on(log)
-
-
 def test_what_is_durable_already_goes_though_the_checkpoint_cannot_be_written(files: MemoryFiles, manager: LogManager) -> None:
     manager.create_topic("a", 1, {})
     manager.create_topic("b", 1, {"retention.bytes": "4096"})

@@ -24,7 +24,6 @@ from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.core import InSync, Role
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_state import Snapshot
-from brokerd.partition.partition import Partition
 from brokerd.storage.files import Files, RealFiles
 from tests.support.build import append, payloads
 from tests.support.clock import ManualClock
@@ -44,8 +43,8 @@ def opened(files: Files, cluster: ClusterIdentity | None = CLUSTER) -> LogManage
     return manager
 
 
-def held(manager: LogManager, number: int) -> Partition:
-    partition = manager.partitions.get(TopicIdPartition(TOPIC.id, number))
+def held(manager: LogManager, number: int) -> ReplicatedPartition:
+    partition = manager.partitions.replica(TopicIdPartition(TOPIC.id, number))
     assert partition is not None
     return partition
 
@@ -71,27 +70,6 @@ def test_a_directory_holds_the_partitions_that_it_was_given(files: MemoryFiles) 
         manager.partitions.leader(TopicIdPartition(TOPIC.id, 0))
     with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 3, not 4"):
         manager.partitions.leader(TopicIdPartition(TOPIC.id, 4))
-
-
-def test_a_copy_is_cut_or_replaced_only_for_the_leader_that_asked(files: MemoryFiles) -> None:
-    manager = opened(files)
-    run_here(manager.changes.hold(TOPIC, [0]))
-    tp = TopicIdPartition(TOPIC.id, 0)
-    run_here(manager.replicas.lead({tp: 5}, {tp: InSync((2,), 2, 2)}))
-    append(held(manager, 0), b"reported")
-    held(manager, 0).flush()
-    copy = manager.partitions.replica(tp)
-    assert copy is not None
-    for epoch in (6, 7):
-        run_here(manager.replicas.follow({tp: epoch}))
-    with pytest.raises(NotLeaderError, match="the leader has changed"):
-        run_here(manager.replicas.cut({copy: 0}, 6))
-    with pytest.raises(NotLeaderError, match="the leader has changed"):
-        run_here(manager.replicas.begin_anew(tp, copy.snapshot_at(0), 6))
-    assert manager.partitions.replica(tp) is copy
-    assert copy.ends.log_end_offset == 1
-    assert run_here(manager.replicas.cut({copy: 0}, 7)) == {}
-    assert copy.ends.log_end_offset == 0
 
 
 def test_a_directory_without_its_checkpoint_leads_nothing_and_cuts_nothing(files: MemoryFiles) -> None:
@@ -265,38 +243,25 @@ def test_a_topic_deleted_meanwhile_is_not_led(files: MemoryFiles) -> None:
     assert list(manager.partitions) == []
 
 
-def replica(manager: LogManager, number: int) -> ReplicatedPartition:
-    partition = manager.partitions.replica(TopicIdPartition(TOPIC.id, number))
-    assert partition is not None
-    return partition
-
-
-def following(files: MemoryFiles) -> LogManager:
-    """It has a record of epoch 5, and follows the leader of epoch 6."""
-    manager = opened(files)
-    run_here(manager.changes.hold(TOPIC, [0]))
-    tp = TopicIdPartition(TOPIC.id, 0)
-    run_here(manager.replicas.lead({tp: 5}, {tp: InSync([2], 2, 3)}))
-    append(held(manager, 0), b"copied..")
-    held(manager, 0).flush()
-    run_here(manager.replicas.follow({tp: 6}))
-    return manager
-
-
 def test_a_copy_is_not_cut_or_begun_anew_for_a_leader_that_has_been_replaced(files: MemoryFiles) -> None:
     """What the leader of epoch 5 asked for has waited for its turn. The one of epoch 6 may count what is here."""
-    manager = following(files)
-    log, tp = replica(manager, 0), TopicIdPartition(TOPIC.id, 0)
-    with pytest.raises(NotLeaderError):
+    manager, tp = opened(files), TopicIdPartition(TOPIC.id, 0)
+    run_here(manager.changes.hold(TOPIC, [0]))
+    run_here(manager.replicas.lead({tp: 5}, {tp: InSync([2], 2, 3)}))
+    log = held(manager, 0)
+    append(log, b"copied..")
+    log.flush()
+    run_here(manager.replicas.follow({tp: 6}))
+    with pytest.raises(NotLeaderError, match="the leader has changed"):
         run_here(manager.replicas.cut({log: 0}, 5))
-    with pytest.raises(NotLeaderError):
+    with pytest.raises(NotLeaderError, match="the leader has changed"):
         run_here(manager.replicas.begin_anew(tp, Snapshot(log.crc_seed, 7, (), {}), 5))
-    assert replica(manager, 0) is log
+    assert held(manager, 0) is log
     assert log.ends.log_end_offset == 1
     assert run_here(manager.replicas.cut({log: 0}, 6)) == {}
     assert log.ends.log_end_offset == 0
     run_here(manager.replicas.begin_anew(tp, Snapshot(log.crc_seed, 7, (), {}), 6))
-    assert replica(manager, 0).ends.log_end_offset == 7
+    assert held(manager, 0).ends.log_end_offset == 7
 
 
 def test_who_cannot_make_the_next_leaders_epoch_durable_leads_no_more(files: MemoryFiles) -> None:

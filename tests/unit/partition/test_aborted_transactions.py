@@ -51,14 +51,6 @@ def _open(files: MemoryFiles) -> tuple[LogManager, Partition]:
     return manager, first_log(manager)
 
 
-def test_the_index_is_looked_up_by_overlap() -> None:
-    index = AbortedTransactions([AbortedTransaction(1, 0, 9, 4), AbortedTransaction(2, 4, 12, 13)])
-    found = {
-        span: [entry.producer_id for entry in index.overlapping(*span)] for span in ((0, 4), (4, 5), (5, 9), (10, 12), (13, 20))
-    }
-    assert found == {(0, 4): [1], (4, 5): [1, 2], (5, 9): [1, 2], (10, 12): [2], (13, 20): []}
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_no_overlap_is_missed_however_transactions_interleave(seed: int) -> None:
     rng = random.Random(seed)
