@@ -12,7 +12,7 @@ from brokerd.partition import flush_state
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import encode_header
-from tests.support.build import append, arrow_batch, first_log, open_manager, payloads
+from tests.support.build import append, arrow_batch, first_log, open_log, open_manager, payloads
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.scale import TEST_SCALE
@@ -46,8 +46,7 @@ def _history(rng: random.Random, ending: str) -> tuple[MemoryFiles, list[MemoryF
     sequences: dict[int, int] = {}
     for count, end in ((25, "closed"), (25, "killed"), (25, "killed"), *[(2, "closed")] * 5, (2, ending)):
         stale.append(files.copy())
-        manager, _ = open_manager(files, clock, **SETTINGS)
-        log = first_log(manager)
+        manager, log = open_log(files, clock, **SETTINGS)
         _fill(log, rng, sequences, count)
         log.flush()
         manager.write_checkpoint()
@@ -130,14 +129,12 @@ def test_recovery_equals_a_full_scan_whatever_happened_to_derived_files(
 
 def test_snapshots_newer_than_a_torn_log_are_removed() -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files, **SETTINGS)
-    log = first_log(manager)
+    _, log = open_log(files, **SETTINGS)
     _fill(log, random.Random(5), {}, 40)
     log.flush()
     files.kill()
     last = [path for path in files.paths() if path.endswith(".log")][-1]
     files.remove_file(last)
-    manager, _ = open_manager(files, **SETTINGS)
-    log = first_log(manager)
+    _, log = open_log(files, **SETTINGS)
     assert log.core.snapshots.newest == log.ends.log_end_offset
     assert max(entry.batches[-1].last_offset for entry in log.core.producers.entries.values()) < log.ends.log_end_offset

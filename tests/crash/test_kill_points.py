@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.build import append, delete_records, first_log, open_manager, payloads
+from tests.support.build import append, delete_records, first_log, open_log, open_manager, payloads
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 from tests.support.kill_points import ENDINGS, kill_at, leave, operations_of
@@ -29,8 +29,7 @@ def _script(files: MemoryFiles, history: History) -> None:
     """Create, append over several segments, flush, checkpoint, delete records, delete a topic, close, and again."""
     for life in range(2):
         clock = ManualClock()
-        manager, _ = open_manager(files, clock, **SETTINGS)
-        log = first_log(manager)
+        manager, log = open_log(files, clock, **SETTINGS)
         history.topics.add("t")
         for step in range(9):
             for n in range(2):

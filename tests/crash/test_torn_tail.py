@@ -11,7 +11,7 @@ from brokerd.errors import Fate, LogDamagedError
 from brokerd.partition.partition import Partition
 from brokerd.record.schema import payload_crc
 from brokerd.storage.names import CLEAN_SHUTDOWN
-from tests.support.build import append, damaged_ranges, first_log, open_manager, payloads, read_batches
+from tests.support.build import append, damaged_ranges, first_log, open_log, open_manager, payloads, read_batches
 from tests.support.files import MemoryFiles
 from tests.support.findings import errors_in
 from tests.support.scale import TEST_SCALE
@@ -22,8 +22,7 @@ PAYLOADS = [bytes([65 + n]) * size for n, size in enumerate((64, 200, 8, 320, 40
 def _log_of_five(*, is_checkpointed: bool) -> tuple[MemoryFiles, str, list[int]]:
     """A killed broker's directory, the path of its segment, and the positions of its five batches and of their end."""
     files = MemoryFiles()
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    manager, log = open_log(files)
     positions = [0]
     for payload in PAYLOADS:
         append(log, payload)

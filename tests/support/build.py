@@ -97,6 +97,12 @@ def first_log(manager: LogManager, name: str = "t", partition: int = 0) -> Parti
     return manager.partitions.leader(TopicIdPartition(manager.topics.by_name(name).id, partition))
 
 
+def open_log(files: Files, clock: Clock | None = None, **settings: object) -> tuple[LogManager, Partition]:
+    """As `open_manager`, and the log of topic t; nothing is asserted of the start."""
+    manager, _ = open_manager(files, clock, **settings)
+    return manager, first_log(manager)
+
+
 def append(log: Partition, payload: bytes, *, now_ms: int = START_WALL_MS, clock_ahead_ms: int = 0, **fields: object) -> int:
     """Appends a raw batch; returns its base offset."""
     batch = raw_batch(payload, **fields)  # type: ignore[arg-type]

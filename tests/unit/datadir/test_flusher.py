@@ -12,7 +12,7 @@ from brokerd.datadir.flusher import Flusher
 from brokerd.errors import StorageError
 from brokerd.partition.partition import Partition
 from brokerd.sharing import Caller
-from tests.support.build import append, first_log, open_manager
+from tests.support.build import append, first_log, open_log, open_manager
 from tests.support.files import MemoryFiles, failing
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
@@ -155,8 +155,7 @@ async def test_listeners_that_fail_hold_up_nothing() -> None:
 
 async def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush() -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files, log_segment_bytes=4_096)
-    log = first_log(manager)
+    _, log = open_log(files, log_segment_bytes=4_096)
     refusals = iter([errno.EMFILE, errno.ENFILE])
 
     def hook(operation: str, path: str) -> None:

@@ -25,7 +25,7 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.offline import doctor
 from brokerd.storage.checksummed_file import encode_document
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, delete_records, first_log, open_manager, payloads, read_batches, readable
+from tests.support.build import append, delete_records, first_log, open_log, open_manager, payloads, read_batches, readable
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles, failing
 from tests.support.steps import run_here
@@ -86,8 +86,7 @@ def test_bad_topics_are_refused_by_name() -> None:
 
 def test_a_deleted_topic_is_gone_and_a_new_one_of_that_name_is_another() -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    manager, log = open_log(files)
     append(log, b"old")
     flush = log.prepare_flush()
     assert flush is not None
@@ -111,8 +110,7 @@ def test_a_deleted_topic_is_gone_and_a_new_one_of_that_name_is_another() -> None
 
 def test_partitions_grow_and_settings_change_durably() -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    manager, log = open_log(files)
     manager.create_partitions("t", 3)
     with pytest.raises(InvalidPartitionsError, match="the number can only grow"):
         manager.create_partitions("t", 3)
@@ -301,8 +299,7 @@ def test_records_of_an_unknown_topic_outlive_a_lost_checkpoint(tmp_path: Path, h
     manager.close()
     without = (tmp_path / "topics").read_bytes()
     for _ in range(3):
-        manager, _ = open_manager(RealFiles(str(tmp_path)))
-        log = first_log(manager)
+        manager, log = open_log(RealFiles(str(tmp_path)))
         append(log, b"acknowledged....")
         log.flush()
         manager.close()
@@ -328,8 +325,7 @@ def test_records_of_an_unknown_topic_outlive_a_lost_checkpoint(tmp_path: Path, h
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
 def test_without_its_checkpoint_a_directory_is_read_only(harm: str) -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    manager, log = open_log(files)
     append(log, b"kept")
     log.flush()
     files.kill()
@@ -353,8 +349,7 @@ def test_without_its_checkpoint_a_directory_is_read_only(harm: str) -> None:
 
 def test_without_its_checkpoint_damage_is_named_and_what_stands_behind_it_is_read() -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files, log_segment_bytes=4_096)
-    log = first_log(manager)
+    manager, log = open_log(files, log_segment_bytes=4_096)
     for _ in range(30):
         append(log, bytes(400))
     log.flush()
@@ -377,8 +372,7 @@ def test_without_its_checkpoint_damage_is_named_and_what_stands_behind_it_is_rea
 
 def test_without_its_checkpoint_a_torn_tail_is_not_called_cut(caplog: pytest.LogCaptureFixture) -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    _, log = open_log(files)
     append(log, b"kept")
     log.flush()
     files.kill()
@@ -391,8 +385,7 @@ def test_without_its_checkpoint_a_torn_tail_is_not_called_cut(caplog: pytest.Log
 
 def test_without_its_checkpoint_a_log_is_read_from_its_first_segment_on() -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files, log_segment_bytes=4_096)
-    log = first_log(manager)
+    manager, log = open_log(files, log_segment_bytes=4_096)
     for _ in range(30):
         append(log, bytes(400))
     log.flush()
@@ -407,8 +400,7 @@ def test_without_its_checkpoint_a_log_is_read_from_its_first_segment_on() -> Non
 
 def test_unfinished_creations_go_and_unknown_data_stays() -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    manager, log = open_log(files)
     append(log, b"x")
     manager.close()
     for name in ("0" * 32 + "-0", "1" * 32 + "-0"):
@@ -448,8 +440,7 @@ def test_a_topic_that_cannot_be_created_leaves_nothing() -> None:
 
 def test_the_checkpoint_is_written_at_most_once_an_interval_and_only_if_something_moved() -> None:
     files, clock = MemoryFiles(), ManualClock()
-    manager, _ = open_manager(files, clock)
-    log = first_log(manager)
+    manager, log = open_log(files, clock)
     clock.advance(1_000)
     assert manager.write_checkpoint_if_due(clock.monotonic_ms())
     clock.advance(5_000)
@@ -470,8 +461,7 @@ def test_the_checkpoint_is_written_at_most_once_an_interval_and_only_if_somethin
 
 def test_expired_producers_stay_forgotten_after_a_restart() -> None:
     files, clock = MemoryFiles(), ManualClock()
-    manager, _ = open_manager(files, clock, producer_id_expiration_ms=10_000)
-    log = first_log(manager)
+    manager, log = open_log(files, clock, producer_id_expiration_ms=10_000)
     append(log, b"x", producer=ProducerIdAndEpoch(1, 0), sequence=0, now_ms=clock.wall_ms())
     log.flush()
     clock.advance(10_001)
@@ -484,8 +474,7 @@ def test_expired_producers_stay_forgotten_after_a_restart() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_start_removes_nothing_by_a_checkpoint_that_a_power_cut_could_take_back(seed: int) -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files, log_segment_bytes=4_096)
-    log = first_log(manager)
+    manager, log = open_log(files, log_segment_bytes=4_096)
     for _ in range(8):
         append(log, bytes(1_500))
     log.flush()
@@ -524,8 +513,7 @@ def test_a_batch_of_an_epoch_that_has_not_been_is_kept_and_stops_the_log() -> No
     files = MemoryFiles()
     second: dict[str, bytes] = {}
     for life in range(3):
-        manager, _ = open_manager(files)
-        log = first_log(manager)
+        manager, log = open_log(files)
         append(log, b"x")
         log.flush()
         files.kill()
@@ -557,8 +545,7 @@ def test_each_partition_has_a_leader_epoch_of_its_own() -> None:
     files = MemoryFiles()
     for _ in range(2):
         open_manager(files)[0].close()
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    manager, log = open_log(files)
     assert (manager.node_epoch, log.leader_epoch) == (3, 1)
     log.lead(40)
     manager.write_checkpoint()
@@ -585,8 +572,7 @@ def test_each_partition_has_a_leader_epoch_of_its_own() -> None:
 def test_the_epoch_of_a_damaged_partition_rises_too() -> None:
     """Its entry in the checkpoint stays, except for the epoch."""
     files = MemoryFiles()
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    manager, log = open_log(files)
     append(log, b"x" * 100)
     log.flush()
     manager.write_checkpoint()

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from brokerd.storage.open_files import OpenFiles, PatientFiles
-from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.build import append, first_log, open_log, payloads
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
 from tests.support.steps import run_here
@@ -31,8 +31,7 @@ def scarce_files() -> MemoryFiles:
 @pytest.fixture
 def crowded() -> LogManager:
     """A log of many segments, all of which have been read."""
-    manager, _ = open_manager(scarce_files(), log_segment_bytes=4_096, log_max_open_files=1_000)
-    log = first_log(manager)
+    manager, log = open_log(scarce_files(), log_segment_bytes=4_096, log_max_open_files=1_000)
     for number in range(100):
         append(log, b"%d" % number * 1_500)
         log.flush()

@@ -12,7 +12,7 @@ from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
-from tests.support.build import append, delete_records, first_log, open_manager, read_batches
+from tests.support.build import append, delete_records, first_log, open_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles, failing
 from tests.support.steps import run_here
@@ -29,8 +29,7 @@ def _fill(log: Partition, count: int = 60) -> None:
 
 
 def test_nothing_at_or_above_damage_is_retired(files: MemoryFiles) -> None:
-    manager, _ = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
-    log = first_log(manager)
+    manager, log = open_log(files, log_retention_bytes=4_096, **SETTINGS)
     _fill(log)
     assert log.retained_from(START_WALL_MS) > log.segments[2].base_offset
     damaged = log.segments[1]
@@ -46,8 +45,7 @@ def test_nothing_at_or_above_damage_is_retired(files: MemoryFiles) -> None:
 @pytest.mark.parametrize("ending", ["killed", "power cut", "killed before the removal"])
 def test_producer_state_outlives_the_records(files: MemoryFiles, by: str, ending: str) -> None:
     settings = SETTINGS | ({"log_retention_bytes": 4_096} if by == "retention" else {})
-    manager, _ = open_manager(files, **settings)
-    log = first_log(manager)
+    manager, log = open_log(files, **settings)
     append(log, b"first", producer=EARLY, sequence=0)
     _fill(log)
     manager.write_checkpoint()
@@ -68,8 +66,7 @@ def test_producer_state_outlives_the_records(files: MemoryFiles, by: str, ending
 
 
 def test_a_segment_waits_for_the_snapshot_at_its_end(files: MemoryFiles) -> None:
-    manager, _ = open_manager(files, **SETTINGS)
-    log = first_log(manager)
+    manager, log = open_log(files, **SETTINGS)
     append(log, b"first", producer=EARLY, sequence=0)
     files.hook = failing("create", path=".snapshot.tmp")
     _fill(log)
@@ -142,8 +139,7 @@ def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> Non
     outcomes = set()
     for seed in range(30):
         files = MemoryFiles()
-        manager, _ = open_manager(files, **SETTINGS)
-        log = first_log(manager)
+        manager, log = open_log(files, **SETTINGS)
         _fill(log)
         files.hook = failing("sync_dir")
         (error,) = run_here(manager.retention.delete_records([(log, 40)]))
@@ -168,8 +164,7 @@ def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> Non
 
 
 def test_a_log_start_that_could_not_be_written_has_not_moved(files: MemoryFiles) -> None:
-    manager, _ = open_manager(files, **SETTINGS)
-    log = first_log(manager)
+    manager, log = open_log(files, **SETTINGS)
     _fill(log)
     files.hook = failing("create", path="checkpoint")
     (error,) = run_here(manager.retention.delete_records([(log, 40)]))

@@ -11,7 +11,7 @@ import pytest
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import Fate, StorageError, UnknownTopicIdError
 from brokerd.ids import TopicIdPartition
-from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.build import append, first_log, open_log, open_manager, payloads
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
 from tests.support.steps import run_here
@@ -114,8 +114,7 @@ def test_a_deletion_of_unknown_fate_takes_no_more_records_and_loses_none_of_what
     outcomes = set()
     for seed in range(30):
         files = MemoryFiles()
-        manager, _ = open_manager(files)
-        log = first_log(manager)
+        manager, log = open_log(files)
         append(log, b"kept all along..")
         log.flush()
         manager.write_checkpoint()
@@ -192,8 +191,7 @@ def test_settings_of_unknown_fate_are_as_before_and_harm_nothing_if_they_show() 
     outcomes = set()
     for seed in range(30):
         files = MemoryFiles()
-        manager, _ = open_manager(files)
-        log = first_log(manager)
+        manager, log = open_log(files)
         before = log.config
         append(log, b"larger than what is to be allowed" * 40)
         log.flush()

@@ -20,7 +20,7 @@ from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.partition import producer_state
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.build import append, first_log, open_log, open_manager, payloads
 from tests.support.findings import errors_in, flip
 
 
@@ -31,8 +31,7 @@ def _tree(root: Path) -> dict[str, bytes]:
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """A directory closed cleanly: topic t, 30 batches in several segments, one producer."""
-    manager, _ = open_manager(RealFiles(str(tmp_path)), log_segment_bytes=4_096, log_index_interval_bytes=500)
-    log = first_log(manager)
+    manager, log = open_log(RealFiles(str(tmp_path)), log_segment_bytes=4_096, log_index_interval_bytes=500)
     for n in range(30):
         append(log, b"%04d" % n * 60, producer=ProducerIdAndEpoch(9, 0), sequence=n)
     manager.close()

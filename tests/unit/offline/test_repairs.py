@@ -16,7 +16,7 @@ from brokerd.offline.partition_check import Severity
 from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.partition import Partition
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, delete_records, first_log, open_manager, read_batches, readable
+from tests.support.build import append, delete_records, first_log, open_log, open_manager, read_batches, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import Killed, MemoryFiles
 from tests.support.findings import errors_in, flip
@@ -32,8 +32,7 @@ def _append(log: Partition) -> int:
 
 
 def _open(root: Path, **settings: object) -> tuple[LogManager, Partition]:
-    manager, _ = open_manager(RealFiles(str(root)), **{**SMALL, **settings})
-    return manager, first_log(manager)
+    return open_log(RealFiles(str(root)), **{**SMALL, **settings})
 
 
 def _fill(log: Partition, count: int = COUNT) -> None:
@@ -344,8 +343,7 @@ def test_batches_that_are_gone_count_again_once_the_holes_are_lost(tmp_path: Pat
 @pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
 def test_a_repair_that_is_killed_anywhere_can_be_repeated(monkeypatch: pytest.MonkeyPatch, repair: Any, is_power_cut: bool) -> None:
     whole = MemoryFiles()
-    manager, _ = open_manager(whole, **SMALL)
-    log = first_log(manager)
+    manager, log = open_log(whole, **SMALL)
     _fill(log)
     manager.write_checkpoint()
     checkpoint = whole.read_file("checkpoint")

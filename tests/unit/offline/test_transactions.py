@@ -19,7 +19,7 @@ from brokerd.record import control
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import RealFiles
 from brokerd.storage.names import SNAPSHOT_SUFFIX, offsets_of
-from tests.support.build import append, delete_records, first_log, open_manager
+from tests.support.build import append, delete_records, open_log
 from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 from tests.support.transactions import append_marker, append_member
@@ -29,8 +29,7 @@ Change = Callable[[tuple[AbortedTransaction, ...]], tuple[AbortedTransaction, ..
 
 
 def _open(data_dir: Path) -> tuple[LogManager, Partition]:
-    manager, _ = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
-    return manager, first_log(manager)
+    return open_log(RealFiles(str(data_dir)), log_segment_bytes=4_096)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from brokerd.partition.log_state import Snapshot
 from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import ANY_OWNER, BatchMetadata, ProducerStateEntry
 from brokerd.storage.checksummed_file import DocumentError
-from tests.support.build import append, delete_records, first_log, open_manager
+from tests.support.build import append, delete_records, open_log
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
 from tests.support.transactions import append_marker, append_member, read_committed
@@ -47,8 +47,7 @@ ABORTED = (AbortedTransaction(5, 1, 9, 3), AbortedTransaction(6, 3, 13, 14))
 
 
 def _open(files: MemoryFiles) -> tuple[LogManager, Partition]:
-    manager, _ = open_manager(files, log_segment_bytes=SEGMENT_BYTES)
-    return manager, first_log(manager)
+    return open_log(files, log_segment_bytes=SEGMENT_BYTES)
 
 
 @pytest.mark.parametrize("seed", range(20))

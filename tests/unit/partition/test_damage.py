@@ -27,7 +27,17 @@ from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Buffer, RealFiles
 from brokerd.storage.resync import find_after_damage
 from brokerd.storage.segment import Segment
-from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, read_batches, readable
+from tests.support.build import (
+    append,
+    damaged_ranges,
+    delete_records,
+    first_log,
+    open_log,
+    open_manager,
+    payloads,
+    read_batches,
+    readable,
+)
 from tests.support.files import MemoryFile, MemoryFiles, failing
 from tests.support.findings import errors_in, flip
 from tests.support.log_manager import LogManager
@@ -43,8 +53,7 @@ def _payload(n: int) -> bytes:
 
 
 def _filled(files: MemoryFiles | RealFiles, **settings: object) -> tuple[LogManager, Partition]:
-    manager, _ = open_manager(files, **{**SMALL, **settings})
-    log = first_log(manager)
+    manager, log = open_log(files, **{**SMALL, **settings})
     for n in range(COUNT):
         append(log, _payload(n))
     log.flush()
@@ -91,8 +100,7 @@ def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none(
     files = MemoryFiles()
     manager, log = _filled(files)
     manager.close()
-    manager, _ = open_manager(files, **SMALL)
-    log = first_log(manager)
+    manager, log = open_log(files, **SMALL)
     delete_records(log, 15)
     for offset in (11, 13):
         _rot(files, log, offset, 20)
@@ -120,8 +128,7 @@ def test_damage_that_the_log_start_passes_stops_nothing_any_more() -> None:
 
 def test_damage_that_the_log_start_cuts_is_said_from_there_on() -> None:
     files = MemoryFiles()
-    manager, _ = open_manager(files, **SMALL)
-    log = first_log(manager)
+    _, log = open_log(files, **SMALL)
     for n in range(8):
         append(log, _payload(n), count=10)
     log.flush()

@@ -11,7 +11,7 @@ from brokerd.errors import Fate, ResourceExhaustedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
-from tests.support.build import append, delete_records, first_log, open_manager, payloads
+from tests.support.build import append, delete_records, first_log, open_log, open_manager, payloads
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles, failing
 
@@ -99,8 +99,7 @@ def test_a_read_error_is_that_ranges_alone(files: MemoryFiles, log: Partition) -
 
 def test_a_disk_that_fails_to_read_is_left_by_whoever_can(files: MemoryFiles) -> None:
     clock = ManualClock()
-    manager, _ = open_manager(files, clock=clock, log_segment_bytes=4_096)
-    log = first_log(manager)
+    manager, log = open_log(files, clock=clock, log_segment_bytes=4_096)
     append(log, b"durable")
     log.flush()
     for code, is_lasting in ((errno.EMFILE, False), (errno.EIO, True)):
@@ -126,8 +125,7 @@ def test_too_many_open_files_is_a_refused_request(files: MemoryFiles, log: Parti
 
 
 def test_open_files_stay_bounded_over_many_segments(files: MemoryFiles) -> None:
-    manager, _ = open_manager(files, log_segment_bytes=4_096, log_max_open_files=16)
-    log = first_log(manager)
+    _, log = open_log(files, log_segment_bytes=4_096, log_max_open_files=16)
     for n in range(200):
         append(log, b"%04d" % n * 300)
         log.flush()
@@ -138,8 +136,7 @@ def test_open_files_stay_bounded_over_many_segments(files: MemoryFiles) -> None:
 
 @pytest.mark.parametrize("suffix", [".snapshot.tmp", ".index.tmp", "leader-epochs.tmp"])
 def test_derived_files_that_cannot_be_written_stop_nothing(files: MemoryFiles, suffix: str) -> None:
-    manager, _ = open_manager(files, log_segment_bytes=4_096)
-    log = first_log(manager)
+    _, log = open_log(files, log_segment_bytes=4_096)
     files.hook = failing("create", path=suffix, code=errno.ENOSPC)
     for n in range(30):
         append(log, b"%04d" % n * 80)
@@ -168,8 +165,7 @@ def test_a_roll_that_fails_leaves_the_log_as_it_was(files: MemoryFiles, log: Par
 
 @pytest.mark.parametrize("operation", ["create", "fdatasync", "rename"])
 def test_a_checkpoint_that_cannot_be_written_undoes_what_depends_on_it(files: MemoryFiles, operation: str) -> None:
-    manager, _ = open_manager(files, log_segment_bytes=4_096, log_retention_bytes=4_096)
-    log = first_log(manager)
+    manager, log = open_log(files, log_segment_bytes=4_096, log_retention_bytes=4_096)
     for n in range(40):
         append(log, b"%04d" % n * 80)
     log.flush()
@@ -189,8 +185,7 @@ def test_a_checkpoint_that_cannot_be_written_undoes_what_depends_on_it(files: Me
 @pytest.mark.parametrize("seed", range(5))
 def test_a_roll_is_durable_though_no_derived_file_can_be_written(files: MemoryFiles, seed: int) -> None:
     """Then nothing but the flush itself syncs the directory that names the new segment."""
-    manager, _ = open_manager(files, log_segment_bytes=4_096)
-    log = first_log(manager)
+    _, log = open_log(files, log_segment_bytes=4_096)
     files.hook = failing("create", path=".tmp")
     for n in range(40):
         append(log, b"%04d" % n * 80)

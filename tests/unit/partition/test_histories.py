@@ -15,7 +15,7 @@ from brokerd.ids import LogPosition
 from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry, LeaderEpochs
 from brokerd.storage.holes import Hole, read_holes, write_holes
 from brokerd.storage.names import LEADER_EPOCHS
-from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager
+from tests.support.build import append, damaged_ranges, delete_records, first_log, open_log, open_manager
 from tests.support.files import MemoryFiles
 from tests.support.scale import TEST_SCALE
 
@@ -132,8 +132,7 @@ class Life:
             size = len(self.files.read_file(path))
             if size:
                 self.files.flip_bit(path, self.rng.randrange(size * 8))
-        manager, _ = open_manager(self.files, log_segment_bytes=4_096)
-        log = first_log(manager)
+        _, log = open_log(self.files, log_segment_bytes=4_096)
         seed = log.core._seed
         holes = read_holes(self.files, log.tp.directory_name, seed)
         holes += [Hole(one.first_offset, one.until_offset) for one in damaged_ranges(log) if not one.is_accepted]

@@ -15,7 +15,7 @@ from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
 from brokerd.record.header import crc_seed
 from brokerd.storage.checksummed_file import encode_document
-from tests.support.build import append, first_log, open_manager
+from tests.support.build import append, first_log, open_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles, failing
 
@@ -28,8 +28,7 @@ def files() -> MemoryFiles:
     """Two clean runs, each with half of the records: leader epoch 1 begins at offset 0, epoch 2 at 10."""
     files = MemoryFiles()
     for _ in range(2):
-        manager, _ = open_manager(files)
-        log = first_log(manager)
+        manager, log = open_log(files)
         for _ in range(COUNT // 2):
             append(log, b"x", producer=PRODUCER, sequence=log.ends.log_end_offset)
         manager.close()
@@ -55,8 +54,7 @@ def _of_another_log(snapshot: Snapshot) -> Snapshot:
 def test_a_snapshot_must_tell_the_history_of_this_log(
     files: MemoryFiles, change: Callable[[Snapshot], Snapshot] | None, is_believed: bool
 ) -> None:
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    manager, log = open_log(files)
     manager.close()
     found = read_snapshot(files, log.tp.directory_name, COUNT, crc_seed(log.tp))
     assert found is not None
@@ -75,8 +73,7 @@ def test_a_snapshot_must_tell_the_history_of_this_log(
 
 
 def test_a_snapshot_that_is_not_believed_does_not_stay_though_no_new_one_can_be_written(files: MemoryFiles) -> None:
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    manager, log = open_log(files)
     manager.close()
     found = read_snapshot(files, log.tp.directory_name, COUNT, crc_seed(log.tp))
     assert found is not None
@@ -89,8 +86,7 @@ def test_a_snapshot_that_is_not_believed_does_not_stay_though_no_new_one_can_be_
 
 @pytest.mark.parametrize("is_torn", [False, True], ids=["kept above the end", "cut with the tail"])
 def test_no_snapshot_above_the_end_is_left(files: MemoryFiles, is_torn: bool) -> None:
-    manager, _ = open_manager(files)
-    log = first_log(manager)
+    _, log = open_log(files)
     path = log.segments[0].path
     size = len(files.read_file(path))
     found = encode_snapshot(Snapshot(crc_seed(log.tp), COUNT + 5, tuple(log.core.epochs.entries), log.core.producers.entries))
@@ -98,7 +94,7 @@ def test_no_snapshot_above_the_end_is_left(files: MemoryFiles, is_torn: bool) ->
     files.write_file(snapshot_path(log.tp.directory_name, COUNT + 5), encode_document(SNAPSHOT_KIND, SNAPSHOT_VERSION, found))
     if is_torn:
         files.write_file(path, files.read_file(path) + b"torn")
-    manager, report = open_manager(files)
+    _, report = open_manager(files)
     assert bool(report.cut_bytes) == is_torn
     assert len(files.read_file(path)) == size
     assert snapshot_path(log.tp.directory_name, COUNT + 5) not in files.paths()

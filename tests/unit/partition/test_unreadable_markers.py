@@ -13,7 +13,7 @@ from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import Marker
 from brokerd.record import control
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, first_log, open_manager
+from tests.support.build import append, open_log
 from tests.support.findings import errors_in, flip
 from tests.support.log_manager import LogManager
 from tests.support.transactions import append_marker, append_member, read_committed
@@ -22,8 +22,7 @@ MEMBER = 7
 
 
 def _open(data_dir: Path) -> tuple[LogManager, Partition]:
-    manager, _ = open_manager(RealFiles(str(data_dir)))
-    return manager, first_log(manager)
+    return open_log(RealFiles(str(data_dir)))
 
 
 @pytest.fixture(params=["rot", "a later version"])

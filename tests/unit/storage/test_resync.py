@@ -13,7 +13,7 @@ from brokerd.partition.partition import Partition
 from brokerd.record.header import crc_seed, decode_header, stamp
 from brokerd.storage.files import write_all
 from brokerd.storage.resync import find_after_damage
-from tests.support.build import append, first_log, open_manager, raw_batch, readable
+from tests.support.build import append, first_log, open_log, open_manager, raw_batch, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 
@@ -56,8 +56,7 @@ FORGERIES = {
 def _log(forgery: str, *, is_sealed: bool) -> tuple[MemoryFiles, Partition, int]:
     """A killed broker's directory, the log, and the position of the batch with the forged ones in it."""
     files = MemoryFiles()
-    manager, _ = open_manager(files, log_segment_bytes=1 << 20)
-    log = first_log(manager)
+    manager, log = open_log(files, log_segment_bytes=1 << 20)
     for n in range(BEFORE):
         append(log, b"before%02d" % n)
     position = log.core.size_bytes
