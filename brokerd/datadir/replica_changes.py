@@ -7,6 +7,7 @@ A leader epoch is durable before the first batch of it is written: recovery take
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.partition_directories import remove_directories, remove_logs_from_end
@@ -24,19 +25,17 @@ from brokerd.steps import Job, Steps
 from brokerd.storage.files import Files
 
 
+@dataclass(eq=False)
 class ReplicaChanges:
     """See the module docstring. Every change raises StorageError if the directory is read-only: a checkpoint of what can be read
     would let the next start cut the rest.
     """
 
-    def __init__(
-        self, files: Files, topics: TopicStore, partitions: PartitionTable, opening: PartitionOpening, checkpoint: Checkpoint
-    ) -> None:
-        self._files = files
-        self._topics = topics
-        self._partitions = partitions
-        self._opening = opening
-        self._checkpoint = checkpoint
+    _files: Files
+    _topics: TopicStore
+    _partitions: PartitionTable
+    _opening: PartitionOpening
+    _checkpoint: Checkpoint
 
     def lead(self, epochs: Mapping[TopicIdPartition, int], in_sync: Mapping[TopicIdPartition, InSync] = NO_OTHERS) -> Steps[None]:
         """Makes this node the leader of these partitions, each in a new epoch. `in_sync`: the replicas of those that have several.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.datadir.checkpoint import Checkpoint
@@ -34,18 +35,16 @@ class _Removal(NamedTuple):
     snapshot_offsets: Sequence[int]
 
 
+@dataclass(eq=False)
 class Retention:
     """Retention of one data directory, by log time."""
 
-    def __init__(
-        self, files: Files, spares: SpareFiles, partitions: PartitionTable, checkpoint: Checkpoint, time: DirectoryTime
-    ) -> None:
-        self.is_off = False  # True if the directory is read-only
-        self._files = files
-        self._spares = spares
-        self._partitions = partitions
-        self._checkpoint = checkpoint
-        self._time = time
+    _files: Files
+    _spares: SpareFiles
+    _partitions: PartitionTable
+    _checkpoint: Checkpoint
+    _time: DirectoryTime
+    is_off: bool = False  # True if the directory is read-only
 
     def roll_expired(self) -> list[Partition]:
         """The first half of a pass: rolls active segments that are past retention. Returns the logs to flush before `retire`.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from brokerd.config.broker import BrokerConfig, checked_topic_config
 from brokerd.config.settings import settings_of, unknown_setting
@@ -37,26 +38,17 @@ from brokerd.storage.spare_files import SpareFiles
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class TopicChanges:
     """Creates, grows, alters and deletes topics; see the module docstring."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        files: Files,
-        spares: SpareFiles,
-        topics: TopicStore,
-        partitions: PartitionTable,
-        opening: PartitionOpening,
-        checkpoint: Checkpoint,
-    ) -> None:
-        self._config = config
-        self._files = files
-        self._spares = spares
-        self._topics = topics
-        self._partitions = partitions
-        self._opening = opening
-        self._checkpoint = checkpoint
+    _config: BrokerConfig
+    _files: Files
+    _spares: SpareFiles
+    _topics: TopicStore
+    _partitions: PartitionTable
+    _opening: PartitionOpening
+    _checkpoint: Checkpoint
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Steps[Topic]:
         """Creates a topic, durably on completion; `partitions` 0: num.partitions. Raises the errors of `check_create`,

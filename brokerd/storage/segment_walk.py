@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
@@ -30,49 +31,35 @@ class Lost(NamedTuple):
     resume_position: int | None
 
 
+@dataclass(eq=False)
 class SegmentWalk:
     """`scan` yields the headers of whole batches up to a bad one, and says what is wrong there. After `go_past`, it is another one,
     which yields the rest.
     """
 
-    def __init__(
-        self,
-        file: File,
-        seed: int,
-        *,
-        base_offset: int,
-        end: int,
-        successor: int | None = None,
-        durable_end: int = 0,
-        is_durable_end_known: bool = True,
-        cut_offsets: Collection[int] = (),
-        epoch_at: Callable[[int], int] = lambda _: 0,
-        max_epoch: int = NO_EPOCH_LIMIT,
-        payload_from: int = NO_OFFSET_LIMIT,
-    ) -> None:
-        """`end`: the file's size. `successor`: base offset of the next segment, if there is one. `durable_end`: everything below
-        was durable, and perhaps more unless `is_durable_end_known`. `cut_offsets`: where an operator may have cut the log.
-        `epoch_at`: the lowest leader epoch possible at an offset. The rest as in Scan.
-        """
-        self._file = file
-        self._seed = seed
-        self._end = end
-        self._successor = successor
-        self._durable_end = durable_end
-        self._is_durable_end_known = is_durable_end_known
-        self._cut_offsets = cut_offsets
-        self._epoch_at = epoch_at
-        self._max_epoch = max_epoch
-        self._payload_from = payload_from
+    file: File
+    seed: int
+    _: KW_ONLY
+    base_offset: int
+    end: int  # the file's size
+    successor: int | None = None  # base offset of the next segment, if there is one
+    durable_end: int = 0  # everything below was durable, and perhaps more unless `is_durable_end_known`
+    is_durable_end_known: bool = True
+    cut_offsets: Collection[int] = ()  # where an operator may have cut the log
+    epoch_at: Callable[[int], int] = lambda _: 0  # the lowest leader epoch possible at an offset
+    max_epoch: int = NO_EPOCH_LIMIT  # as in Scan
+    payload_from: int = NO_OFFSET_LIMIT  # as in Scan
+
+    def __post_init__(self) -> None:
         self._found: Place | None = None
         self._has_searched = False
-        self.scan = self._scan_from(0, base_offset, 0)
+        self.scan = self._scan_from(0, self.base_offset, 0)
 
     def is_torn(self) -> bool:
         """True if the bad batch begins a torn tail, which was never known to be durable. Raises OSError."""
-        if self.scan.must_keep or self.scan.next_offset < self._durable_end:
+        if self.scan.must_keep or self.scan.next_offset < self.durable_end:
             return False
-        return self._is_durable_end_known or (self._behind() is None and self._successor is None)
+        return self.is_durable_end_known or (self._behind() is None and self.successor is None)
 
     def go_past(self) -> Lost:
         """Returns the damage at the bad batch, and moves past it if the log continues in this segment. Raises OSError."""
@@ -80,7 +67,7 @@ class SegmentWalk:
         first, position, problem = self.scan.next_offset, self.scan.position, self.scan.problem
         found = self._behind()
         if found is None:
-            until = self._successor if self._successor is not None else max(self._durable_end, first + 1)
+            until = self.successor if self.successor is not None else max(self.durable_end, first + 1)
             return Lost(first, until, position, problem, None)
         self.scan = self._scan_from(found.position, found.header.base_offset, self.scan.epoch)
         self._found, self._has_searched = None, False
@@ -88,30 +75,30 @@ class SegmentWalk:
 
     def _scan_from(self, position: int, offset: int, epoch: int) -> Scan:
         return Scan(
-            self._file,
-            self._seed,
+            self.file,
+            self.seed,
             position=position,
-            end=self._end,
+            end=self.end,
             next_offset=offset,
-            epoch=max(epoch, self._epoch_at(offset)),
-            max_epoch=self._max_epoch,
-            payload_from=self._payload_from,
+            epoch=max(epoch, self.epoch_at(offset)),
+            max_epoch=self.max_epoch,
+            payload_from=self.payload_from,
         )
 
     def _behind(self) -> Place | None:
         if not self._has_searched:
-            known = self._durable_end
+            known = self.durable_end
             self._found = find_after_damage(
-                self._file,
-                self._seed,
+                self.file,
+                self.seed,
                 position=self.scan.position,
                 offset=self.scan.next_offset,
-                end=self._end,
-                limit_offset=NO_OFFSET_LIMIT if self._successor is None else self._successor,
+                end=self.end,
+                limit_offset=NO_OFFSET_LIMIT if self.successor is None else self.successor,
                 known_offset=known if self.scan.next_offset < known else NO_OFFSET_LIMIT,
-                cut_offsets=self._cut_offsets,
+                cut_offsets=self.cut_offsets,
                 epoch=self.scan.epoch,
-                max_epoch=self._max_epoch,
+                max_epoch=self.max_epoch,
             )
             self._has_searched = True
         return self._found
