@@ -207,9 +207,8 @@ def test_a_copy_that_is_dropped_can_be_held_again_wherever_the_life_ends(is_powe
 
 
 @pytest.mark.parametrize("is_dropped", [False, True])
-def test_a_read_that_goes_on_late_leaves_nothing_in_the_way_of_the_next_copy(is_dropped: bool) -> None:
+def test_a_read_that_goes_on_late_leaves_nothing_in_the_way_of_the_next_copy(files: MemoryFiles, is_dropped: bool) -> None:
     """A descriptor of a removed segment that it had opened was taken for the new one's, which has the same name."""
-    files = MemoryFiles()
     manager = led(files, OLD_END)
     old = copy_of(manager)
     run_here(manager.replicas.follow({TP: 4}))
@@ -316,8 +315,7 @@ def test_a_cut_where_a_segment_begins_leaves_the_snapshot_there() -> None:
     assert bases[2] in snapshots_in(files)
 
 
-def test_a_snapshot_that_cannot_be_read_does_not_keep_a_copy_from_being_cut() -> None:
-    files = MemoryFiles()
+def test_a_snapshot_that_cannot_be_read_does_not_keep_a_copy_from_being_cut(files: MemoryFiles) -> None:
     led(files, OLD_END).close()
     manager = opened(files)
     run_here(manager.replicas.lead({TP: 3}, {TP: InSync((9,), 2, 2)}))
@@ -329,9 +327,8 @@ def test_a_snapshot_that_cannot_be_read_does_not_keep_a_copy_from_being_cut() ->
     assert copy_of(manager).producers.entries[PRODUCER.producer_id].last_sequence == OLD_END - 1
 
 
-def test_a_copy_takes_no_offsets_that_its_directory_could_not_write_down() -> None:
+def test_a_copy_takes_no_offsets_that_its_directory_could_not_write_down(files: MemoryFiles) -> None:
     """Every checkpoint would fail, and the next start: for all partitions of the directory."""
-    files = MemoryFiles()
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
     seed = copy_of(manager).crc_seed
@@ -350,9 +347,10 @@ def test_a_copy_takes_no_offsets_that_its_directory_could_not_write_down() -> No
 
 
 @pytest.mark.parametrize("is_disk_gone", [False, True])
-def test_a_copy_that_could_not_begin_anew_follows_once_it_is_no_longer_taken_for_given_up(is_disk_gone: bool) -> None:
+def test_a_copy_that_could_not_begin_anew_follows_once_it_is_no_longer_taken_for_given_up(
+    files: MemoryFiles, is_disk_gone: bool
+) -> None:
     """The next start would remove what it has got since."""
-    files = MemoryFiles()
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
     failed: list[str] = []
@@ -375,9 +373,8 @@ def test_a_copy_that_could_not_begin_anew_follows_once_it_is_no_longer_taken_for
 
 @pytest.mark.parametrize("is_written", [False, True])
 @pytest.mark.parametrize("is_dropped", [False, True])
-def test_a_copy_that_could_not_be_given_up_is_kept(is_dropped: bool, is_written: bool) -> None:
+def test_a_copy_that_could_not_be_given_up_is_kept(files: MemoryFiles, is_dropped: bool, is_written: bool) -> None:
     """Whether or not the mark is on the disk."""
-    files = MemoryFiles()
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
     names: list[str] = []
@@ -419,8 +416,7 @@ def test_a_copy_whose_files_could_not_be_removed_is_not_damaged_at_the_next_star
 
 
 @pytest.mark.parametrize("is_dropped", [False, True])
-def test_a_flush_that_ends_late_says_nothing_of_the_copy_that_came_instead(is_dropped: bool) -> None:
-    files = MemoryFiles()
+def test_a_flush_that_ends_late_says_nothing_of_the_copy_that_came_instead(files: MemoryFiles, is_dropped: bool) -> None:
     manager = led(files, OLD_END)
     old = copy_of(manager)
     append(old, bytes(300))

@@ -153,8 +153,7 @@ async def test_listeners_that_fail_hold_up_nothing() -> None:
     assert (log.ends.high_watermark, other.ends.high_watermark) == (3, 3)
 
 
-async def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush() -> None:
-    files = MemoryFiles()
+async def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush(files: MemoryFiles) -> None:
     _, log = open_log(files, log_segment_bytes=4_096)
     refusals = iter([errno.EMFILE, errno.ENFILE])
 
@@ -177,8 +176,7 @@ async def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush
     assert append(log, b"goes on") == 20
 
 
-def test_a_flush_here_that_could_not_be_tried_says_so_and_stops_nothing() -> None:
-    files = MemoryFiles()
+def test_a_flush_here_that_could_not_be_tried_says_so_and_stops_nothing(files: MemoryFiles) -> None:
     log = first_log(open_manager(files, log_segment_bytes=4_096)[0])
     for n in range(20):
         append(log, b"%04d" % n * 100)

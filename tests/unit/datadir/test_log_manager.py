@@ -31,8 +31,7 @@ from tests.support.files import Killed, MemoryFiles, failing
 from tests.support.steps import run_here
 
 
-def test_topics_are_durable_on_return() -> None:
-    files = MemoryFiles()
+def test_topics_are_durable_on_return(files: MemoryFiles) -> None:
     manager, _ = open_manager(files, num_partitions=3)
     created = manager.create_topic("a.b_c-1", 2, {"retention.ms": "1000"})
     default = manager.create_topic("default", 0, {})
@@ -84,8 +83,7 @@ def test_bad_topics_are_refused_by_name() -> None:
         manager.create_partitions("t", 3)
 
 
-def test_a_deleted_topic_is_gone_and_a_new_one_of_that_name_is_another() -> None:
-    files = MemoryFiles()
+def test_a_deleted_topic_is_gone_and_a_new_one_of_that_name_is_another(files: MemoryFiles) -> None:
     manager, log = open_log(files)
     append(log, b"old")
     flush = log.prepare_flush()
@@ -108,8 +106,7 @@ def test_a_deleted_topic_is_gone_and_a_new_one_of_that_name_is_another() -> None
     assert files.open_count <= 2
 
 
-def test_partitions_grow_and_settings_change_durably() -> None:
-    files = MemoryFiles()
+def test_partitions_grow_and_settings_change_durably(files: MemoryFiles) -> None:
     manager, log = open_log(files)
     manager.create_partitions("t", 3)
     with pytest.raises(InvalidPartitionsError, match="the number can only grow"):
@@ -125,8 +122,7 @@ def test_partitions_grow_and_settings_change_durably() -> None:
     assert len(manager.partitions.of_clients()) == 3
 
 
-def test_node_id_that_is_not_the_directorys_is_refused_and_changes_nothing() -> None:
-    files = MemoryFiles()
+def test_node_id_that_is_not_the_directorys_is_refused_and_changes_nothing(files: MemoryFiles) -> None:
     manager, _ = open_manager(files, node_id=5)
     assert manager.node_id == 5
     append(first_log(manager), b"one")
@@ -148,8 +144,7 @@ def test_new_directory_without_a_node_id_is_node_0() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_partitions_are_durable_before_the_topics_file_names_them(seed: int) -> None:
-    files = MemoryFiles()
+def test_partitions_are_durable_before_the_topics_file_names_them(files: MemoryFiles, seed: int) -> None:
     manager, _ = open_manager(files)
 
     def cut_power(operation: str, path: str) -> None:
@@ -179,8 +174,7 @@ def test_what_a_change_is_about_is_looked_up_when_its_turn_comes() -> None:
     assert manager.topics.by_name("t") == new
 
 
-def test_the_leader_epoch_rises_at_each_start_and_is_stamped() -> None:
-    files = MemoryFiles()
+def test_the_leader_epoch_rises_at_each_start_and_is_stamped(files: MemoryFiles) -> None:
     for life in range(1, 4):
         manager, report = open_manager(files)
         assert manager.node_epoch == life
@@ -204,8 +198,7 @@ def test_a_second_broker_is_refused_while_the_first_lives(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_an_unknown_format_version_is_refused_and_nothing_is_modified(version: int) -> None:
-    files = MemoryFiles()
+def test_an_unknown_format_version_is_refused_and_nothing_is_modified(files: MemoryFiles, version: int) -> None:
     manager, _ = open_manager(files)
     append(first_log(manager), b"x")
     manager.close()
@@ -217,8 +210,7 @@ def test_an_unknown_format_version_is_refused_and_nothing_is_modified(version: i
 
 
 @pytest.mark.parametrize("name", ["meta", "topics"])
-def test_damaged_files_of_the_directory_are_refused_by_name(name: str) -> None:
-    files = MemoryFiles()
+def test_damaged_files_of_the_directory_are_refused_by_name(files: MemoryFiles, name: str) -> None:
     manager, _ = open_manager(files)
     first_log(manager)
     manager.close()
@@ -265,8 +257,7 @@ def test_a_first_start_may_be_killed_anywhere() -> None:
         manager.create_topic("t", 1, {})
 
 
-def test_the_checkpoint_keeps_what_it_knows_of_unknown_partitions() -> None:
-    files = MemoryFiles()
+def test_the_checkpoint_keeps_what_it_knows_of_unknown_partitions(files: MemoryFiles) -> None:
     manager, _ = open_manager(files)
     no_topics = files.read_file("topics")
     log = first_log(manager)
@@ -323,8 +314,7 @@ def test_records_of_an_unknown_topic_outlive_a_lost_checkpoint(tmp_path: Path, h
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
-def test_without_its_checkpoint_a_directory_is_read_only(harm: str) -> None:
-    files = MemoryFiles()
+def test_without_its_checkpoint_a_directory_is_read_only(files: MemoryFiles, harm: str) -> None:
     manager, log = open_log(files)
     append(log, b"kept")
     log.flush()
@@ -347,8 +337,7 @@ def test_without_its_checkpoint_a_directory_is_read_only(harm: str) -> None:
         manager.close()
 
 
-def test_without_its_checkpoint_damage_is_named_and_what_stands_behind_it_is_read() -> None:
-    files = MemoryFiles()
+def test_without_its_checkpoint_damage_is_named_and_what_stands_behind_it_is_read(files: MemoryFiles) -> None:
     manager, log = open_log(files, log_segment_bytes=4_096)
     for _ in range(30):
         append(log, bytes(400))
@@ -370,8 +359,7 @@ def test_without_its_checkpoint_damage_is_named_and_what_stands_behind_it_is_rea
     assert files.read_file(log.segments[-1].path) == torn
 
 
-def test_without_its_checkpoint_a_torn_tail_is_not_called_cut(caplog: pytest.LogCaptureFixture) -> None:
-    files = MemoryFiles()
+def test_without_its_checkpoint_a_torn_tail_is_not_called_cut(files: MemoryFiles, caplog: pytest.LogCaptureFixture) -> None:
     _, log = open_log(files)
     append(log, b"kept")
     log.flush()
@@ -383,8 +371,7 @@ def test_without_its_checkpoint_a_torn_tail_is_not_called_cut(caplog: pytest.Log
     assert "torn tail" not in caplog.text
 
 
-def test_without_its_checkpoint_a_log_is_read_from_its_first_segment_on() -> None:
-    files = MemoryFiles()
+def test_without_its_checkpoint_a_log_is_read_from_its_first_segment_on(files: MemoryFiles) -> None:
     manager, log = open_log(files, log_segment_bytes=4_096)
     for _ in range(30):
         append(log, bytes(400))
@@ -398,8 +385,7 @@ def test_without_its_checkpoint_a_log_is_read_from_its_first_segment_on() -> Non
     assert 0 < first == next(read_batches(first_log(manager))).header.base_offset
 
 
-def test_unfinished_creations_go_and_unknown_data_stays() -> None:
-    files = MemoryFiles()
+def test_unfinished_creations_go_and_unknown_data_stays(files: MemoryFiles) -> None:
     manager, log = open_log(files)
     append(log, b"x")
     manager.close()
@@ -412,8 +398,7 @@ def test_unfinished_creations_go_and_unknown_data_stays() -> None:
     assert "0" * 32 + "-0" not in files.listdir()
 
 
-def test_a_topic_that_cannot_be_created_leaves_nothing() -> None:
-    files = MemoryFiles()
+def test_a_topic_that_cannot_be_created_leaves_nothing(files: MemoryFiles) -> None:
     manager, _ = open_manager(files)
     before = files.listdir()
     for number in range(1, 12):
@@ -472,8 +457,7 @@ def test_expired_producers_stay_forgotten_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_start_removes_nothing_by_a_checkpoint_that_a_power_cut_could_take_back(seed: int) -> None:
-    files = MemoryFiles()
+def test_a_start_removes_nothing_by_a_checkpoint_that_a_power_cut_could_take_back(files: MemoryFiles, seed: int) -> None:
     manager, log = open_log(files, log_segment_bytes=4_096)
     for _ in range(8):
         append(log, bytes(1_500))
@@ -496,8 +480,7 @@ def test_a_start_removes_nothing_by_a_checkpoint_that_a_power_cut_could_take_bac
     assert (ends.log_start_offset, ends.log_end_offset) == (6, 8)
 
 
-def test_a_clean_mark_of_an_earlier_run_is_not_believed() -> None:
-    files = MemoryFiles()
+def test_a_clean_mark_of_an_earlier_run_is_not_believed(files: MemoryFiles) -> None:
     manager, _ = open_manager(files)
     append(first_log(manager), b"x")
     manager.close()
@@ -509,8 +492,7 @@ def test_a_clean_mark_of_an_earlier_run_is_not_believed() -> None:
     assert not open_manager(files)[1].was_clean
 
 
-def test_a_batch_of_an_epoch_that_has_not_been_is_kept_and_stops_the_log() -> None:
-    files = MemoryFiles()
+def test_a_batch_of_an_epoch_that_has_not_been_is_kept_and_stops_the_log(files: MemoryFiles) -> None:
     second: dict[str, bytes] = {}
     for life in range(3):
         manager, log = open_log(files)
@@ -540,9 +522,8 @@ def _killed_with_one_more(files: MemoryFiles) -> tuple[int, int, int]:
     return manager.node_epoch, logs[0].leader_epoch, logs[1].leader_epoch
 
 
-def test_each_partition_has_a_leader_epoch_of_its_own() -> None:
+def test_each_partition_has_a_leader_epoch_of_its_own(files: MemoryFiles) -> None:
     """It may be far above the number of starts, as that of a partition that was led elsewhere; nothing acknowledged is cut off."""
-    files = MemoryFiles()
     for _ in range(2):
         open_manager(files)[0].close()
     manager, log = open_log(files)
@@ -569,9 +550,8 @@ def test_each_partition_has_a_leader_epoch_of_its_own() -> None:
     assert (first_log(manager).leader_epoch, first_log(manager, "later").leader_epoch) == (45, 27)
 
 
-def test_the_epoch_of_a_damaged_partition_rises_too() -> None:
+def test_the_epoch_of_a_damaged_partition_rises_too(files: MemoryFiles) -> None:
     """Its entry in the checkpoint stays, except for the epoch."""
-    files = MemoryFiles()
     manager, log = open_log(files)
     append(log, b"x" * 100)
     log.flush()

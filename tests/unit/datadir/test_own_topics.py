@@ -34,8 +34,7 @@ def opened(files: MemoryFiles | RealFiles, clock: ManualClock | None = None, **s
     return manager, log
 
 
-def test_it_is_there_again_after_a_power_cut() -> None:
-    files = MemoryFiles()
+def test_it_is_there_again_after_a_power_cut(files: MemoryFiles) -> None:
     manager, log = opened(files)
     append(log, b"decided.")
     log.flush()
@@ -77,8 +76,7 @@ def test_clients_find_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize(("configured", "needed"), [(1, 2), (3, 3)])
-def test_two_of_its_copies_must_be_in_sync(configured: int, needed: int) -> None:
-    files = MemoryFiles()
+def test_two_of_its_copies_must_be_in_sync(files: MemoryFiles, configured: int, needed: int) -> None:
     manager, log = opened(files, min_insync_replicas=configured)
     manager.create_topic("t", 1, {})
     assert log.config.min_insync_replicas == needed

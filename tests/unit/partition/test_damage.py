@@ -78,8 +78,7 @@ def _rot_file(root: Path, log: Partition, offset: int, at: int = 120) -> None:
 
 @pytest.mark.parametrize("at", [9, 20, 120], ids=["length", "base offset", "payload"])
 @pytest.mark.parametrize("start", [15, 19, 20, 23])
-def test_rot_below_the_log_start_is_no_damage(start: int, at: int) -> None:
-    files = MemoryFiles()
+def test_rot_below_the_log_start_is_no_damage(files: MemoryFiles, start: int, at: int) -> None:
     manager, log = _filled(files)
     delete_records(log, start)
     for offset in (11, 13, 14):
@@ -96,8 +95,7 @@ def test_rot_below_the_log_start_is_no_damage(start: int, at: int) -> None:
     assert log.segments[0].base_offset == start // 10 * 10
 
 
-def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none() -> None:
-    files = MemoryFiles()
+def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none(files: MemoryFiles) -> None:
     manager, log = _filled(files)
     manager.close()
     manager, log = open_log(files, **SMALL)
@@ -112,8 +110,7 @@ def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none(
     assert append(log, b"goes on") == COUNT
 
 
-def test_damage_that_the_log_start_passes_stops_nothing_any_more() -> None:
-    files = MemoryFiles()
+def test_damage_that_the_log_start_passes_stops_nothing_any_more(files: MemoryFiles) -> None:
     _, log = _filled(files)
     _rot(files, log, 13, 20)
     log.segments[1].index = None
@@ -126,8 +123,7 @@ def test_damage_that_the_log_start_passes_stops_nothing_any_more() -> None:
     assert append(log, b"goes on") == COUNT
 
 
-def test_damage_that_the_log_start_cuts_is_said_from_there_on() -> None:
-    files = MemoryFiles()
+def test_damage_that_the_log_start_cuts_is_said_from_there_on(files: MemoryFiles) -> None:
     _, log = open_log(files, **SMALL)
     for n in range(8):
         append(log, _payload(n), count=10)
@@ -171,8 +167,7 @@ def test_damage_that_two_threads_find_at_once_is_known_once_each(offsets: tuple[
 
 
 @pytest.mark.parametrize("at", range(0, 96, 8))
-def test_neighbours_of_several_rotten_places_stay_readable(at: int) -> None:
-    files = MemoryFiles()
+def test_neighbours_of_several_rotten_places_stay_readable(files: MemoryFiles, at: int) -> None:
     _, log = _filled(files, log_segment_bytes=1 << 20)
     rotten = [3, 4, 8, 20, 39]
     for offset in rotten:
@@ -183,9 +178,8 @@ def test_neighbours_of_several_rotten_places_stay_readable(at: int) -> None:
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed segment", "active segment"])
-def test_damage_is_named_on_a_file_system_that_became_read_only(is_closed: bool) -> None:
+def test_damage_is_named_on_a_file_system_that_became_read_only(files: MemoryFiles, is_closed: bool) -> None:
     """Not a failure of the disk, after which a client tries again and again: the index that leads to the bad batch is derived."""
-    files = MemoryFiles()
     _, log = _filled(files)
     offset = 13 if is_closed else log.segments[-1].base_offset + 1
     _rot(files, log, offset, 20)
@@ -197,8 +191,7 @@ def test_damage_is_named_on_a_file_system_that_became_read_only(is_closed: bool)
     assert list(readable(log)) == [n for n in range(COUNT) if n != offset]
 
 
-def test_what_stands_behind_a_page_that_is_wiped_out_is_found() -> None:
-    files = MemoryFiles()
+def test_what_stands_behind_a_page_that_is_wiped_out_is_found(files: MemoryFiles) -> None:
     _, log = _filled(files, log_segment_bytes=1 << 20)
     data = bytearray(files.read_file(log.segments[0].path))
     data[2_010:4_058] = bytes(2_048)
@@ -347,8 +340,7 @@ def test_a_hole_file_that_rots_makes_its_damage_count_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_cut", [True, False], ids=["cut", "removed"])
-def test_a_tail_that_is_gone_is_said_beside_other_damage(is_cut: bool) -> None:
-    files = MemoryFiles()
+def test_a_tail_that_is_gone_is_said_beside_other_damage(files: MemoryFiles, is_cut: bool) -> None:
     _, log = _filled(files)
     files.kill()
     _rot(files, log, 13)
@@ -361,8 +353,9 @@ def test_a_tail_that_is_gone_is_said_beside_other_damage(is_cut: bool) -> None:
     assert list(readable(first_log(open_manager(files, **SMALL)[0]))) == [n for n in range(COUNT) if n not in {13, *missing}]
 
 
-def test_a_payload_that_a_copy_shows_to_be_rotten_stops_the_log_at_the_next_start_too(caplog: pytest.LogCaptureFixture) -> None:
-    files = MemoryFiles()
+def test_a_payload_that_a_copy_shows_to_be_rotten_stops_the_log_at_the_next_start_too(
+    files: MemoryFiles, caplog: pytest.LogCaptureFixture
+) -> None:
     manager, log = _filled(files)
     log.core.flushes.recovery_point = COUNT  # a start checks no payload below
     _rot(files, log, 15)
@@ -385,9 +378,8 @@ def test_a_payload_that_a_copy_shows_to_be_rotten_stops_the_log_at_the_next_star
 
 
 def test_a_rotten_payload_stops_the_log_though_the_disk_does_not_tell_its_place(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = MemoryFiles()
     _, log = _filled(files)
     _rot(files, log, 15)
 
@@ -402,8 +394,7 @@ def test_a_rotten_payload_stops_the_log_though_the_disk_does_not_tell_its_place(
     assert said.endswith("run `brokerd doctor` for details")
 
 
-def test_a_payload_that_a_look_up_finds_to_be_rotten_stops_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    files = MemoryFiles()
+def test_a_payload_that_a_look_up_finds_to_be_rotten_stops_the_log(files: MemoryFiles, caplog: pytest.LogCaptureFixture) -> None:
     _, log = _filled(files)
     _rot(files, log, 0)
     for _ in range(2):
@@ -441,8 +432,7 @@ def test_what_is_accepted_as_lost_is_not_among_the_newest_records(tmp_path: Path
 
 
 @pytest.mark.parametrize("at", [20, 120], ids=["header", "payload"])
-def test_what_a_reader_has_found_is_in_the_next_checkpoint(at: int) -> None:
-    files = MemoryFiles()
+def test_what_a_reader_has_found_is_in_the_next_checkpoint(files: MemoryFiles, at: int) -> None:
     manager, log = _filled(files)
     log.core.flushes.recovery_point = COUNT
     manager.write_checkpoint()
@@ -454,8 +444,7 @@ def test_what_a_reader_has_found_is_in_the_next_checkpoint(at: int) -> None:
     assert entries[log.tp].recovery_point == 15, "the next start checks from there"
 
 
-def test_damage_that_a_reader_finds_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    files = MemoryFiles()
+def test_damage_that_a_reader_finds_is_logged_once(files: MemoryFiles, caplog: pytest.LogCaptureFixture) -> None:
     _, log = _filled(files)
     _rot(files, log, 15, at=20)
     for _ in range(2):

@@ -58,8 +58,7 @@ def _check(log: Partition) -> None:
     assert append(log, b"x", producer=EARLY, sequence=5) == end
 
 
-def test_state_is_known_after_kill_deletion_and_kill() -> None:
-    files = MemoryFiles()
+def test_state_is_known_after_kill_deletion_and_kill(files: MemoryFiles) -> None:
     _, log = _open(files)
     _fill(log)
     files.kill()
@@ -73,8 +72,7 @@ def test_state_is_known_after_kill_deletion_and_kill() -> None:
     _check(log)
 
 
-def test_a_start_ends_a_removal_only_once_a_snapshot_holds_the_state() -> None:
-    files = MemoryFiles()
+def test_a_start_ends_a_removal_only_once_a_snapshot_holds_the_state(files: MemoryFiles) -> None:
     manager, log = _open(files)
     files.hook = failing("create", path=".snapshot")
     _fill(log)
@@ -92,8 +90,7 @@ def test_a_start_ends_a_removal_only_once_a_snapshot_holds_the_state() -> None:
 
 
 @pytest.mark.parametrize("is_earlier_life", [False, True], ids=["this life's", "an earlier life's"])
-def test_segments_stay_while_no_snapshot_can_be_written(is_earlier_life: bool) -> None:
-    files = MemoryFiles()
+def test_segments_stay_while_no_snapshot_can_be_written(files: MemoryFiles, is_earlier_life: bool) -> None:
     manager, log = _open(files)
     files.hook = failing("create", path=".snapshot")
     _fill(log)
@@ -112,8 +109,7 @@ def test_segments_stay_while_no_snapshot_can_be_written(is_earlier_life: bool) -
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["behind", "of what was cut"])
-def test_epochs_that_could_not_be_written_refute_no_snapshot(is_cut: bool) -> None:
-    files = MemoryFiles()
+def test_epochs_that_could_not_be_written_refute_no_snapshot(files: MemoryFiles, is_cut: bool) -> None:
     _, log = _open(files)
     files.kill()
     _, log = _open(files)
@@ -145,8 +141,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(is_cut: bool) -> No
     assert append(log, b"x", producer=EARLY, sequence=4) == 4
 
 
-def test_a_snapshot_that_cannot_be_read_makes_way_for_an_older_one() -> None:
-    files = MemoryFiles()
+def test_a_snapshot_that_cannot_be_read_makes_way_for_an_older_one(files: MemoryFiles) -> None:
     manager, log = _open(files)
     _fill(log)
     delete_records(log, log.segments[2].base_offset)
@@ -157,8 +152,7 @@ def test_a_snapshot_that_cannot_be_read_makes_way_for_an_older_one() -> None:
     _check(_open(files)[1])
 
 
-def test_a_stopped_log_gives_no_snapshot_up() -> None:
-    files = MemoryFiles()
+def test_a_stopped_log_gives_no_snapshot_up(files: MemoryFiles) -> None:
     manager, log = _open(files)
     _fill(log)
     manager.close()
@@ -175,8 +169,7 @@ def test_a_stopped_log_gives_no_snapshot_up() -> None:
     assert [path for path in files.paths() if path.endswith(".snapshot")] == known
 
 
-def test_a_hole_below_the_log_start_is_bridged_by_a_snapshot() -> None:
-    files = MemoryFiles()
+def test_a_hole_below_the_log_start_is_bridged_by_a_snapshot(files: MemoryFiles) -> None:
     manager, log = _open(files)
     _fill(log)
     first, second = log.segments[:2]
@@ -216,8 +209,7 @@ def test_what_an_operator_repairs_keeps_its_state(tmp_path: Path, is_given_up: b
         append(log, b"x", producer=EARLY._replace(epoch=2), sequence=0)
 
 
-def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone() -> None:
-    files = MemoryFiles()
+def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone(files: MemoryFiles) -> None:
     manager, log = _open(files)
     early = ProducerIdAndEpoch(0, 0)
     assert append(log, b"x", producer=early, sequence=0) == 0
@@ -241,8 +233,7 @@ def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone() -
         manager.close()
 
 
-def test_a_snapshot_is_of_its_roll_though_it_is_encoded_later() -> None:
-    files = MemoryFiles()
+def test_a_snapshot_is_of_its_roll_though_it_is_encoded_later(files: MemoryFiles) -> None:
     _, log = _open(files)
     for sequence in range(COUNT):
         append(log, b"x" * 300, producer=LATE, sequence=sequence)

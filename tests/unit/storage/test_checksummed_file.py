@@ -46,8 +46,7 @@ def test_another_version_is_refused_with_advice_and_another_kind_is_damage() -> 
 
 
 @pytest.mark.parametrize("operation", ["create", "pwritev", "fdatasync", "rename"])
-def test_a_failed_replacement_leaves_the_old_one(operation: str) -> None:
-    files = MemoryFiles()
+def test_a_failed_replacement_leaves_the_old_one(files: MemoryFiles, operation: str) -> None:
     write_document(files, "f", "kind", 1, b"old")
     files.hook = failing(operation, code=errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
@@ -59,8 +58,7 @@ def test_a_failed_replacement_leaves_the_old_one(operation: str) -> None:
     assert files.listdir() == ["f"]
 
 
-def test_a_replacement_that_a_power_cut_may_undo_is_told_apart() -> None:
-    files = MemoryFiles()
+def test_a_replacement_that_a_power_cut_may_undo_is_told_apart(files: MemoryFiles) -> None:
     write_document(files, "f", "kind", 1, b"old")
     files.hook = failing("sync_dir")
     with pytest.raises(NotSyncedError, match="Input/output error"):

@@ -134,8 +134,7 @@ def test_a_start_after_a_clean_stop_serves_nothing_that_is_forged() -> None:
             _assert_true(rotten, is_sealed=True)
 
 
-def test_only_what_the_disk_cannot_read_is_no_batch() -> None:
-    files = MemoryFiles()
+def test_only_what_the_disk_cannot_read_is_no_batch(files: MemoryFiles) -> None:
     file = files.create("log")
 
     def hook(_operation: str, _path: str) -> None:
@@ -146,13 +145,12 @@ def test_only_what_the_disk_cannot_read_is_no_batch() -> None:
         find_after_damage(file, 0, position=0, offset=0, end=1_000)
 
 
-def test_a_file_that_is_shorter_than_its_segment_has_no_next_batch() -> None:
+def test_a_file_that_is_shorter_than_its_segment_has_no_next_batch(files: MemoryFiles) -> None:
     """As a reader finds it that was cut off under it, or one that lost its end."""
     tp = TopicIdPartition(b"t" * 16, 0)
     first, second, third = (forged(tp, offset) for offset in range(3))
     rotten = bytearray(second)
     rotten[12] ^= 1  # its CRC: the header still says where it ends
-    files = MemoryFiles()
     file = files.create("log")
     data = first + bytes(rotten)
     write_all(file, [data], 0, len(data))
