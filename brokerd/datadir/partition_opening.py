@@ -88,11 +88,11 @@ class PartitionOpening:
                         remove_logs_from_end(self._resources.files, [tp])
                         remove_directories(self._resources.files, [tp])
                         entry = NEW_PARTITION._replace(leader_epoch=entry.leader_epoch)
-                    recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason, is_end_known=is_end_known)
+                    recovered = self.recover(topic, config, tp, entry, clean.get(tp), reason, is_end_known=is_end_known)
                 except OSError as error:
                     why, is_read_only = f"its recovery could not write ({error.strerror}); repair the disk and restart", True
                     logger.error("%s-%d is read-only: %s", topic.name, partition, why)
-                    recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason or why, is_end_known=is_end_known)
+                    recovered = self.recover(topic, config, tp, entry, clean.get(tp), reason or why, is_end_known=is_end_known)
                 if tp not in found:
                     recovered.state.leader_epoch = lost_leader_epoch(recovered.state.epochs, self.ended_node_epoch)
                 opened = self.open(topic, config, tp, recovered)
@@ -100,27 +100,20 @@ class PartitionOpening:
                     opened, recovered.cut_bytes, entry if is_read_only or opened.damage else None, recovered.state.is_outdated
                 )
 
-    def make(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, entry: CheckpointEntry = _MADE) -> Recovered:
-        """Recovers a partition that is new and empty, or of which there is a snapshot alone, at the log start of `entry`. Call
-        `open` with the result. In any thread. Raises OSError.
-        """
-        return self._recover(topic, config, tp, entry)
-
-    def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> ReplicatedPartition:
-        """The partition, writable unless its log has stopped. It has no role yet."""
-        return ReplicatedPartition(tp, topic.name, config, self._resources, found.state)
-
-    def _recover(
+    def recover(
         self,
         topic: Topic,
         config: TopicConfig,
         tp: TopicIdPartition,
-        entry: CheckpointEntry,
+        entry: CheckpointEntry = _MADE,
         clean: CleanLog | None = None,
         read_only_reason: str = "",
         *,
         is_end_known: bool = True,
     ) -> Recovered:
+        """Recovers a partition, by default a new and empty one. `entry`: as in the checkpoint; if all that there is of it is a
+        snapshot, with the snapshot's offset as its ends. Call `open` with the result. In any thread. Raises OSError.
+        """
         given = RecoveryInput(
             tp=tp,
             name=str(TopicPartition(topic.name, tp.partition)),
@@ -134,3 +127,7 @@ class PartitionOpening:
             is_durable_end_known=is_end_known,
         )
         return PartitionRecovery(self._resources.files, self._resources.open_files, given).run()
+
+    def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> ReplicatedPartition:
+        """The partition, writable unless its log has stopped. It has no role yet."""
+        return ReplicatedPartition(tp, topic.name, config, self._resources, found.state)

@@ -88,14 +88,14 @@ class ReplicaChanges:
 
         def make_empty() -> None:
             remove_directories(self._files, [tp])
-            made.append(self._opening.make(topic, config, tp))
+            made.append(self._opening.recover(topic, config, tp))
 
         try:
             yield prepare
             # Before there is a segment that begins there, lest a start takes what is below for missing.
             self._checkpoint.replace(tp, entry)
             yield self.checkpoint_now()
-            yield lambda: made.append(self._opening.make(topic, config, tp, entry))
+            yield lambda: made.append(self._opening.recover(topic, config, tp, entry))
         except OSError:
             yield make_empty  # else the directory would have no copy before its next start
             self._checkpoint.replace(tp, empty)

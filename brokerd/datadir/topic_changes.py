@@ -180,7 +180,7 @@ class TopicChanges:
 
         def make() -> None:
             create_directories(self._files, tps)
-            made.update({tp: self._opening.make(topic, config, tp) for tp in tps})
+            made.update({tp: self._opening.recover(topic, config, tp) for tp in tps})
 
         try:
             yield make

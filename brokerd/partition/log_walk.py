@@ -97,9 +97,9 @@ class LogWalk:
         if self._snapshot is None and self.first_offset > 0:
             self.producers.forget_all(self._given.free_producer_number)
         self.end = self._walk()
-        if self.torn is not None:
-            self.cut_bytes += sizes_of(self._sizes, [self.torn]) - self.torn.size_bytes
-        self.cut_bytes += sizes_of(self._sizes, self.removed)
+        # Of segments to be removed, none has been walked: their `size_bytes` is 0.
+        cut = self.removed if self.torn is None else [self.torn, *self.removed]
+        self.cut_bytes = sum(self._sizes[segment.base_offset] - segment.size_bytes for segment in cut)
         if self.end < self._durable_end:
             last = self.segments[-1].base_offset if self.segments else 0
             self._damage(self.end, self._durable_end, "bytes are missing", at=(last, _ALL_BYTES))
@@ -283,8 +283,3 @@ def segment_sizes(open_files: OpenFiles, directory: str, names: Iterable[str]) -
         with open_files.use(f"{directory}/{offset_file(base, LOG_SUFFIX)}") as file:
             sizes[base] = file.size()
     return sizes
-
-
-def sizes_of(sizes: Mapping[int, int], segments: list[Segment]) -> int:
-    """The file sizes of these segments, added up."""
-    return sum(sizes[segment.base_offset] for segment in segments)
