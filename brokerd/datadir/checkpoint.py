@@ -3,9 +3,8 @@
 It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk: a bad batch there is
 damage, while one above is a torn tail.
 
-Each start raises the leader epoch of every partition by one before it can write a checkpoint (node_epoch.py). So the file notes
-the node epoch of the start that wrote it, and a reader adds the starts since. A partition without an entry was made after that, or
-its entry is lost: its log tells the epoch.
+The file notes the node epoch of the start that wrote it, and a reader adds the starts since to each leader epoch (node_epoch.py).
+A partition without an entry was made after that, or its entry is lost: its log tells the epoch.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ class Checkpoint:
         self._moved = moved
         self._interval_ms = interval_ms
         self._entries: dict[TopicIdPartition, CheckpointEntry] = {}
-        self._kept: dict[TopicIdPartition, CheckpointEntry] = {}
-        self._kept_epochs: set[TopicIdPartition] = set()
+        self._kept: dict[TopicIdPartition, tuple[CheckpointEntry, bool]] = {}  # with_epoch; see `keep`
         self._promised: dict[TopicIdPartition, int] = {}  # leader epochs of partitions that are about to be led
         self._captured_at_ms = 0
         self._lock = threading.Lock()
@@ -67,9 +65,7 @@ class Checkpoint:
         """Pins the entry of a partition that was not fully recovered. `with_epoch`: its leader epoch too, which is older than the
         log, so that later starts see that as well.
         """
-        self._kept[tp] = entry
-        if with_epoch:
-            self._kept_epochs.add(tp)
+        self._kept[tp] = entry, with_epoch
 
     def promise(self, epochs: Mapping[TopicIdPartition, int]) -> None:
         """Notes leader epochs in which this node may lead once the next job has ended."""
@@ -90,7 +86,6 @@ class Checkpoint:
         for tp in tps:
             self._promised.pop(tp, None)
             self._kept.pop(tp, None)
-            self._kept_epochs.discard(tp)
             self._entries.pop(tp, None)
 
     def job(self, *, makes_room: bool = False, keeps_spares: bool = False) -> Job:
@@ -133,8 +128,8 @@ class Checkpoint:
         while self._moved:
             partition = self._moved.pop()  # before its entry is made: a thread may find damage, and add it again
             if self._partitions.replica(partition.tp) is partition:  # else the flush of a copy that was replaced ended late
-                entry = self._kept.get(partition.tp) or partition.checkpoint_entry()
-                if partition.tp not in self._kept_epochs:
+                entry, with_epoch = self._kept.get(partition.tp) or (partition.checkpoint_entry(), False)
+                if not with_epoch:
                     entry = entry._replace(leader_epoch=max(partition.leader_epoch, self._promised.get(partition.tp, 0)))
                 self._entries[partition.tp] = entry
         return dict(self._entries)
