@@ -19,13 +19,12 @@ from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_state import CheckpointEntry
 from brokerd.partition.partition import Partition
 from brokerd.steps import Job
-from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
+from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_document, write_document
 from brokerd.storage.files import Files
 from brokerd.storage.names import CHECKPOINT
 from brokerd.storage.spare_files import SpareFiles
 
-CHECKPOINT_KIND = "checkpoint"
-CHECKPOINT_VERSION = 2
+CHECKPOINT_KIND = DocumentKind("checkpoint", 2)
 _NODE_EPOCH = struct.Struct("<q")
 _ENTRY = struct.Struct("<16siqqqiqq")
 Entries = Mapping[TopicIdPartition, CheckpointEntry]
@@ -140,7 +139,7 @@ def write_checkpoint(
 ) -> None:
     """Replaces the file, durably on return. Raises OSError as `write_document` does."""
     body = encode_checkpoint(node_epoch, entries)
-    write_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, body, spares=spares, keeps_spares=keeps_spares)
+    write_document(files, CHECKPOINT, CHECKPOINT_KIND, body, spares=spares, keeps_spares=keeps_spares)
 
 
 def encode_checkpoint(node_epoch: int, entries: Entries) -> bytes:
@@ -165,7 +164,7 @@ def read_checkpoint(files: Files, node_epoch: int) -> dict[TopicIdPartition, Che
     DataDirectoryError.
     """
     try:
-        written_in, entries = decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))
+        written_in, entries = decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND))
     except (FileNotFoundError, DocumentError):
         return None
     starts = max(node_epoch - written_in, 0)

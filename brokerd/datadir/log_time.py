@@ -26,14 +26,13 @@ from brokerd.clock import Clock
 from brokerd.config.settings import INT32_MAX
 from brokerd.partition.partition import Partition
 from brokerd.steps import Job
-from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
+from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_json, write_json
 from brokerd.storage.files import Files
 from brokerd.storage.names import CLOCK
 
 logger = logging.getLogger(__name__)
 
-CLOCK_KIND = "clock"
-CLOCK_VERSION = 1  # of the file's format
+CLOCK_KIND = DocumentKind("clock", 1)
 SLACK_MS = 300_000  # ordinary clock adjustments are smaller, and are followed
 START_SLACK_MS = 3_600_000  # a pause up to this is counted at once
 _MADE_UP_WITHIN_MS = 86_400_000
@@ -210,7 +209,7 @@ class DirectoryTime:
 
         def write() -> None:
             with contextlib.suppress(OSError):
-                write_json(self._files, CLOCK, CLOCK_KIND, CLOCK_VERSION, noted._asdict())
+                write_json(self._files, CLOCK, CLOCK_KIND, noted._asdict())
 
         return write
 
@@ -222,7 +221,7 @@ class DirectoryTime:
 def read_clock(files: Files) -> NotedTime | None:
     """The recorded time; None if the file is missing or damaged. Raises OSError, DataDirectoryError."""
     try:
-        noted = read_json(files, CLOCK, CLOCK_KIND, CLOCK_VERSION)
+        noted = read_json(files, CLOCK, CLOCK_KIND)
         times = {name: int(noted[name]) for name in ("wall_ms", "ahead_ms", "owed_ms", "boot_ms")}
         return NotedTime(**times, boot_id=str(noted["boot_id"]))
     except (FileNotFoundError, DocumentError):

@@ -16,12 +16,11 @@ import json
 from contextlib import closing
 
 from brokerd.datadir.node_state import damaged, missing
-from brokerd.storage.checksummed_file import DocumentError, decode_document, encode_document
+from brokerd.storage.checksummed_file import DocumentError, DocumentKind, decode_document, encode_document
 from brokerd.storage.files import Files, read_whole, write_all, write_whole
 from brokerd.storage.names import NODE_EPOCH
 
-NODE_EPOCH_KIND = "node-epoch"
-_VERSION = 1
+NODE_EPOCH_KIND = DocumentKind("node-epoch", 1)
 _SLOT_BYTES = 4_096  # two slots never share a block
 _COUNT = 2
 _UNUSED, _ROTTEN = -1, -2  # in place of a slot's epoch
@@ -66,7 +65,7 @@ def _slots(files: Files) -> list[int]:
         document = data[at : at + _SLOT_BYTES].rstrip(_FILLING)
         try:
             is_used = bool(document)
-            value = json.loads(decode_document(document, NODE_EPOCH_KIND, _VERSION)) if is_used else {"node_epoch": _UNUSED}
+            value = json.loads(decode_document(document, NODE_EPOCH_KIND)) if is_used else {"node_epoch": _UNUSED}
             found.append(int(value["node_epoch"]))
         except DocumentError as error:
             rotten = error
@@ -77,5 +76,5 @@ def _slots(files: Files) -> list[int]:
 
 
 def _slot(epoch: int) -> bytes:
-    document = encode_document(NODE_EPOCH_KIND, _VERSION, json.dumps({"node_epoch": epoch}).encode() + b"\n")
+    document = encode_document(NODE_EPOCH_KIND, json.dumps({"node_epoch": epoch}).encode() + b"\n")
     return document.ljust(_SLOT_BYTES, _FILLING)

@@ -9,16 +9,14 @@ from typing import NamedTuple
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.log_state import CleanLog, CleanSegment
-from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
+from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_json, write_json
 from brokerd.storage.files import Files
 from brokerd.storage.names import CLEAN_SHUTDOWN, DECIDED_MEMBERS, META, is_foreign, parse_partition_directory
 from brokerd.storage.spare_files import SpareFiles
 
-FORMAT_VERSION = 2  # 1: transactions and group offsets in two logs
-META_KIND = "data-directory"
-CLEAN_KIND = "clean-shutdown"
-DECIDED_KIND = "decided-members"
-DECIDED_VERSION = 1
+META_KIND = DocumentKind("data-directory", 2)  # 1: transactions and group offsets in two logs
+CLEAN_KIND = DocumentKind("clean-shutdown", 2)
+DECIDED_KIND = DocumentKind("decided-members", 1)
 
 
 class ClusterIdentity(NamedTuple):
@@ -43,7 +41,7 @@ CleanLogs = dict[TopicIdPartition, CleanLog]
 def read_meta(files: Files) -> Meta | None:
     """The directory's identity; None if it is new. Raises DataDirectoryError if the format version is unknown."""
     try:
-        value = read_json(files, META, META_KIND, FORMAT_VERSION)
+        value = read_json(files, META, META_KIND)
     except FileNotFoundError:
         return None
     except DocumentError as error:
@@ -70,7 +68,7 @@ def create_meta(files: Files, node_id: int, cluster: ClusterIdentity | None = No
     """Writes the identity of a new directory. Call it last, once all other files exist. Raises OSError."""
     name, cluster_id = cluster if cluster is not None else ("", str(uuid.uuid4()))
     meta = Meta(cluster_id, node_id, str(uuid.uuid4()), name)
-    write_json(files, META, META_KIND, FORMAT_VERSION, meta._asdict())
+    write_json(files, META, META_KIND, meta._asdict())
     return meta
 
 
@@ -79,7 +77,7 @@ def join_cluster(files: Files, node_id: int, cluster_name: str) -> None:
     meta = read_meta(files)
     assert meta is not None, "it is in use"
     joined = meta._replace(node_id=node_id, cluster_name=cluster_name)
-    write_json(files, META, META_KIND, FORMAT_VERSION, joined._asdict())
+    write_json(files, META, META_KIND, joined._asdict())
 
 
 def check_cluster(meta: Meta, cluster: ClusterIdentity | None) -> None:
@@ -108,7 +106,7 @@ def take_clean_mark(files: Files, node_epoch: int, *, keep: bool = False) -> Cle
     read-only directory it stays valid. Raises OSError.
     """
     try:
-        value = read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)
+        value = read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND)
     except FileNotFoundError:
         return {}
     except DocumentError:
@@ -129,9 +127,7 @@ def take_clean_mark(files: Files, node_epoch: int, *, keep: bool = False) -> Cle
 def write_clean_mark(files: Files, node_epoch: int, logs: CleanLogs, spares: SpareFiles | None = None) -> None:
     """Records that these logs are flushed and closed. The last write of a run. Raises OSError."""
     partitions = {tp.directory_name: (log.log_end_offset, log.segments) for tp, log in logs.items()}
-    write_json(
-        files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"node_epoch": node_epoch, "partitions": partitions}, spares=spares
-    )
+    write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, {"node_epoch": node_epoch, "partitions": partitions}, spares=spares)
 
 
 class DecidedMembers(NamedTuple):
@@ -149,7 +145,7 @@ def read_decided(files: Files) -> DecidedMembers:
     DataDirectoryError.
     """
     try:
-        value = read_json(files, DECIDED_MEMBERS, DECIDED_KIND, DECIDED_VERSION)
+        value = read_json(files, DECIDED_MEMBERS, DECIDED_KIND)
     except (FileNotFoundError, DocumentError):
         return DecidedMembers()
     try:
@@ -162,7 +158,7 @@ def read_decided(files: Files) -> DecidedMembers:
 def write_decided(files: Files, decided: DecidedMembers) -> None:
     """Replaces the decisions, durably on return. Raises OSError."""
     value = {field: sorted(producer_ids) for field, producer_ids in decided._asdict().items()}
-    write_json(files, DECIDED_MEMBERS, DECIDED_KIND, DECIDED_VERSION, value)
+    write_json(files, DECIDED_MEMBERS, DECIDED_KIND, value)
 
 
 def missing(name: str) -> DataDirectoryError:

@@ -23,13 +23,12 @@ from brokerd.datadir.node_state import damaged, missing
 from brokerd.errors import Fate, InvalidTopicError, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import INTERNAL_PREFIX, TopicIdPartition, topic_name_problem
 from brokerd.steps import Job, Steps
-from brokerd.storage.checksummed_file import DocumentError, NotSyncedError, read_json, write_json
+from brokerd.storage.checksummed_file import DocumentError, DocumentKind, NotSyncedError, read_json, write_json
 from brokerd.storage.files import Files
 from brokerd.storage.names import TOPICS
 from brokerd.storage.spare_files import SpareFiles
 
-TOPICS_KIND = "topics"
-TOPICS_VERSION = 1
+TOPICS_KIND = DocumentKind("topics", 1)
 
 
 def check_topic_name(name: str, *, internal: bool = False) -> None:
@@ -93,7 +92,7 @@ class TopicStore:
     def open(self) -> None:
         """Reads the file. Raises DataDirectoryError."""
         try:
-            value = read_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION)
+            value = read_json(self._files, TOPICS, TOPICS_KIND)
         except FileNotFoundError:
             raise missing(TOPICS) from None
         except DocumentError as error:
@@ -208,7 +207,7 @@ class TopicStore:
 
         def write() -> None:
             value = {"topics": list(map(_entry, present)), "deleting": sorted(topic_id.hex() for topic_id in deleting)}
-            write_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION, value, spares=self._spares)
+            write_json(self._files, TOPICS, TOPICS_KIND, value, spares=self._spares)
 
         return write
 

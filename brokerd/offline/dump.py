@@ -23,9 +23,9 @@ from brokerd.record.batch import RecordBatch
 from brokerd.record.control import decode_control
 from brokerd.record.header import BatchHeader, crc_seed, decode_header
 from brokerd.storage import holes, names, segment
-from brokerd.storage.checksummed_file import DocumentError, read_document, read_json
+from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_document, read_json
 from brokerd.storage.files import File, RealFiles
-from brokerd.storage.index import INDEX_VERSION, decode_summary
+from brokerd.storage.index import decode_summary
 from brokerd.storage.segment_walk import SegmentWalk
 
 Entry = dict[str, Any]
@@ -127,15 +127,15 @@ def _describe_control(file: File, position: int, header: BatchHeader) -> Entry:
 
 
 def _describe_index(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = read_document(files, name, segment.INDEX_KIND, INDEX_VERSION)
+    body = read_document(files, name, segment.INDEX_KIND)
     summary, count = decode_summary(body)
-    entry: Entry = {"type": segment.INDEX_KIND, **summary._asdict(), "entry_count": count}
+    entry: Entry = {"type": segment.INDEX_KIND.name, **summary._asdict(), "entry_count": count}
     entry["belongs_here"] = tp is None or summary.seed == crc_seed(tp)
     yield entry
 
 
 def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = read_document(files, name, derived_files.SNAPSHOT_KIND, derived_files.SNAPSHOT_VERSION)
+    body = read_document(files, name, derived_files.SNAPSHOT_KIND)
     snapshot = derived_files.decode_snapshot(body)
     producers = [
         {
@@ -148,7 +148,7 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None)
         for producer_id, entry in snapshot.producers.items()
     ]
     yield {
-        "type": derived_files.SNAPSHOT_KIND,
+        "type": derived_files.SNAPSHOT_KIND.name,
         "offset": snapshot.offset,
         "epochs": _epochs(snapshot.epochs),
         "producers": producers,
@@ -163,27 +163,27 @@ def _epochs(entries: Iterable[EpochEntry]) -> list[dict[str, Any]]:
 
 
 def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = read_document(files, name, derived_files.EPOCHS_KIND, derived_files.EPOCHS_VERSION)
+    body = read_document(files, name, derived_files.EPOCHS_KIND)
     entries = derived_files.decode_epochs_body(body)
     if entries is None:
         raise DocumentError("its entries are malformed")
-    yield {"type": derived_files.EPOCHS_KIND, "epochs": _epochs(entries)}
+    yield {"type": derived_files.EPOCHS_KIND.name, "epochs": _epochs(entries)}
 
 
 def _describe_checkpoint(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = read_document(files, name, checkpoint.CHECKPOINT_KIND, checkpoint.CHECKPOINT_VERSION)
+    body = read_document(files, name, checkpoint.CHECKPOINT_KIND)
     node_epoch, entries = checkpoint.decode_checkpoint(body)
     partitions = {str(tp): entry._asdict() for tp, entry in entries.items()}
-    yield {"type": checkpoint.CHECKPOINT_KIND, "node_epoch": node_epoch, "partitions": partitions}
+    yield {"type": checkpoint.CHECKPOINT_KIND.name, "node_epoch": node_epoch, "partitions": partitions}
 
 
 def _describe_node_epoch(files: RealFiles, _name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
-    yield {"type": NODE_EPOCH_KIND, "node_epoch": read_node_epoch(files)}
+    yield {"type": NODE_EPOCH_KIND.name, "node_epoch": read_node_epoch(files)}
 
 
-def _json_describer(kind: str, version: int) -> Describer:
+def _json_describer(kind: DocumentKind) -> Describer:
     def describe(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
-        yield {"type": kind, **read_json(files, name, kind, version)}
+        yield {"type": kind.name, **read_json(files, name, kind)}
 
     return describe
 
@@ -195,12 +195,12 @@ _BY_SUFFIX: dict[str, Describer] = {
 }
 _BY_NAME: dict[str, Describer] = {
     names.LEADER_EPOCHS: _describe_epochs,
-    names.HOLES: _json_describer(holes.HOLES_KIND, holes.HOLES_VERSION),
+    names.HOLES: _json_describer(holes.HOLES_KIND),
     names.CHECKPOINT: _describe_checkpoint,
-    names.META: _json_describer(node_state.META_KIND, node_state.FORMAT_VERSION),
-    names.CLOCK: _json_describer(log_time.CLOCK_KIND, log_time.CLOCK_VERSION),
-    names.DECIDED_MEMBERS: _json_describer(node_state.DECIDED_KIND, node_state.DECIDED_VERSION),
+    names.META: _json_describer(node_state.META_KIND),
+    names.CLOCK: _json_describer(log_time.CLOCK_KIND),
+    names.DECIDED_MEMBERS: _json_describer(node_state.DECIDED_KIND),
     names.NODE_EPOCH: _describe_node_epoch,
-    names.CLEAN_SHUTDOWN: _json_describer(node_state.CLEAN_KIND, node_state.FORMAT_VERSION),
-    names.TOPICS: _json_describer(topic_store.TOPICS_KIND, topic_store.TOPICS_VERSION),
+    names.CLEAN_SHUTDOWN: _json_describer(node_state.CLEAN_KIND),
+    names.TOPICS: _json_describer(topic_store.TOPICS_KIND),
 }

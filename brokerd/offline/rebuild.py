@@ -10,18 +10,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 
-from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, Entries, decode_checkpoint
+from brokerd.datadir.checkpoint import CHECKPOINT_KIND, Entries, decode_checkpoint
 from brokerd.datadir.node_epoch import create_node_epoch, find_node_epoch
 from brokerd.datadir.node_state import (
     CLEAN_KIND,
-    FORMAT_VERSION,
     META_KIND,
     create_meta,
     read_meta,
     take_clean_mark,
     write_clean_mark,
 )
-from brokerd.datadir.topic_store import COORDINATOR, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, TOPICS_KIND, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, topic_name_problem
 from brokerd.offline.doctor import locked
@@ -42,8 +41,8 @@ from brokerd.storage.names import (
 EPOCH_MARGIN = 1_000_000
 _DAMAGED_SUFFIX = ".damaged"
 _FILES: dict[str, Callable[[Files], object]] = {
-    META: lambda files: read_json(files, META, META_KIND, FORMAT_VERSION),
-    TOPICS: lambda files: read_json(files, TOPICS, TOPICS_KIND, TOPICS_VERSION),
+    META: lambda files: read_json(files, META, META_KIND),
+    TOPICS: lambda files: read_json(files, TOPICS, TOPICS_KIND),
     NODE_EPOCH: find_node_epoch,
 }
 
@@ -147,13 +146,13 @@ def _largest_epoch(files: Files) -> int:
     """The largest node epoch found; -1 = none."""
     node_epoch = _read_checkpoint(files)[0]
     with contextlib.suppress(FileNotFoundError, DocumentError):  # missing after an unclean shutdown
-        node_epoch = max(node_epoch, int(read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)["node_epoch"]))
+        node_epoch = max(node_epoch, int(read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND)["node_epoch"]))
     return node_epoch
 
 
 def _read_checkpoint(files: Files) -> tuple[int, Entries]:
     """The node epoch in which the checkpoint was written, and its partitions; (-1, {}) if it is lost too."""
     try:
-        return decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))
+        return decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND))
     except (FileNotFoundError, DocumentError):
         return -1, {}

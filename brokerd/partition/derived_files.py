@@ -17,13 +17,12 @@ from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_state import Snapshot
 from brokerd.partition.producer_state import WINDOW_BATCHES, BatchMetadata, ProducerStateEntry
-from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
+from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_document, write_document
 from brokerd.storage.files import Files
 from brokerd.storage.names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, offset_file, offsets_of
 from brokerd.storage.spare_files import SpareFiles
 
-SNAPSHOT_KIND = "producer-snapshot"
-SNAPSHOT_VERSION = 3
+SNAPSHOT_KIND = DocumentKind("producer-snapshot", 3)
 _HEAD = struct.Struct("<IqII")
 _PRODUCER = struct.Struct("<qhBBq")
 _BATCH = struct.Struct("<iiqqqi?")
@@ -32,8 +31,7 @@ _WHOLE = [struct.Struct(_PRODUCER.format + _BATCH.format[1:] * count) for count 
 _COUNT = struct.Struct("<I")  # of what follows, if anything does
 _FORGOTTEN = struct.Struct("<iq")
 _ABORTED = struct.Struct("<qqqq")
-EPOCHS_KIND = "leader-epochs"
-EPOCHS_VERSION = 1
+EPOCHS_KIND = DocumentKind("leader-epochs", 1)
 _EPOCH = struct.Struct("<iqI")
 _EPOCHS_SEED = struct.Struct("<I")
 
@@ -96,13 +94,13 @@ def _decode_counted(body: bytes, at: int, entry: struct.Struct) -> tuple[list[tu
 def write_snapshot(files: Files, directory: str, snapshot: Snapshot, spares: SpareFiles | None = None) -> None:
     """Writes a snapshot; the caller syncs the directory. Raises OSError."""
     path, body = snapshot_path(directory, snapshot.offset), encode_snapshot(snapshot)
-    write_document(files, path, SNAPSHOT_KIND, SNAPSHOT_VERSION, body, sync_dir=False, spares=spares)
+    write_document(files, path, SNAPSHOT_KIND, body, sync_dir=False, spares=spares)
 
 
 def read_snapshot(files: Files, directory: str, offset: int, seed: int) -> Snapshot | None:
     """The snapshot at `offset`, or None if it is missing, damaged or of another log. Raises OSError."""
     try:
-        snapshot = decode_snapshot(read_document(files, snapshot_path(directory, offset), SNAPSHOT_KIND, SNAPSHOT_VERSION))
+        snapshot = decode_snapshot(read_document(files, snapshot_path(directory, offset), SNAPSHOT_KIND))
     except (DocumentError, FileNotFoundError):
         return None
     return snapshot if snapshot.seed == seed and snapshot.offset == offset else None
@@ -145,7 +143,7 @@ def decode_epochs(body: bytes, at: int, count: int) -> tuple[tuple[EpochEntry, .
 def write_leader_epochs(files: Files, directory: str, entries: Sequence[EpochEntry], seed: int) -> None:
     """Replaces the file; the caller syncs the directory. Raises OSError."""
     body = _EPOCHS_SEED.pack(seed) + encode_epochs(entries)
-    write_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, EPOCHS_VERSION, body, sync_dir=False)
+    write_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, body, sync_dir=False)
 
 
 def remove_leader_epochs(files: Files, directory: str) -> None:
@@ -157,7 +155,7 @@ def remove_leader_epochs(files: Files, directory: str) -> None:
 def read_leader_epochs(files: Files, directory: str, seed: int) -> tuple[EpochEntry, ...] | None:
     """The entries, or None if the file is missing, damaged or of another log. Raises OSError."""
     try:
-        body = read_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, EPOCHS_VERSION)
+        body = read_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND)
     except (DocumentError, FileNotFoundError):
         return None
     return decode_epochs_body(body, seed)

@@ -9,7 +9,7 @@ exists. The meaning of the body is up to the caller.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 
@@ -20,6 +20,13 @@ from brokerd.storage.spare_files import SpareFiles
 _NAME = "brokerd"
 
 
+class DocumentKind(NamedTuple):
+    """A kind of document, and the version of its body that is written and read."""
+
+    name: str
+    version: int
+
+
 class DocumentError(BrokerdError):
     """A document is damaged; the message says how. A missing one raises FileNotFoundError instead."""
 
@@ -28,31 +35,28 @@ class NotSyncedError(OSError):
     """A document was replaced, but its directory could not be synced: a power cut may bring the old one back."""
 
 
-def encode_document(kind: str, version: int, body: bytes) -> bytes:
+def encode_document(kind: DocumentKind, body: bytes) -> bytes:
     """The bytes of a document."""
-    return f"{_NAME} {kind} {version} {len(body)} {_crc(kind, version, body):08x}\n".encode() + body
+    return f"{_NAME} {kind.name} {kind.version} {len(body)} {_crc(kind, body):08x}\n".encode() + body
 
 
-def decode_document(data: bytes, kind: str, version: int) -> bytes:
+def decode_document(data: bytes, kind: DocumentKind) -> bytes:
     """The body of a document. Raises DocumentError if it is damaged, DataDirectoryError if it is whole but of another version."""
     line, newline, body = data[:200].partition(b"\n")
     words = line.decode("ascii", "replace").split(" ")
-    if not newline or len(words) != 5 or words[:2] != [_NAME, kind]:
-        raise DocumentError(f"it does not begin as a {kind} does")
+    if not newline or len(words) != 5 or words[:2] != [_NAME, kind.name]:
+        raise DocumentError(f"it does not begin as a {kind.name} does")
     body = data[len(line) + 1 :]
     try:
-        found, length, crc = int(words[2]), int(words[3]), int(words[4], 16)
+        found, length, crc = kind._replace(version=int(words[2])), int(words[3]), int(words[4], 16)
     except ValueError:
         raise DocumentError("its first line is malformed") from None
-    if (
-        length != len(body)
-        or crc != _crc(kind, found, body)
-        or data[: len(line) + 1] != encode_document(kind, found, body)[: len(line) + 1]
-    ):
+    if length != len(body) or crc != _crc(found, body) or data[: len(line) + 1] != encode_document(found, body)[: len(line) + 1]:
         raise DocumentError("its length or CRC does not match")
-    if found != version:
+    if found != kind:
         raise DataDirectoryError(
-            f"{kind} has format version {found}; this brokerd reads version {version}: use the release that wrote it"
+            f"{kind.name} has format version {found.version}; this brokerd reads version {kind.version}: "
+            "use the release that wrote it"
         )
     return body
 
@@ -60,8 +64,7 @@ def decode_document(data: bytes, kind: str, version: int) -> bytes:
 def write_document(
     files: Files,
     path: str,
-    kind: str,
-    version: int,
+    kind: DocumentKind,
     body: bytes,
     *,
     sync_dir: bool = True,
@@ -74,7 +77,7 @@ def write_document(
     With `sync_dir=False` the caller syncs the directory itself; use it for files derived from the log. With `spares` the write
     also succeeds on a full disk, as long as there are spare files; some of them stay if the file is derived, or `keeps_spares`.
     """
-    data = encode_document(kind, version, body)
+    data = encode_document(kind, body)
     try:
         write_whole(files, path, data)
     except OSError as error:
@@ -90,25 +93,23 @@ def write_document(
             spares.note_document(len(data))
 
 
-def read_document(files: Files, path: str, kind: str, version: int) -> bytes:
+def read_document(files: Files, path: str, kind: DocumentKind) -> bytes:
     """The body of the document at `path`. Raises FileNotFoundError, OSError, DocumentError, DataDirectoryError."""
-    return decode_document(read_whole(files, path), kind, version)
+    return decode_document(read_whole(files, path), kind)
 
 
-def write_json(
-    files: Files, path: str, kind: str, version: int, value: dict[str, Any], *, spares: SpareFiles | None = None
-) -> None:
+def write_json(files: Files, path: str, kind: DocumentKind, value: dict[str, Any], *, spares: SpareFiles | None = None) -> None:
     """Replaces a document with a JSON body; see `write_document`."""
     body = json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
-    write_document(files, path, kind, version, body, spares=spares)
+    write_document(files, path, kind, body, spares=spares)
 
 
-def read_json(files: Files, path: str, kind: str, version: int) -> dict[str, Any]:
+def read_json(files: Files, path: str, kind: DocumentKind) -> dict[str, Any]:
     """The body of a JSON document; see `read_document`."""
-    value: dict[str, Any] = json.loads(read_document(files, path, kind, version))
+    value: dict[str, Any] = json.loads(read_document(files, path, kind))
     return value
 
 
-def _crc(kind: str, version: int, body: bytes) -> int:
-    crc: int = google_crc32c.extend(google_crc32c.value(f"{kind} {version}".encode()), body)
+def _crc(kind: DocumentKind, body: bytes) -> int:
+    crc: int = google_crc32c.extend(google_crc32c.value(f"{kind.name} {kind.version}".encode()), body)
     return crc

@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from brokerd.errors import DataDirectoryError
-from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
+from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_json, write_json
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Files
 from brokerd.storage.names import HOLES
 
-HOLES_KIND = "holes"
-HOLES_VERSION = 1
+HOLES_KIND = DocumentKind("holes", 1)
 
 
 class Hole(NamedTuple):
@@ -62,7 +61,7 @@ def read_holes(files: Files, directory: str, seed: int) -> list[Hole]:
     Raises OSError, DataDirectoryError.
     """
     try:
-        value = read_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION)
+        value = read_json(files, f"{directory}/{HOLES}", HOLES_KIND)
     except (FileNotFoundError, DocumentError):
         return []
     if value.get("seed") != seed:
@@ -83,4 +82,4 @@ def write_holes(files: Files, directory: str, seed: int, holes: Iterable[Hole]) 
         "holes": [[hole.first_offset, hole.until_offset] for hole in in_order if not hole.is_taken_out],
         "taken_out": [[hole.first_offset, hole.until_offset] for hole in in_order if hole.is_taken_out],
     }
-    write_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION, value)
+    write_json(files, f"{directory}/{HOLES}", HOLES_KIND, value)

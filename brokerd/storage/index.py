@@ -15,7 +15,6 @@ from typing import NamedTuple
 from brokerd.storage.checksummed_file import DocumentError
 
 _SUMMARY = struct.Struct("<IqqqqqqI")
-INDEX_VERSION = 1
 
 
 class SegmentSummary(NamedTuple):

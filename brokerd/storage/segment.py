@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 from brokerd.record.batch import NO_EPOCH_LIMIT
 from brokerd.record.header import BatchHeader
-from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
+from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_document, write_document
 from brokerd.storage.files import Buffer, File, Files, write_all
-from brokerd.storage.index import INDEX_VERSION, SegmentSummary, SparseIndex, decode_index, decode_summary, encode_index
+from brokerd.storage.index import SegmentSummary, SparseIndex, decode_index, decode_summary, encode_index
 from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.scan import Scan
 from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
 
-INDEX_KIND = "offset-index"
+INDEX_KIND = DocumentKind("offset-index", 1)
 
 
 class Segment(SegmentBounds):
@@ -106,7 +106,7 @@ class Segment(SegmentBounds):
     def read_summary(self) -> SegmentSummary | None:
         """The summary in the index file, if its seed and base offset match; compare it with the data file. Raises OSError."""
         try:
-            summary, _ = decode_summary(read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION))
+            summary, _ = decode_summary(read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND))
         except (FileNotFoundError, DocumentError):
             return None
         return summary if summary.seed == self._seed and summary.base_offset == self.base_offset else None
@@ -122,7 +122,7 @@ class Segment(SegmentBounds):
         if index is not None:
             summary = self.summary()
             body = encode_index(index, summary)
-            write_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION, body, sync_dir=False)
+            write_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, body, sync_dir=False)
             self._written = summary
 
     def remove_index(self) -> None:
@@ -167,7 +167,7 @@ class Segment(SegmentBounds):
     def read_index(self) -> SparseIndex | None:
         """The index from its file if it agrees with `summary`; None otherwise. Raises OSError."""
         try:
-            index, summary = decode_index(read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION))
+            index, summary = decode_index(read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND))
         except (FileNotFoundError, DocumentError):
             return None
         if summary != self.summary():

@@ -15,7 +15,7 @@ import pytest
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
-from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
+from brokerd.datadir.checkpoint import CHECKPOINT_KIND, decode_checkpoint
 from brokerd.errors import DeliveryTimeoutError
 from brokerd.ids import TopicIdPartition
 from brokerd.storage.checksummed_file import read_document
@@ -62,7 +62,7 @@ def in_sync(cluster: Cluster, *nodes: int) -> None:
 def durable_end(data: Path, tp: TopicIdPartition) -> int:
     """What a directory's checkpoint says of a log."""
     with closing(RealFiles(str(data))) as files:
-        entry = decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))[1].get(tp)
+        entry = decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND))[1].get(tp)
     return entry.durable_end if entry is not None else 0
 
 

@@ -23,7 +23,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.offline import doctor
-from brokerd.storage.checksummed_file import encode_document
+from brokerd.storage.checksummed_file import DocumentKind, encode_document
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, delete_records, first_log, open_log, open_manager, payloads, read_batches, readable
 from tests.support.clock import ManualClock
@@ -202,7 +202,7 @@ def test_an_unknown_format_version_is_refused_and_nothing_is_modified(files: Mem
     manager, _ = open_manager(files)
     append(first_log(manager), b"x")
     manager.close()
-    files.write_file("meta", encode_document("data-directory", version, b"{}"))
+    files.write_file("meta", encode_document(DocumentKind("data-directory", version), b"{}"))
     before = {path: files.read_file(path) for path in files.paths()}
     with pytest.raises(DataDirectoryError, match=f"format version {version}; this brokerd reads version 2"):
         open_manager(files)

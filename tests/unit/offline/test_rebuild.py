@@ -12,6 +12,7 @@ from brokerd.errors import DataDirectoryError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.rebuild import EPOCH_MARGIN, rebuild_lost
+from brokerd.storage.checksummed_file import DocumentKind, encode_document
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.findings import errors_in
@@ -175,9 +176,7 @@ def test_what_cannot_be_done_changes_nothing(data_dir: Path, tmp_path_factory: p
 
 
 def test_a_newer_format_is_not_rebuilt(data_dir: Path) -> None:
-    from brokerd.storage.checksummed_file import encode_document
-
-    (data_dir / "meta").write_bytes(encode_document("data-directory", 3, b"{}"))
+    (data_dir / "meta").write_bytes(encode_document(DocumentKind("data-directory", 3), b"{}"))
     (data_dir / "topics").unlink()
     with pytest.raises(DataDirectoryError, match="format version 3"):
         rebuild_lost(str(data_dir), {})

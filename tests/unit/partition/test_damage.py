@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
+from brokerd.datadir.checkpoint import CHECKPOINT_KIND, decode_checkpoint
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.offline import doctor
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
@@ -440,7 +440,7 @@ def test_what_a_reader_has_found_is_in_the_next_checkpoint(files: MemoryFiles, a
     with pytest.raises(LogDamagedError):
         log.read_checked(15, below=LogEnd.LOG_END, max_bytes=1)
     manager.write_checkpoint()
-    _, entries = decode_checkpoint(read_document(files, "checkpoint", CHECKPOINT_KIND, CHECKPOINT_VERSION))
+    _, entries = decode_checkpoint(read_document(files, "checkpoint", CHECKPOINT_KIND))
     assert entries[log.tp].recovery_point == 15, "the next start checks from there"
 
 

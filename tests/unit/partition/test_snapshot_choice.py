@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.errors import OutOfOrderSequenceError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.partition.derived_files import SNAPSHOT_KIND, SNAPSHOT_VERSION, encode_snapshot, read_snapshot, snapshot_path
+from brokerd.partition.derived_files import SNAPSHOT_KIND, encode_snapshot, read_snapshot, snapshot_path
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_state import Snapshot
 from brokerd.partition.partition import Partition
@@ -36,7 +36,7 @@ def files() -> MemoryFiles:
 
 
 def _write(files: MemoryFiles, log: Partition, snapshot: Snapshot) -> None:
-    data = encode_document(SNAPSHOT_KIND, SNAPSHOT_VERSION, encode_snapshot(snapshot))
+    data = encode_document(SNAPSHOT_KIND, encode_snapshot(snapshot))
     files.write_file(snapshot_path(log.tp.directory_name, snapshot.offset), data)
 
 
@@ -91,7 +91,7 @@ def test_no_snapshot_above_the_end_is_left(files: MemoryFiles, is_torn: bool) ->
     size = len(files.read_file(path))
     found = encode_snapshot(Snapshot(crc_seed(log.tp), COUNT + 5, tuple(log.core.epochs.entries), log.core.producers.entries))
     files.kill()
-    files.write_file(snapshot_path(log.tp.directory_name, COUNT + 5), encode_document(SNAPSHOT_KIND, SNAPSHOT_VERSION, found))
+    files.write_file(snapshot_path(log.tp.directory_name, COUNT + 5), encode_document(SNAPSHOT_KIND, found))
     if is_torn:
         files.write_file(path, files.read_file(path) + b"torn")
     _, report = open_manager(files)
