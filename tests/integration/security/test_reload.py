@@ -165,7 +165,9 @@ def test_a_revoked_stream_that_is_not_read_ends_with_its_connection(
         contextlib.closing(RawHttp2(running.daemon.port, token=second_token, window=0)) as unread,
     ):
         (tp,) = boss.create_topic("events-1")
-        unread.send_message(unread.call(PRODUCE), boss.producer().request([(tp, values_batch(tp))]))
+        another = boss.producer()
+        unread.send_message(unread.call(PRODUCE), another.request([(tp, values_batch(tp))]))
+        another.half_close()  # else it is counted as well, up to its deadline
         wait_until(lambda: running.daemon.broker.response_budget.used > 0, what="a response that is written")
         auth_file.write_text(AUTH_FILE.replace(hash_token(second_token), hash_token(LATE_TOKEN)))
         running.run(running.daemon.reload())

@@ -188,6 +188,7 @@ def test_a_producer_that_does_not_read_for_too_long_is_ended(
     stream = client.producer()
     with closing(RawHttp2(running.daemon.port, window=0)) as slow:
         slow.send_message(slow.call(PRODUCE), stream.request([(tp, values_batch(tp))]))
+        stream.half_close()  # else it is counted as well, up to its deadline
         wait_until(lambda: running.daemon.broker.response_budget.used > 0, what="a response that is written")
         wait_until(lambda: "does not read its responses" in caplog.text)
         wait_until(lambda: running.daemon.open_stream_count == 0)
