@@ -1,4 +1,4 @@
-"""A broker over files in memory, and a bare client of it."""
+"""A broker over files in memory, and a bare client of it; nodes of a cluster that lose no time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.server.cluster import controller, directory, membership
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.raw_client import LONG_MS, RawClient
@@ -38,3 +39,11 @@ def client(running: RunningDaemon) -> Iterator[RawClient]:
     """A client of it."""
     with RawClient(running.address) as raw_client:
         yield raw_client
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of a cluster try soon again what etcd has refused or not answered."""
+    for module in (membership, controller, directory):
+        assert module._RETRY_S == 1
+        monkeypatch.setattr(module, "_RETRY_S", 0.02)

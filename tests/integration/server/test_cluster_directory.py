@@ -18,17 +18,13 @@ from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import StorageError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.core import Role
-from brokerd.server.cluster import controller, directory, membership
+from brokerd.server.cluster import directory
 from brokerd.steps import Steps
 from tests.support.build import append, payloads
 from tests.support.cluster_directories import Directories, becomes, with_nodes
 from tests.support.cluster_nodes import KEYS, TOPIC_ID, change, create, leaders, until
 
-
-@pytest.fixture(autouse=True)
-def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (membership, controller, directory):
-        monkeypatch.setattr(module, "_RETRY_S", 0.02)
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 def test_partitions_are_held_and_led_where_they_were_placed() -> None:

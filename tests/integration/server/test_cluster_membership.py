@@ -34,12 +34,7 @@ from tests.support.cluster_nodes import (
 from tests.support.loop import one_turn
 
 OTHER_ID = b"p" * 16
-
-
-@pytest.fixture(autouse=True)
-def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "_RETRY_S", 0.02)
-    monkeypatch.setattr(controller, "_RETRY_S", 0.02)
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 def test_the_first_node_draws_the_id_and_an_emptied_store_draws_none() -> None:

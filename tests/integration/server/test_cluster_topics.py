@@ -30,7 +30,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.server.cluster import controller, directory, membership, topics
+from brokerd.server.cluster import membership, topics
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.handlers import metadata
 from brokerd.server.handlers import topics as topic_handlers
@@ -44,11 +44,7 @@ from tests.support.cluster_nodes import cancelled, until
 from tests.support.logged import messages_of
 from tests.support.loop import one_turn
 
-
-@pytest.fixture(autouse=True)
-def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (membership, controller, directory):
-        monkeypatch.setattr(module, "_RETRY_S", 0.02)
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 def test_of_two_nodes_that_create_a_name_one_wins() -> None:

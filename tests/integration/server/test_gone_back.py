@@ -23,12 +23,7 @@ from tests.support.cluster_nodes import KEYS, TOPIC_ID, create
 
 TP = TopicIdPartition(TOPIC_ID, 0)
 KEY = KEYS.partition(TP)
-
-
-@pytest.fixture(autouse=True)
-def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (membership, controller, directory):
-        monkeypatch.setattr(module, "_RETRY_S", 0.02)
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 def entry_at(directories: Directories) -> PartitionEntry:

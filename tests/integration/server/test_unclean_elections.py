@@ -18,7 +18,7 @@ from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG
 from brokerd.errors import InvalidRequestError, NotReadyError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import CopyEndResponse
-from brokerd.server.cluster import controller, directory, membership, topics
+from brokerd.server.cluster import topics
 from brokerd.server.handlers import topics as topic_handlers
 from brokerd.server.security.audit import Audit
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
@@ -31,12 +31,7 @@ from tests.support.cluster_nodes import KEYS, until
 from tests.support.logged import messages_of
 
 LOST = InSyncReplica(3, "a disk that is gone")
-
-
-@pytest.fixture(autouse=True)
-def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (membership, controller, directory):
-        monkeypatch.setattr(module, "_RETRY_S", 0.02)
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 def entry_at(directories: Directories, node_id: int, tp: TopicIdPartition) -> PartitionEntry:
