@@ -113,7 +113,7 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
         (["groups", "reset", "g", "--topic", "zzz", "--to-latest"], "there is no topic 'zzz'\n"),
         (["consume", "known-topci"], "there is no topic 'known-topci': did you mean 'known-topic'?"),
         (["consume", "zzz"], "there is no topic 'zzz': create it with 'brokerd topics create zzz --partitions N'"),
-        (["consume", "../zzz"], "there is no topic '../zzz': only letters, digits, '.', '_' and '-' are allowed (ASCII)"),
+        (["consume", "../zzz"], "'../zzz' cannot be a topic's name: only letters, digits, '.', '_' and '-' are allowed (ASCII)"),
         (
             ["topics", "alter", "known-topic", "-p", "1"],
             (
