@@ -1,4 +1,4 @@
-"""Fixtures for all integration tests: the command line, and a connection that can be cut."""
+"""Fixtures for all integration tests: a broker, the command line, and a connection that can be cut."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from brokerd.cli import main
+from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.proxy import Proxy
 
 # The C core of gRPC writes what it thinks of connections that end, also those of the test itself: a command has it silent.
@@ -39,6 +40,20 @@ class Terminal:
 def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """A terminal of this test."""
     return Terminal(capfd, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A broker for the tests of a module."""
+    with running_daemon(tmp_path_factory.mktemp("broker") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def terminal_at_daemon(terminal: Terminal, daemon: RunningDaemon) -> Terminal:
+    """The terminal, whose commands talk to `daemon`."""
+    terminal.use(daemon.address)
+    return terminal
 
 
 @pytest.fixture

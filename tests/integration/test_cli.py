@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,24 +17,15 @@ import pytest
 
 from brokerd import Producer
 from brokerd.record.schema import SCHEMA_0
+from brokerd.testing import Broker
 from tests.integration.conftest import Terminal
 from tests.support.child import child
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.findings import topic_segment
 from tests.support.wait import DEADLINE_S
 
+pytestmark = pytest.mark.usefixtures("terminal_at_daemon")
 BROKERD = [sys.executable, "-m", "brokerd"]
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    with running_daemon(tmp_path_factory.mktemp("cli") / "data") as daemon:
-        yield daemon
-
-
-@pytest.fixture(autouse=True)
-def _bootstrap(daemon: RunningDaemon, terminal: Terminal) -> None:
-    terminal.use(daemon.address)
 
 
 def test_topics_from_creation_to_deletion(terminal: Terminal) -> None:
@@ -287,9 +277,9 @@ def test_every_header_of_a_name_is_written(terminal: Terminal) -> None:
     assert (code, out) == (0, "a=1,b=,a=2\n")
 
 
-def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(terminal: Terminal, tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path / "data") as daemon, ExitStack() as stack:
-        terminal.use(daemon.address)
+def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(terminal: Terminal) -> None:
+    with Broker() as broker, ExitStack() as stack:
+        terminal.use(broker.bootstrap_servers)
         terminal.run("topics", "create", "t", "-p", "1")
         follower = stack.enter_context(
             child([*BROKERD, "consume", "t", "--from-beginning"], env={**os.environ, "PYTHONFAULTHANDLER": "1"})
@@ -299,8 +289,8 @@ def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(term
             assert terminal.run("produce", "t", "-q", stdin=value.encode()) == (0, "", "")
             assert follower.stdout.readline() == value + "\n"
             if value == "before":
-                daemon.kill()
-                daemon.restart()
+                broker.kill()
+                broker.start()
         follower.send_signal(signal.SIGINT)
         try:
             out, err = follower.communicate(timeout=DEADLINE_S)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -22,22 +21,12 @@ from brokerd.record.schema import SCHEMA_0
 from tests.integration.conftest import Terminal
 from tests.support.child import ROOT
 from tests.support.clock import START_WALL_MS
-from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.daemon import RunningDaemon
 from tests.support.wait import DEADLINE_S
 
 US_MAX = 2**63 - 1_000
 MINUTE_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    with running_daemon(tmp_path_factory.mktemp("consume") / "data") as daemon:
-        yield daemon
-
-
-@pytest.fixture(autouse=True)
-def _bootstrap(daemon: RunningDaemon, terminal: Terminal) -> None:
-    terminal.use(daemon.address)
+pytestmark = pytest.mark.usefixtures("terminal_at_daemon")
 
 
 def make_topic(terminal: Terminal, name: str, *options: str) -> bool:
@@ -46,9 +35,9 @@ def make_topic(terminal: Terminal, name: str, *options: str) -> bool:
 
 
 @pytest.fixture
-def _ten(terminal: Terminal, daemon: RunningDaemon) -> None:
+def _ten(terminal_at_daemon: Terminal, daemon: RunningDaemon) -> None:
     """Topic ten: in each of two partitions the values 0 to 9, one a minute from START_WALL_MS on."""
-    if make_topic(terminal, "ten", "-p", "2"):
+    if make_topic(terminal_at_daemon, "ten", "-p", "2"):
         with Producer(bootstrap_servers=daemon.address) as producer:
             for number in range(20):
                 time_ms = START_WALL_MS + (number // 2) * MINUTE_MS

@@ -5,7 +5,6 @@ against a daemon; the rule of trimming alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,6 @@ from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.findings import topic_segment
 
 MINUTE_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    with running_daemon(tmp_path_factory.mktemp("inspect") / "data") as daemon:
-        yield daemon
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,8 @@ from brokerd.producer.core.membership import Membership
 from tests.integration.conftest import Terminal
 from tests.support.daemon import RunningDaemon, running_daemon
 
+pytestmark = pytest.mark.usefixtures("terminal_at_daemon")
+
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
@@ -29,11 +31,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
             client.create_topic("t", 1)
             client.create_topic("u", 1)
         yield daemon
-
-
-@pytest.fixture(autouse=True)
-def _bootstrap(daemon: RunningDaemon, terminal: Terminal) -> None:
-    terminal.use(daemon.address)
 
 
 @pytest.fixture
