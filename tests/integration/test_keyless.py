@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import brokerd
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import LogDamagedError
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import TopicPartition
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.records import key_values
@@ -23,9 +23,9 @@ PARTITIONS = 8
 ROWS = 5_000
 
 
-def create(running: RunningDaemon, partitions: int = PARTITIONS, **configs: str) -> bytes:
+def create(running: RunningDaemon, partitions: int = PARTITIONS, **configs: str) -> None:
     with BlockingClient(ConsumerConfig(bootstrap_servers=running.address)) as client:
-        return client.create_topic("t", partitions, configs)
+        client.create_topic("t", partitions, configs)
 
 
 def damage_partition(data_dir: Path, files: MemoryFiles, partition: int) -> None:
@@ -87,16 +87,12 @@ def test_a_partition_that_is_found_damaged_later_is_avoided_from_then_on(tmp_pat
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_the_time_of_a_future_is_that_of_the_record(tmp_path: Path, kind: str) -> None:
     with running_daemon(tmp_path / "data", files=MemoryFiles()) as running:
-        topic_id = create(running, 1, **{"message.timestamp.type": kind})
+        create(running, 1, **{"message.timestamp.type": kind})
         with Producer(bootstrap_servers=running.address) as producer:
             futures = [producer.send("t", b"v", timestamp=1_000), producer.send("t", b"v")]
             producer.flush(DEADLINE_S)
         told = [future.result(0).timestamp for future in futures]
-        config = ConsumerConfig(bootstrap_servers=running.address)
-        ranges = [FetchRange(TopicIdPartition(topic_id, 0), 0, 2)]
-        seen: list[int] = []
-        with BlockingClient(config) as client, PartitionFetcher(client, ranges, config) as fetcher:
-            for batch in fetcher:
-                seen += [int(time.timestamp() * 1000) for time in batch.arrow_batch.column("timestamp").to_pylist()]
+        rows = brokerd.read("t", config={"bootstrap.servers": running.address}).to_reader().read_all()
+        seen = [int(time.timestamp() * 1000) for time in rows.column("timestamp").to_pylist()]
     assert told == seen
     assert (told[0] == 1_000) == (kind == "CreateTime")

@@ -13,11 +13,10 @@ import pytest
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.config.client import ConsumerConfig
-from brokerd.ids import TopicIdPartition
 from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
+from tests.support.reading import committed_values
 from tests.support.records import key_values
 from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S
@@ -29,21 +28,12 @@ FAST = {"linger.ms": 0, "batch.size": 2_000, "reconnect.backoff.ms": 1, "retry.b
 
 @pytest.fixture
 def daemon(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
+    """With the topic `t`; it advertises the proxy."""
     with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
         proxy.target = ("127.0.0.1", daemon.port)
+        with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+            client.create_topic("t", PARTITIONS)
         yield daemon
-
-
-def read_all(address: str, topic_id: bytes, ends: dict[int, int]) -> dict[int, list[bytes]]:
-    """Every value, by partition, in order of offset."""
-    config = ConsumerConfig(bootstrap_servers=address)
-    values: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
-    ranges = [FetchRange(TopicIdPartition(topic_id, partition), 0, end) for partition, end in ends.items()]
-    with BlockingClient(config) as client, PartitionFetcher(client, ranges, config) as fetcher:
-        for batch in fetcher:
-            assert batch.offsets[0].as_py() == len(values[batch.tp.partition])
-            values[batch.tp.partition] += batch.arrow_batch.column("value").to_pylist()
-    return values
 
 
 @pytest.mark.parametrize("in_flight", [1, 5])
@@ -51,8 +41,6 @@ def test_connections_cut_at_any_byte_lose_and_repeat_nothing(daemon: DaemonProce
     rng = random.Random(in_flight)
     address = f"127.0.0.1:{proxy.port}"
     settings = FAST | {"bootstrap.servers": address, "max.in.flight.batches.per.partition": in_flight}
-    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
-        topic_id = client.create_topic("t", PARTITIONS)
     sent: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
     futures = []
     number = 0
@@ -84,13 +72,11 @@ def test_connections_cut_at_any_byte_lose_and_repeat_nothing(daemon: DaemonProce
             assert (part.partition, part.offset in (offset, -1)) == (partition, True)
             offset += part.record_count
         assert offset == first + count
-    assert read_all(daemon.address, topic_id, {partition: len(values) for partition, values in sent.items()}) == sent
+    assert committed_values(daemon.address, "t") == sent
 
 
 def test_a_broker_killed_under_load_is_ridden_over(daemon: DaemonProcess, proxy: Proxy) -> None:
     address = f"127.0.0.1:{proxy.port}"
-    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
-        topic_id = client.create_topic("t", PARTITIONS)
     sent: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
     with Producer(FAST | {"bootstrap.servers": address, "max.in.flight.batches.per.partition": 5}) as producer:
         for number in range(3_000):
@@ -102,4 +88,4 @@ def test_a_broker_killed_under_load_is_ridden_over(daemon: DaemonProcess, proxy:
                 daemon.restart()
         producer.flush(DEADLINE_S)
         assert producer.first_error is None
-    assert read_all(daemon.address, topic_id, dict.fromkeys(range(PARTITIONS), 1000)) == sent
+    assert committed_values(daemon.address, "t") == sent

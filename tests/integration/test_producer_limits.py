@@ -10,24 +10,12 @@ import pytest
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import MessageTooLargeError
-from brokerd.ids import TopicIdPartition
 from tests.support.daemon import DaemonProcess, running_daemon
+from tests.support.reading import committed_values
 from tests.support.records import key_values
 from tests.support.wait import DEADLINE_S
-
-
-def read_all(address: str, topic_id: bytes, ends: dict[int, int]) -> dict[int, list[bytes]]:
-    """Values by partition, in order of offset."""
-    config = ConsumerConfig(bootstrap_servers=address)
-    ranges = [FetchRange(TopicIdPartition(topic_id, partition), 0, end) for partition, end in ends.items()]
-    values: dict[int, list[bytes]] = defaultdict(list)
-    with BlockingClient(config) as client, PartitionFetcher(client, ranges, config) as fetcher:
-        for fetched in fetcher:
-            values[fetched.tp.partition] += fetched.arrow_batch.column("value").to_pylist()
-    return values
 
 
 @pytest.mark.parametrize("in_flight", [1, 5])
@@ -35,7 +23,7 @@ def test_batches_larger_than_the_topic_takes_are_split(tmp_path: Path, in_flight
     values = [b"%06d" % number + b"." * 100 for number in range(20_000)]
     with running_daemon(tmp_path / "data") as running:
         with BlockingClient(ConsumerConfig(bootstrap_servers=running.address)) as client:
-            topic_id = client.create_topic("t", 1, {"max.message.bytes": "50000"})
+            client.create_topic("t", 1, {"max.message.bytes": "50000"})
         settings = {"bootstrap.servers": running.address, "max.in.flight.batches.per.partition": in_flight}
         with Producer(settings) as producer:
             for at in range(0, len(values), 2_000):
@@ -47,14 +35,14 @@ def test_batches_larger_than_the_topic_takes_are_split(tmp_path: Path, in_flight
                 refused.result(0)
             assert last.result(0).offset == len(values)
             assert str(producer.first_error) == str(refused.exception(0))
-        assert read_all(running.address, topic_id, {0: len(values) + 1}) == {0: [*values, b"last"]}
+        assert committed_values(running.address, "t") == {0: [*values, b"last"]}
 
 
 def test_a_request_names_no_more_partitions_than_the_broker_takes(tmp_path: Path) -> None:
     partitions, rounds = 20, 20
     with DaemonProcess(tmp_path / "data", settings={"max.partitions.per.request": 7}) as daemon:
         with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
-            topic_id = client.create_topic("t", partitions)
+            client.create_topic("t", partitions)
         sent: dict[int, list[bytes]] = defaultdict(list)
         with Producer({"bootstrap.servers": daemon.address, "linger.ms": 5, "reconnect.backoff.ms": 1}) as producer:
             for number in range(rounds):
@@ -70,7 +58,7 @@ def test_a_request_names_no_more_partitions_than_the_broker_takes(tmp_path: Path
                     sent[partition].append(value)
             producer.flush(DEADLINE_S)
             assert producer.first_error is None
-        assert read_all(daemon.address, topic_id, dict.fromkeys(range(partitions), rounds)) == sent
+        assert committed_values(daemon.address, "t") == sent
 
 
 def test_a_request_is_no_larger_than_the_broker_takes(tmp_path: Path) -> None:
@@ -80,7 +68,7 @@ def test_a_request_is_no_larger_than_the_broker_takes(tmp_path: Path) -> None:
     sent = {partition: [rng.randbytes(mib // 4) for _ in range(16)] for partition in range(partitions)}
     with running_daemon(tmp_path / "data", message_max_bytes=mib, socket_request_max_bytes=2 * mib) as running:
         with BlockingClient(ConsumerConfig(bootstrap_servers=running.address)) as client:
-            topic_id = client.create_topic("t", partitions)
+            client.create_topic("t", partitions)
         for batch_size in (mib, 4 * mib):
             with Producer(
                 {
@@ -97,5 +85,4 @@ def test_a_request_is_no_larger_than_the_broker_takes(tmp_path: Path) -> None:
                     refused.result(0)
                 assert str(producer.first_error) == str(refused.exception(0))
                 assert sum(total.record_count for total in producer.delivered().values()) == partitions * 16
-        ends = dict.fromkeys(range(partitions), 2 * 16)
-        assert read_all(running.address, topic_id, ends) == {partition: 2 * values for partition, values in sent.items()}
+        assert committed_values(running.address, "t") == {partition: 2 * values for partition, values in sent.items()}

@@ -13,15 +13,13 @@ import pytest
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching import FetchRange, PartitionFetcher
-from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import AlreadyCommittedError, BrokerdError, InvalidTxnStateError, TxnAbortedError
-from brokerd.ids import TopicIdPartition, TopicPartition
 from tests.support.clock import ManualClock
 from tests.support.daemon import DaemonProcess, running_daemon
 from tests.support.proxy import Proxy
+from tests.support.reading import committed_values
 from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -44,29 +42,12 @@ class LeftError(Exception):
 
 @pytest.fixture
 def daemon(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
+    """With the topic `t`; it advertises the proxy."""
     with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
         proxy.target = ("127.0.0.1", daemon.port)
         with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
             client.create_topic("t", PARTITIONS)
         yield daemon
-
-
-def committed_values(address: str) -> dict[int, list[bytes]]:
-    """Every value that readers of committed records see, by partition, in order of offset."""
-    config = ConsumerConfig(bootstrap_servers=address)
-    values: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
-    with BlockingClient(config) as client:
-        topic_id = client.metadata(["t"]).topics["t"].topic_id
-        wanted = {TopicPartition("t", partition): OffsetSpec.LATEST for partition in values}
-        ends = client.list_offsets_by_name(wanted, READ_COMMITTED)
-        ranges = []
-        for tp, end in ends.items():
-            assert isinstance(end, OffsetAndTimestamp)
-            ranges.append(FetchRange(TopicIdPartition(topic_id, tp.partition), 0, end.offset))
-        with PartitionFetcher(client, ranges, config) as fetcher:
-            for batch in fetcher:
-                values[batch.tp.partition] += batch.arrow_batch.column("value").to_pylist()
-    return values
 
 
 def write_part(producer: Producer, version: int, rng: random.Random, values: dict[int, list[bytes]]) -> None:
@@ -119,7 +100,7 @@ def test_connections_cut_at_any_byte_leave_each_transaction_whole(daemon: Daemon
 
     written = write_all(f"127.0.0.1:{proxy.port}", cut)
     assert proxy.cut_count > PARTS // 3
-    assert committed_values(daemon.address) == written
+    assert committed_values(daemon.address, "t") == written
     with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
         found = client.find_transaction("orders")
         assert found is not None
@@ -134,10 +115,9 @@ def test_a_broker_killed_again_and_again_leaves_each_transaction_whole(daemon: D
         if version in kills:
             daemon.kill()
             daemon.restart()
-        proxy.target = ("127.0.0.1", daemon.port)
 
     written = write_all(f"127.0.0.1:{proxy.port}", kill)
-    assert committed_values(daemon.address) == written
+    assert committed_values(daemon.address, "t") == written
 
 
 def test_operators_see_and_abort_what_is_open(daemon: DaemonProcess) -> None:
@@ -167,9 +147,9 @@ def test_operators_see_and_abort_what_is_open(daemon: DaemonProcess) -> None:
 def test_heartbeats_keep_a_slow_block_open(tmp_path: Path) -> None:
     """At the broker time passes only after a sign of life, two thirds of the time-out at once: however slow a machine is."""
     timeout_ms, clock = 1_000, ManualClock(wall_ms=SystemClock().wall_ms())  # stamps are the client's
-    with running_daemon(tmp_path / "data", clock=clock) as daemon:
-        settings = SETTINGS | {"bootstrap.servers": daemon.address, "transaction.timeout.ms": timeout_ms}
-        with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client, Producer(settings) as producer:
+    with running_daemon(tmp_path / "data", clock=clock) as running:
+        settings = SETTINGS | {"bootstrap.servers": running.address, "transaction.timeout.ms": timeout_ms}
+        with BlockingClient(ConsumerConfig(bootstrap_servers=running.address)) as client, Producer(settings) as producer:
             client.create_topic("t", PARTITIONS)
 
             def is_renewed() -> bool:
@@ -184,4 +164,4 @@ def test_heartbeats_keep_a_slow_block_open(tmp_path: Path) -> None:
                 (member,) = client.describe_transaction("orders").members
                 assert member.age_ms > 2 * timeout_ms
             assert client.list_transactions()[0].last_version == 0
-        assert committed_values(daemon.address)[0] == [b"x"]
+        assert committed_values(running.address, "t")[0] == [b"x"]

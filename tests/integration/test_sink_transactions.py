@@ -17,15 +17,8 @@ from brokerd.sink.commit import SinkCommitMessage, TransactionPart, abort_parts,
 from brokerd.sink.options import SinkOptions, parse_sink_options
 from brokerd.sink.task import write_as_member
 from brokerd.sink.transaction_ids import TransactionIds
-from tests.spark.exactly_once.reading import committed_rows
-from tests.support.daemon import RunningDaemon, running_daemon
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A broker."""
-    with running_daemon(tmp_path_factory.mktemp("broker") / "data") as running:
-        yield running
+from tests.support.daemon import RunningDaemon
+from tests.support.reading import committed_rows
 
 
 @pytest.fixture

@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.leases import ClientCoordinator
-from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
 from brokerd.client.produce_transport import GrpcProduceTransport
 from brokerd.clock import SystemClock
-from brokerd.config.client import ConsumerConfig, ProducerConfig
+from brokerd.config.client import ProducerConfig
 from brokerd.errors import WireError
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.ids import ProducerIdAndEpoch
 from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd
 from brokerd.producer.transaction import Coordinator
 from tests.support.broker_double import CoordinatorDouble, double_of
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.produce_session import Session, TransportFactory, in_session
+from tests.support.reading import committed_rows
 from tests.support.scale import TEST_SCALE
 
 PARTITIONS = 2
@@ -55,22 +54,12 @@ def daemon(directory: Path) -> Iterator[Broker]:
     with running_daemon(directory, files=MemoryFiles()) as running:
         config = ProducerConfig(bootstrap_servers=running.address)
         with BlockingClient(config) as client:
-            topic_id = client.create_topic("t", PARTITIONS)
+            client.create_topic("t", PARTITIONS)
             yield Broker(
                 lambda: GrpcProduceTransport(config, SystemClock()),
                 ClientCoordinator(config),
-                lambda: _committed_rows(client, topic_id, running.address),
+                lambda: len(committed_rows(running.address, "t")),
             )
-
-
-def _committed_rows(client: BlockingClient, topic_id: bytes, address: str) -> int:
-    wanted = {TopicPartition("t", partition): OffsetSpec.LATEST for partition in range(PARTITIONS)}
-    ranges = []
-    for tp, end in client.list_offsets_by_name(wanted, READ_COMMITTED).items():
-        assert isinstance(end, OffsetAndTimestamp)
-        ranges.append(FetchRange(TopicIdPartition(topic_id, tp.partition), 0, end.offset))
-    with PartitionFetcher(client, ranges, ConsumerConfig(bootstrap_servers=address)) as fetcher:
-        return sum(batch.arrow_batch.num_rows for batch in fetcher)
 
 
 @dataclass

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.spark.exactly_once.pipeline import Pipeline
-from tests.spark.exactly_once.reading import EagerReader, committed_rows
 from tests.spark.pipelines import flights
 from tests.support.daemon import DaemonProcess
+from tests.support.reading import EagerReader, committed_rows
 
 ROWS = 6_000
 

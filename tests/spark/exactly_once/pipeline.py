@@ -17,9 +17,9 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.producer.producer import Producer
 from tests.spark.exactly_once.faulty_sink import TaskEvent, task_events
-from tests.spark.exactly_once.reading import by_key, committed_rows, values_of
 from tests.spark.pipelines import Pairs
 from tests.support.daemon import DaemonProcess
+from tests.support.reading import by_key, committed_rows, values_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTITIONS = 4

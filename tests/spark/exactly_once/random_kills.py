@@ -23,9 +23,9 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.producer.producer import Producer
 from tests.spark.exactly_once.pipeline import TOO_BUSY
-from tests.spark.exactly_once.reading import EagerReader, by_key, committed_rows
 from tests.spark.exactly_once.victims import Driver
 from tests.support.daemon import DaemonProcess
+from tests.support.reading import EagerReader, by_key, committed_rows
 from tests.support.several_nodes import SeveralNodes
 from tests.support.wait import wait_until
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.spark.exactly_once.pipeline import Pipeline, cut, lose_last
-from tests.spark.exactly_once.reading import committed_rows
+from tests.support.reading import committed_rows
 
 pytestmark = pytest.mark.long
 LIMIT = 1_000  # offsets in a micro-batch

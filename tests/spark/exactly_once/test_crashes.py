@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark.exactly_once.conftest import ROWS
 from tests.spark.exactly_once.pipeline import Pipeline, lose_last
-from tests.spark.exactly_once.reading import committed_rows
+from tests.support.reading import committed_rows
 from tests.support.wait import wait_until
 
 # A stream, foreachBatch with df.write and with append_to. One test of each kind is in `make test`; the others take their minutes.

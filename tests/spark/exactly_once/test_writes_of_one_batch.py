@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import NewTopic
 from tests.spark.exactly_once.pipeline import Pipeline, lose_last
-from tests.spark.exactly_once.reading import committed_rows, values_of
 from tests.spark.pipelines import Pairs, pairs_of, read, run, write
 from tests.support.daemon import DaemonProcess
+from tests.support.reading import committed_rows, values_of
 
 ROWS = 100
 CONFLICT = "another write of the same micro-batch"

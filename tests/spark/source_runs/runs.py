@@ -25,12 +25,12 @@ from typing import Any
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
-from tests.spark.exactly_once.reading import committed_rows
 from tests.spark.exactly_once.victims import Driver
 from tests.spark.source_runs.checker import Row, Violation, ViolationsError, Written, violations, violations_so_far
 from tests.spark.source_runs.ways import ways_missed, ways_taken
 from tests.spark.source_runs.writer import Writer, wait_until_decided
 from tests.support.daemon import DaemonProcess
+from tests.support.reading import committed_rows
 from tests.support.wait import wait_until
 
 QUERIES_PER_ROUND = 5

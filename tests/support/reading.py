@@ -49,6 +49,14 @@ def _read(client: BlockingClient, servers: str, topic: str, starts: dict[int, in
     return rows
 
 
+def committed_values(servers: str, topic: str) -> dict[int, list[bytes | None]]:
+    """The values of each partition that has any, in log order."""
+    values: dict[int, list[bytes | None]] = {}
+    for (partition, _), (_, value) in sorted(committed_rows(servers, topic).items()):
+        values.setdefault(partition, []).append(value)
+    return values
+
+
 def by_key(rows: Rows) -> dict[bytes | None, list[bytes | None]]:
     """Values of each key in log order."""
     found: dict[bytes | None, list[bytes | None]] = {}
