@@ -16,6 +16,7 @@ import grpc
 import pyarrow as pa
 from google.protobuf.message import Message
 
+from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
@@ -27,6 +28,11 @@ from tests.support.wait import DEADLINE_S
 
 LONG_MS = 3_600_000  # beyond every deadline: what waits so long although it should not is seen to hang
 _END = object()
+
+
+def code_of(message: Any) -> ErrorCode:
+    """The code of an answer's or a result's error; NONE if it has none."""
+    return ErrorCode(message.error.code) if message.HasField("error") else ErrorCode.NONE
 
 
 class RawStream:

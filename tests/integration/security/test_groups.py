@@ -13,16 +13,11 @@ from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1 import offsets_pb2
 from tests.integration.security.conftest import ClientAs
 from tests.support.identities import TOKENS
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, code_of
 
 NOT_YOURS = ErrorCode.GROUP_AUTHORIZATION_FAILED
 OK = ErrorCode.NONE
 NO_SUCH_ID = ErrorCode.UNKNOWN_TOPIC_ID
-
-
-def code_of(message: Any) -> ErrorCode:
-    """The error's code; NONE if there is none."""
-    return ErrorCode(message.error.code) if message.HasField("error") else ErrorCode.NONE
 
 
 def entries(tps: Sequence[TopicIdPartition]) -> list[dict[str, Any]]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from brokerd.errors import ErrorCode
 from brokerd.wire.v1 import transaction_pb2
 from tests.integration.security.conftest import ClientAs
 from tests.support.identities import TOKENS
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, code_of
 from tests.support.raw_transactions import Txn, read
 
 NOT_YOURS = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-
-def code_of(response: Any) -> ErrorCode:
-    """The error's code; NONE if there is none."""
-    return ErrorCode(response.error.code) if response.HasField("error") else ErrorCode.NONE
 
 
 def listed(client: RawClient) -> list[str]:

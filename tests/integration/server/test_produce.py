@@ -13,14 +13,9 @@ from brokerd.wire.v1 import produce_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.raw_client import RawClient, RawProducer, idempotent_batch, values_batch
+from tests.support.raw_client import RawClient, RawProducer, code_of, idempotent_batch, values_batch
 from tests.support.records import key_values, new_batch
 from tests.support.wait import wait_until
-
-
-def code_of(result: produce_pb2.PartitionProduceResult | produce_pb2.ProduceResponse) -> ErrorCode:
-    """The error's code; NONE if there is none."""
-    return ErrorCode(result.error.code) if result.HasField("error") else ErrorCode.NONE
 
 
 def test_a_refused_sequence_says_what_is_expected_and_appends_nothing(client: RawClient) -> None:

@@ -15,17 +15,13 @@ from brokerd.wire.methods import STREAMS, UNARY
 from brokerd.wire.v1 import broker_pb2, metadata_pb2, offsets_pb2, topics_pb2
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
-from tests.support.raw_client import RawClient, values_batch
+from tests.support.raw_client import RawClient, code_of, values_batch
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
-
-
-def code(answer: Any) -> ErrorCode:
-    return ErrorCode(answer.error.code) if answer.HasField("error") else ErrorCode.NONE
 
 
 def create(client: RawClient, *topics: topics_pb2.NewTopic, validate_only: bool = False) -> list[ErrorCode]:
     request = topics_pb2.CreateTopicsRequest(topics=topics, validate_only=validate_only)
-    return [code(result) for result in client.call("CreateTopics", request).results]
+    return [code_of(result) for result in client.call("CreateTopics", request).results]
 
 
 def list_offset(client: RawClient, tp: TopicIdPartition, spec: int, **fields: Any) -> offsets_pb2.PartitionListOffsetsResult:
@@ -57,7 +53,7 @@ def test_a_topic_is_created_described_and_found_by_name_and_id(running: RunningD
     tps = client.create_topic("flights", partitions=3, retention_ms="1000")
     request = metadata_pb2.MetadataRequest(topics=["flights", "none"], topic_ids=[tps[0].topic_id, b"n" * 16])
     response = client.call("Metadata", request)
-    assert [code(topic) for topic in response.topics] == [
+    assert [code_of(topic) for topic in response.topics] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NONE,
@@ -127,7 +123,7 @@ def test_limits_of_topics_and_partitions(client: RawClient) -> None:
     assert create(client, new(name="b", partitions=2), new(name="c")) == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
     for validate_only in (True, False):
         request = topics_pb2.CreatePartitionsRequest(name="b", total_count=3, validate_only=validate_only)
-        assert code(client.call("CreatePartitions", request).result) is ErrorCode.POLICY_VIOLATION
+        assert code_of(client.call("CreatePartitions", request).result) is ErrorCode.POLICY_VIOLATION
 
 
 @pytest.mark.parametrize("settings", [{"max_topics": 2, "max_partitions": 5}], indirect=True)
@@ -147,8 +143,8 @@ def test_where_nothing_may_be_written_nothing_is_valid(tmp_path: Path, files: Me
         for validate_only in (False, True):
             grow = topics_pb2.CreatePartitionsRequest(name="t", total_count=2, validate_only=validate_only)
             alter = topics_pb2.AlterTopicConfigsRequest(name="t", set={"retention.ms": "1"}, validate_only=validate_only)
-            assert code(client.call("CreatePartitions", grow).result) is ErrorCode.STORAGE_ERROR
-            assert code(client.call("AlterTopicConfigs", alter).result) is ErrorCode.STORAGE_ERROR
+            assert code_of(client.call("CreatePartitions", grow).result) is ErrorCode.STORAGE_ERROR
+            assert code_of(client.call("AlterTopicConfigs", alter).result) is ErrorCode.STORAGE_ERROR
             assert create(client, topics_pb2.NewTopic(name="u"), validate_only=validate_only) == [ErrorCode.STORAGE_ERROR]
 
 
@@ -156,7 +152,7 @@ def test_a_deleted_topic_is_gone_and_created_anew_is_another_one(client: RawClie
     (old,) = client.create_topic("t")
     client.producer().produce(old, values_batch(old))
     results = client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["t", "gone"])).results
-    assert [code(result) for result in results] == [
+    assert [code_of(result) for result in results] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
@@ -171,7 +167,7 @@ def test_partitions_can_only_become_more(client: RawClient) -> None:
 
     def grow(total_count: int, *, validate_only: bool = False, name: str = "t") -> ErrorCode:
         request = topics_pb2.CreatePartitionsRequest(name=name, total_count=total_count, validate_only=validate_only)
-        return code(client.call("CreatePartitions", request).result)
+        return code_of(client.call("CreatePartitions", request).result)
 
     assert grow(3, validate_only=True) is ErrorCode.NONE
     assert len(client.metadata("t").topics[0].partitions) == 1
@@ -190,7 +186,7 @@ def test_settings_are_changed_and_returned_to_the_brokers(client: RawClient) -> 
 
     def alter(validate_only: bool = False, name: str = "t", **fields: Any) -> ErrorCode:
         request = topics_pb2.AlterTopicConfigsRequest(name=name, validate_only=validate_only, **fields)
-        return code(client.call("AlterTopicConfigs", request).result)
+        return code_of(client.call("AlterTopicConfigs", request).result)
 
     def value(name: str) -> tuple[str, bool]:
         return next((entry.value, entry.is_default) for entry in client.describe("t").configs if entry.name == name)
@@ -212,7 +208,7 @@ def test_settings_are_changed_and_returned_to_the_brokers(client: RawClient) -> 
 def test_settings_are_stored_as_they_are_understood(client: RawClient, running: RunningDaemon) -> None:
     client.create_topic("t", retention_ms="  +1000\t", cleanup_policy="delete ")
     request = topics_pb2.AlterTopicConfigsRequest(name="t", set={"segment.ms": " 0000007"})
-    assert code(client.call("AlterTopicConfigs", request).result) is ErrorCode.NONE
+    assert code_of(client.call("AlterTopicConfigs", request).result) is ErrorCode.NONE
     stored = running.daemon.broker.topics.by_name("t").configs
     assert stored == {"retention.ms": "1000", "cleanup.policy": "delete", "segment.ms": "7"}
 
@@ -243,7 +239,7 @@ def test_long_names_and_values_of_settings_are_refused_before_anything(client: R
 def test_unknown_topics_are_created_where_that_is_asked_for(client: RawClient) -> None:
     (topic,) = client.metadata("fresh").topics
     assert len(topic.partitions) == 4
-    assert code(client.metadata("../x").topics[0]) is ErrorCode.INVALID_TOPIC
+    assert code_of(client.metadata("../x").topics[0]) is ErrorCode.INVALID_TOPIC
 
 
 def test_offsets_by_end_and_by_time(client: RawClient) -> None:
@@ -275,8 +271,8 @@ def test_offsets_by_end_and_by_time(client: RawClient) -> None:
     for until_offset, newest in ((0, 9), (12, 9), (99, 9), (11, 8), (1, 0)):
         found = list_offset(client, tp, specs.OFFSET_SPEC_LAST_RECORDS, record_count=3, until_offset=until_offset)
         assert found.offset == newest
-    assert code(list_offset(client, tp, 1, topic_id=b"n" * 16)) is ErrorCode.UNKNOWN_TOPIC_ID
-    assert code(list_offset(client, tp, 1, current_leader_epoch=9)) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert code_of(list_offset(client, tp, 1, topic_id=b"n" * 16)) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert code_of(list_offset(client, tp, 1, current_leader_epoch=9)) is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def test_records_are_deleted_up_to_an_offset(client: RawClient) -> None:
@@ -294,7 +290,7 @@ def test_records_are_deleted_up_to_an_offset(client: RawClient) -> None:
     ends = list_offset(client, tp, offsets_pb2.OFFSET_SPEC_LATEST)
     assert (ends.log_start_offset, ends.offset) == (4, 10)
     beyond = delete(11)
-    assert (code(beyond), beyond.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert (code_of(beyond), beyond.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
     assert delete(-1).log_start_offset == 10
     assert list_offset(client, tp, offsets_pb2.OFFSET_SPEC_EARLIEST).offset == 10
 
@@ -306,5 +302,5 @@ def test_a_stopped_log_says_so_in_its_description(client: RawClient, files: Memo
     with Gate(files, "fdatasync", path=tp.directory_name, error=5):
         client.producer().produce(tp, values_batch(tp))
     partition = client.describe("t").partitions[0]
-    assert code(partition) is ErrorCode.STORAGE_ERROR
+    assert code_of(partition) is ErrorCode.STORAGE_ERROR
     assert (partition.high_watermark, partition.log_end_offset) == (0, 1)

@@ -14,16 +14,11 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.families import families
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
-from tests.support.raw_client import RawClient, idempotent_batch, values_batch
+from tests.support.raw_client import RawClient, code_of, idempotent_batch, values_batch
 from tests.support.raw_transactions import Txn, last_stable_offset, read
 from tests.support.records import key_values, new_batch
 
 UNKNOWN_ID = ErrorCode.UNKNOWN_TOPIC_ID
-
-
-def code_of(response: Any) -> ErrorCode:
-    """The error's code; NONE if there is none."""
-    return ErrorCode(response.error.code) if response.HasField("error") else ErrorCode.NONE
 
 
 def plain_batch(tp: TopicIdPartition, value: bytes) -> pa.Buffer:
