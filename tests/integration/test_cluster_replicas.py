@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from brokerd import Consumer, Producer, TopicPartition
-from brokerd.client.blocking import BlockingClient
-from brokerd.config.client import ClientConfig
 from brokerd.datadir.checkpoint import CHECKPOINT_KIND, decode_checkpoint
 from brokerd.errors import DeliveryTimeoutError
 from brokerd.ids import TopicIdPartition
@@ -45,16 +43,18 @@ def cluster() -> Iterator[Cluster]:
 
 
 def partitions(cluster: Cluster, node: int, topic: str = "orders") -> list[PartitionMetadata]:
-    """A topic's partitions, as one node tells them."""
-    with BlockingClient(ClientConfig(bootstrap_servers=cluster.nodes[node].bootstrap_servers)) as client:
-        (described,) = client.describe_cluster([topic]).topics
+    """A topic's partitions, as one node tells them; it may be the coordinator's."""
+    with client_of(cluster.nodes[node].bootstrap_servers) as client:
+        (described,) = client.describe_cluster([topic], internal=True).topics
         return list(described.partitions)
 
 
-def in_sync(cluster: Cluster, *nodes: int) -> None:
-    """Waits until these nodes are in sync everywhere, and no others."""
+def in_sync(cluster: Cluster, *nodes: int, topics: Iterable[str] = ("orders",)) -> None:
+    """Waits until these nodes are in sync everywhere, and no others, and each leader is one of them."""
     wait_until(
-        lambda: all(set(one.isr) == set(nodes) and one.leader in nodes for one in partitions(cluster, nodes[0])),
+        lambda: all(
+            set(one.isr) == set(nodes) and one.leader in nodes for topic in topics for one in partitions(cluster, nodes[0], topic)
+        ),
         what=f"{nodes} are in sync",
     )
 

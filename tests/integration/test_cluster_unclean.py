@@ -6,39 +6,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
 
 import pytest
 
 from brokerd import Consumer, Producer, TopicPartition
-from brokerd.client.blocking import BlockingClient
-from brokerd.config.client import ClientConfig
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import OutOfOrderSequenceError
 from brokerd.ids import NO_LEADER
 from brokerd.testing import Cluster
-from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
 from tests.integration.conftest import Terminal
 from tests.integration.test_cluster import PARTITIONS, Writer, producer_of, read_all
-from tests.integration.test_cluster_replicas import NODES, SETTINGS, logs, same_logs
+from tests.integration.test_cluster_replicas import NODES, SETTINGS, in_sync, logs, partitions, same_logs
 from tests.support.wait import DEADLINE_S, wait_until
-
-
-def partitions(cluster: Cluster, node: int, topic: str) -> list[PartitionMetadata]:
-    """A topic's partitions, as one node tells them; it may be the coordinator's."""
-    with BlockingClient(ClientConfig(bootstrap_servers=cluster.nodes[node].bootstrap_servers)) as client:
-        return list(client.describe_cluster([topic], internal=True).topics[0].partitions)
-
-
-def in_sync(cluster: Cluster, topics: Iterable[str], *nodes: int) -> None:
-    """Waits until these nodes are in sync, and no others, and one of them leads."""
-    for topic in topics:
-        wait_until(
-            lambda topic=topic: all(  # type: ignore[misc]
-                set(one.isr) == set(nodes) and one.leader in nodes for one in partitions(cluster, nodes[-1], topic)
-            ),
-            what=f"{nodes} are in sync of {topic}",
-        )
 
 
 def kill(cluster: Cluster, *nodes: int) -> None:
@@ -64,9 +43,9 @@ def test_the_last_in_sync_loses_its_disk_and_the_others_have_everything(terminal
                 mover.send("moves", b"before")
             with Consumer(of_group) as consumer:
                 consumer.commit({order: 20})
-            in_sync(cluster, topics, *NODES)
+            in_sync(cluster, *NODES, topics=topics)
             kill(cluster, 1, 2)
-            in_sync(cluster, topics, 3)
+            in_sync(cluster, 3, topics=topics)
             kill(cluster, 3)
             shutil.rmtree(cluster.nodes[3].directory / "data")
             writer.send(5)  # whose fate is unknown until there are leaders again
@@ -87,7 +66,7 @@ def test_the_last_in_sync_loses_its_disk_and_the_others_have_everything(terminal
                     )
                     code, _, err = terminal.run("cluster", "elect-unclean", name, str(number))
                     assert (code, "that is in sync is alive" in err) == (1, True)
-            in_sync(cluster, topics, *NODES)
+            in_sync(cluster, *NODES, topics=topics)
             with Consumer(of_group) as consumer:
                 committed = consumer.committed([order])[order]
                 assert committed is not None
@@ -126,9 +105,9 @@ def test_a_former_copy_that_comes_back_and_has_more_loses_nothing(terminal: Term
             return [row.value for row in rows]
 
         send(*range(20), by=before_the_loss)
-        in_sync(cluster, ["orders"], *NODES)
+        in_sync(cluster, *NODES)
         kill(cluster, 1, 2)
-        in_sync(cluster, ["orders"], 3)
+        in_sync(cluster, 3)
         send(*range(20, 30), by=before_the_loss)  # node 3 alone has them
         kill(cluster, 3)
         cluster.restart(1)
@@ -146,7 +125,7 @@ def test_a_former_copy_that_comes_back_and_has_more_loses_nothing(terminal: Term
         with pytest.raises(OutOfOrderSequenceError):
             send(30, by=before_the_loss)  # which hears that something is lost
         send(*range(100, 150))
-        in_sync(cluster, ["orders"], 1, 2)
+        in_sync(cluster, 1, 2)
         assert not partitions(cluster, 1, "orders")[0].target, "a move that began before would remove what only node 3 has"
         before = logs(cluster, 3)
         cluster.restart(3)
@@ -162,7 +141,7 @@ def test_a_former_copy_that_comes_back_and_has_more_loses_nothing(terminal: Term
         for nodes in ("1,2", "1,2,3"):
             code, _, err = terminal.run("cluster", "reassign", "orders", "0", "--replicas", nodes, "--wait")
             assert code == 0, err
-        in_sync(cluster, ["orders"], *NODES)
+        in_sync(cluster, *NODES)
         send(150)
         wait_until(lambda: logs(cluster, 3)[name] == logs(cluster, 1)[name])
         assert has() == [*after, b"150"]
