@@ -18,15 +18,14 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from brokerd import Consumer, Producer
 from brokerd.ids import TopicPartition
+from brokerd.testing import Broker
 from tests.integration.conftest import Terminal
 from tests.support.child import ROOT
-from tests.support.daemon import DaemonProcess
 from tests.support.wait import DEADLINE_S
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -92,16 +91,16 @@ def top(*options: str) -> Iterator[PseudoTerminal]:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, terminal: Terminal) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path / "data") as process:
-        terminal.use(process.address)
+def broker(terminal: Terminal) -> Iterator[Broker]:
+    with Broker() as broker:
+        terminal.use(broker.bootstrap_servers)
         terminal.run("topics", "create", "watched", "-p", "2")
-        yield process
+        yield broker
 
 
-def test_lines_of_json_have_rates_and_lag(daemon: DaemonProcess, terminal: Terminal) -> None:
+def test_lines_of_json_have_rates_and_lag(broker: Broker, terminal: Terminal) -> None:
     terminal.run("produce", "watched", "-p", "0", stdin=b"x\n" * 10)
-    with Consumer(bootstrap_servers=daemon.address, group_id="readers", enable_auto_commit=False) as consumer:
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="readers", enable_auto_commit=False) as consumer:
         consumer.assign([("watched", 0)])
         consumer.commit({TopicPartition("watched", 0): 4})
     code, out, err = terminal.run("top", "--json", "--once", "--interval-ms", "100")
@@ -120,8 +119,8 @@ def test_lines_of_json_have_rates_and_lag(daemon: DaemonProcess, terminal: Termi
     assert "\x1b" not in out, "no colours where no terminal is"
 
 
-def test_an_open_transaction_is_shown(daemon: DaemonProcess, terminal: Terminal) -> None:
-    with Producer(bootstrap_servers=daemon.address, transactional_id="import") as producer, producer.transaction():
+def test_an_open_transaction_is_shown(broker: Broker, terminal: Terminal) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="import") as producer, producer.transaction():
         producer.send("watched", b"x", partition=0).result()
         shown = json.loads(terminal.run("top", "--json", "--once", "--interval-ms", "100")[1])
     (found,) = shown["transactions"]
@@ -129,17 +128,17 @@ def test_an_open_transaction_is_shown(daemon: DaemonProcess, terminal: Terminal)
     assert shown["topics"][0]["held_back"] == 1
 
 
-def test_a_terminal_is_drawn_followed_and_left_as_it_was(daemon: DaemonProcess, terminal: Terminal) -> None:
-    with top("-b", daemon.address, "--interval-ms", "100", "-X", "default.api.timeout.ms=500") as screen:
+def test_a_terminal_is_drawn_followed_and_left_as_it_was(broker: Broker, terminal: Terminal) -> None:
+    with top("-b", broker.bootstrap_servers, "--interval-ms", "100", "-X", "default.api.timeout.ms=500") as screen:
         assert ENTER in screen.read_until(r"watched +0 ")
         terminal.run("produce", "watched", stdin=b"x\n" * 7)
         screen.read_until(r"watched +7 ")
         screen.resize(45, 8)
         screen.read_until("1 topic, 0 shown")
         screen.resize(100, 30)
-        daemon.kill()
+        broker.kill()
         screen.read_until(r"unreachable since 2\d\d\d-")
-        daemon.restart()
+        broker.start()
         terminal.run("produce", "watched", stdin=b"x\n" * 5)
         screen.read_until(r"watched +12 ")
         screen.process.send_signal(signal.SIGINT)
@@ -151,8 +150,8 @@ def test_a_terminal_is_drawn_followed_and_left_as_it_was(daemon: DaemonProcess, 
     assert "Traceback" not in screen.written
 
 
-def test_sigterm_leaves_the_terminal_as_it_was_too(daemon: DaemonProcess) -> None:
-    with top("-b", daemon.address, "--interval-ms", "100") as screen:
+def test_sigterm_leaves_the_terminal_as_it_was_too(broker: Broker) -> None:
+    with top("-b", broker.bootstrap_servers, "--interval-ms", "100") as screen:
         screen.read_until("watched")
         screen.process.terminate()
         screen.read_to_end()

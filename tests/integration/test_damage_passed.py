@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Terminal
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, running_daemon
 from tests.support.findings import topic_segment
 from tests.support.logged import messages_of
 from tests.support.raw_client import RawClient, values_batch
@@ -38,14 +38,11 @@ def test_a_consumer_goes_past_damage_where_that_is_asked(
     run = terminal.run
     consume = ("consume", "t", "--exit", "-q", "-f", "%o\\n")
     past = ("-X", "skip.corrupt.batches=true")
-    with DaemonProcess(tmp_path / "data") as daemon:
-        terminal.use(daemon.address)
-        with RawClient(daemon.address) as client:
-            (tp,) = client.create_topic("t")
-            producer = client.producer()
-            for _ in range(BATCHES):
-                producer.produce(tp, values_batch(tp))
-        assert daemon.terminate() == 0
+    with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
+        (tp,) = client.create_topic("t")
+        producer = client.producer()
+        for _ in range(BATCHES):
+            producer.produce(tp, values_batch(tp))
     _damaged_copy(tmp_path / "data", tmp_path / "copy")
     with DaemonProcess(tmp_path / "copy") as daemon:
         terminal.use(daemon.address)

@@ -20,7 +20,7 @@ from brokerd.client.broker_client import BrokerClient, CallRetries
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
-from brokerd.config.client import ClientConfig, ConsumerConfig
+from brokerd.config.client import ConsumerConfig
 from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import BrokerdError, ErrorCode, Fate, OffsetNotAvailableError
@@ -30,8 +30,9 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, stamp
+from brokerd.testing import Broker
 from brokerd.wire.v1 import error_pb2, offsets_pb2, topics_pb2, transaction_pb2
-from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
+from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.raw_client import RawClient, idempotent_batch, values_batch
 from tests.support.raw_transactions import Txn
 from tests.support.wait import DEADLINE_S
@@ -122,11 +123,10 @@ def test_the_present_epoch_is_served(restarted: Restarted) -> None:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path / "data") as daemon:
-        with BlockingClient(ClientConfig(bootstrap_servers=daemon.address)) as client:
-            client.create_topic("t", 1)
-        yield daemon
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        broker.create_topic("t", 1)
+        yield broker
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
     [(True, {}), (False, {"enable.idempotence": False, "acks": "1"})],
     ids=["idempotent, killed", "plain, stopped"],
 )
-def test_clients_with_old_metadata_ride_over_restarts(daemon: DaemonProcess, *, is_killed: bool, settings: dict[str, Any]) -> None:
+def test_clients_with_old_metadata_ride_over_restarts(broker: Broker, *, is_killed: bool, settings: dict[str, Any]) -> None:
     """No error reaches the user, and each record is read once."""
-    servers = {"bootstrap.servers": daemon.address, **QUICK}
+    servers = {"bootstrap.servers": broker.bootstrap_servers, **QUICK}
     with (
         Producer({**servers, **settings}) as producer,
         Consumer({**servers, "auto.offset.reset": "earliest"}) as consumer,
@@ -145,24 +145,25 @@ def test_clients_with_old_metadata_ride_over_restarts(daemon: DaemonProcess, *, 
         consumer.assign([TP])
         read: list[bytes | None] = []
         for life in range(3):
+            if life:
+                if is_killed:
+                    broker.kill()
+                broker.restart()
             producer.send("t", value=b"plain %d" % life).result(DEADLINE_S)
             with transactional.transaction():
                 transactional.send("t", value=b"transactional %d" % life)
             while len(read) < 2 * (life + 1):
                 read += [record.value for record in consumer.poll(int(DEADLINE_S * 1_000))]
-            (daemon.kill if is_killed else daemon.terminate)()
-            daemon.restart()
         assert read == [b"%b %d" % (kind, life) for life in range(3) for kind in (b"plain", b"transactional")]
 
 
-def test_a_task_with_old_metadata_refreshes_it_once(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_with_old_metadata_refreshes_it_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a Python worker of Spark that keeps its client: nothing of it noticed the restart."""
-    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address, retry_backoff_ms=1)) as client:
+    with BlockingClient(ConsumerConfig(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=1)) as client:
         tp = TopicIdPartition(client.metadata(["t"]).topic("t").topic_id, 0)
-        with Producer({"bootstrap.servers": daemon.address}) as producer:
+        with Producer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
             producer.send("t", value=b"x").result(DEADLINE_S)
-        daemon.terminate()
-        daemon.restart()
+        broker.restart()
         client.server_info()  # connected again
         asked: list[object] = []
         metadata_by_id = client.broker_client.metadata_by_id

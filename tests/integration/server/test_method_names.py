@@ -7,6 +7,7 @@ import codecs
 import socket
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,37 +38,39 @@ def call(port: int, path: bytes) -> bytes:
         return told
 
 
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    """A broker that ends cleanly after all of it."""
+    with DaemonProcess(tmp_path_factory.mktemp("names") / "data") as daemon:
+        victim = Victim(daemon)
+        victim.works()
+        yield victim
+        victim.channel.close()
+        assert daemon.terminate() == 0
+
+
 @pytest.mark.parametrize("path", [b"/\xff", b"/" + SERVICE.encode() + b"/Prod\xbcce", b"\xf0\x28\x8c\x28" * 5, b"/\xed\xa0\x80"])
-def test_a_name_that_is_not_utf8_is_a_method_that_does_not_exist(tmp_path: Path, path: bytes) -> None:
-    with DaemonProcess(tmp_path / "data") as daemon:
-        victim = Victim(daemon)
-        for _ in range(3):
-            assert _UNIMPLEMENTED in call(daemon.port, path)
-        victim.works()
-        with RawClient(daemon.address) as another:
-            assert another.metadata("honest").topics[0].name == "honest"
-        assert "Traceback" not in victim.log_text()
-        victim.channel.close()
-        assert daemon.terminate() == 0
+def test_a_name_that_is_not_utf8_is_a_method_that_does_not_exist(victim: Victim, path: bytes) -> None:
+    for _ in range(3):
+        assert _UNIMPLEMENTED in call(victim.daemon.port, path)
+    victim.works()
+    with RawClient(victim.daemon.address) as another:
+        assert another.metadata("honest").topics[0].name == "honest"
+    assert "Traceback" not in victim.log_text()
 
 
-def test_headers_that_are_wrong_leave_nothing_in_the_log(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path / "data") as daemon:
-        victim = Victim(daemon)
-        victim.works()
-        before = victim.log_text()
-        good = headers_block(UNARY["GetServerInfo"].path)
-        for wrong in (
-            good.replace(b"content-type", b"con\x92ent-type"),
-            good.replace(b"trailers", b"tr\xffilers"),
-            good[:-1] + b"\xff",
-        ):
-            with socket.create_connection(("127.0.0.1", daemon.port), timeout=DEADLINE_S) as connection:
-                connection.sendall(PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, wrong) + frame(0, 1, 1, bytes(5)))
-                victim.works()
-        assert victim.log_text() == before
-        victim.channel.close()
-        assert daemon.terminate() == 0
+def test_headers_that_are_wrong_leave_nothing_in_the_log(victim: Victim) -> None:
+    before = victim.log_text()
+    good = headers_block(UNARY["GetServerInfo"].path)
+    for wrong in (
+        good.replace(b"content-type", b"con\x92ent-type"),
+        good.replace(b"trailers", b"tr\xffilers"),
+        good[:-1] + b"\xff",
+    ):
+        with socket.create_connection(("127.0.0.1", victim.daemon.port), timeout=DEADLINE_S) as connection:
+            connection.sendall(PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, wrong) + frame(0, 1, 1, bytes(5)))
+            victim.works()
+    assert victim.log_text() == before
 
 
 def test_everybody_else_decodes_as_strictly_as_before() -> None:
