@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
 import pytest
+
+from brokerd.process import _Collecting
 
 _PROGRAM = """
 import gc, os, sys
@@ -69,3 +72,16 @@ print("parent", gc.isenabled(), flush=True)
 def test_forks_of_two_threads_leave_the_collector_on() -> None:
     done = subprocess.run([sys.executable, "-c", _TWO_THREADS], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["early True", "late True", "parent True"]
+
+
+def test_a_hook_that_an_interrupt_has_ended_leaves_the_collector_on() -> None:
+    """Python ignores the exception, and the hook after the fork runs without the one before it."""
+    collecting = _Collecting()
+    collecting.after_fork_in_parent()
+    try:
+        collecting.before_fork()
+        assert not gc.isenabled()
+        collecting.after_fork_in_parent()
+        assert gc.isenabled()
+    finally:
+        gc.enable()

@@ -8,7 +8,7 @@ from brokerd.errors import NotCoordinatorError
 from brokerd.server.coordinator.log import CoordinatorLog
 from tests.support.clock import ManualClock
 from tests.support.inner_broker import PRINCIPAL, end_request
-from tests.support.inner_cluster import NAME, begin, cluster, commit, epoch, shown
+from tests.support.inner_cluster import NAME, InnerCluster, begin, cluster, commit, epoch, shown
 from tests.support.transaction_bench import Execution
 
 
@@ -39,6 +39,22 @@ async def test_data_that_no_commit_has_counted_is_void(is_restarted: bool, is_ea
         assert running.nodes[0].visible(tp) == [b"row"]
 
 
+async def aborted(running: InnerCluster) -> None:
+    """Version 0 is aborted, and its lost markers are written: the coordinator has looked into its log."""
+    await begin(running)
+    running.loses = lambda _node_id, name: name == "WriteMarkers"
+    await running.nodes[0].broker.transactions.abort_all(NAME, "")
+    running.loses = lambda _node_id, _name: False
+    await running.nodes[0].broker.transactions.sweep()
+
+
+async def settled(running: InnerCluster) -> None:
+    """What sweeps write is durable, and each leader knows what its partitions hold back."""
+    await running.swept()
+    for node in running.nodes.values():
+        assert await node.broker.members.settle()
+
+
 @pytest.mark.parametrize("is_compacted", [False, True])
 @pytest.mark.parametrize("is_loaded_anew", [False, True])
 @pytest.mark.parametrize("has_aborted", [False, True])
@@ -50,11 +66,7 @@ async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
     async with cluster(ManualClock()) as running:
         running_transactions = running.nodes[0].broker.transactions
         if has_aborted:  # and has looked into its log before
-            await begin(running)
-            running.loses = lambda _node_id, name: name == "WriteMarkers"
-            await running_transactions.abort_all(NAME, "")
-            running.loses = lambda _node_id, _name: False
-            await running_transactions.sweep()
+            await aborted(running)
         member = await begin(running, version=1)
         disk = running.disk_of(1)
         await commit(running, member, version=1)
@@ -64,9 +76,7 @@ async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
         if is_loaded_anew:
             await running.lead(0)
         await running.nodes[0].broker.transactions.sweep()
-        await running.swept()
-        for node in running.nodes.values():
-            assert await node.broker.members.settle()
+        await settled(running)
         assert shown(running) == [1, 1, 1, 1]
 
 
@@ -74,12 +84,7 @@ async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
 async def test_a_copy_without_the_markers_of_an_earlier_commit_gets_them_again(is_loaded_anew: bool) -> None:
     """The coordinator's log has them still."""
     async with cluster(ManualClock()) as running:
-        running_transactions = running.nodes[0].broker.transactions
-        await begin(running)
-        running.loses = lambda _node_id, name: name == "WriteMarkers"
-        await running_transactions.abort_all(NAME, "")
-        running.loses = lambda _node_id, _name: False
-        await running_transactions.sweep()
+        await aborted(running)
         member = await begin(running, version=1)
         disk = running.disk_of(1)
         await commit(running, member, version=1)
@@ -88,9 +93,7 @@ async def test_a_copy_without_the_markers_of_an_earlier_commit_gets_them_again(i
         if is_loaded_anew:
             await running.lead(0)
         await running.nodes[0].broker.transactions.sweep()
-        await running.swept()
-        for node in running.nodes.values():
-            assert await node.broker.members.settle()
+        await settled(running)
         assert shown(running) == [1 if number in running.held_by(1) else 2 for number in range(len(running.tps))]
 
 
@@ -106,9 +109,7 @@ async def test_a_leader_that_does_not_say_what_it_has_of_a_winner_is_told_of_no_
         await running_transactions.sweep()
         running.loses = lambda _node_id, _name: False
         await running_transactions.sweep()
-        await running.swept()
-        for node in running.nodes.values():
-            assert await node.broker.members.settle()
+        await settled(running)
         assert shown(running) == [1, 1, 1, 1]
 
 
