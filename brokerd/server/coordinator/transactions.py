@@ -395,14 +395,13 @@ class Transactions:
             await self.leaders.write_markers(name, prepared)
             self._releasing.add(name)
             await self.leaders.release(name, prepared)
-        except (NotReadyError, NotCoordinatorError):
+        except NotCoordinatorError:
             raise
         except WireError as error:
-            raise StorageError(
-                f"{_subject(name, prepared)}: it is committed, but not visible yet: {error.message}; "
-                "retry later; the broker keeps trying",
-                retry_after_ms=_RETRY_AFTER_MS,
-            ) from error
+            text = f"{_subject(name, prepared)}: it is committed, but not visible yet: {error.message}"
+            if isinstance(error, NotReadyError):
+                raise NotReadyError(text, retry_after_ms=error.retry_after_ms) from error
+            raise StorageError(f"{text}; retry later; the broker keeps trying", retry_after_ms=_RETRY_AFTER_MS) from error
         self._releasing.discard(name)
         self._retry_at_ms.pop(name, None)
         self._record_completed(name, state.principal, prepared)
