@@ -196,7 +196,7 @@ class BrokerConfig:
     )
     offsets_retention_minutes: int = setting(
         10_080,
-        "A group's offsets are forgotten this long after both its last commit and its consumers' last poll.",
+        "A group's offsets are kept this long after its last commit and its consumers' last poll, or up to a quarter longer.",
         between=(1, INT32_MAX),
     )
     max_in_flight_bytes: int = setting(

@@ -58,6 +58,7 @@ class Groups:
         self._has_topic = has_topic
         self._time = time
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
+        self._unrecorded_ms = self._retention_ms // _RENEWED_PARTS  # a renewal so soon after what is recorded is not recorded
         self.table = GroupTable(Shares(config.max_groups), Shares(config.max_group_offsets), self.name_of)
 
     def loaded(self) -> None:
@@ -76,7 +77,7 @@ class Groups:
         commit, so most calls cost no write: what is durable here, another coordinator knows as well. Raises retriable errors."""
         now_ms, ahead_ms = self._time.stamp_ms()
         group = self.table.groups.get(group_id)
-        if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
+        if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._unrecorded_ms:
             with contextlib.suppress(UnknownGroupError):  # deleted meanwhile
                 await self._recorded(lambda: self.table.renew(group_id, now_ms, ahead_ms))
         else:
@@ -110,8 +111,8 @@ class Groups:
     # Time
 
     async def sweep(self) -> None:
-        """Deletes expired groups. Logs errors."""
-        expired = self.table.expired(self._time.now_ms() - self._retention_ms)
+        """Deletes expired groups: the retention after the last commit or renewal, also one that was not recorded. Logs errors."""
+        expired = self.table.expired(self._time.now_ms() - self._retention_ms - self._unrecorded_ms)
         try:
             while records := list(itertools.islice(expired, _EXPIRED_AT_ONCE)):
                 self._record(*records)

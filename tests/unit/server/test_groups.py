@@ -62,7 +62,7 @@ async def test_a_group_expires_as_a_whole_so_long_after_its_last_commit() -> Non
         assert held(broker) == {"a": {first: 0, second: 0}}, "one commit keeps all of a group"
     async with running(files, clock, offsets_retention_minutes=10) as broker:
         assert held(broker) == {"a": {first: 0, second: 0}}
-        clock.advance(4 * MINUTE_MS)
+        clock.advance(6 * MINUTE_MS)
         await broker.groups.sweep()
         assert held(broker) == {}
     async with running(files, clock, offsets_retention_minutes=10) as broker:
@@ -90,6 +90,23 @@ async def test_a_group_that_is_renewed_does_not_expire_and_costs_few_records() -
         await broker.groups.sweep()
         assert held(broker) == {"a": {first: 0, second: 0}}, "a sign of life outlives the broker"
         clock.advance(12 * MINUTE_MS)
+        await broker.groups.sweep()
+        assert held(broker) == {}
+
+
+async def test_a_renewal_that_was_not_worth_a_record_counts_too() -> None:
+    clock = ManualClock()
+    async with running(MemoryFiles(), clock, offsets_retention_minutes=12) as broker:
+        tp, _ = await broker.topic()
+        await commit(broker, "a", tp, 0)
+        begin = broker.coordinator_log.ends.log_end_offset
+        clock.advance(3 * MINUTE_MS - 1)
+        await broker.groups.renew("a")
+        assert broker.coordinator_log.ends.log_end_offset == begin
+        clock.advance(12 * MINUTE_MS)
+        await broker.groups.sweep()
+        assert held(broker) == {"a": {tp: 0}}
+        clock.advance(2)
         await broker.groups.sweep()
         assert held(broker) == {}
 
@@ -177,7 +194,7 @@ async def test_many_groups_that_expire_do_so_in_few_batches() -> None:
         tp, _ = await broker.topic()
         for number in range(250):
             await commit(broker, f"group-{number}", tp, 0)
-        clock.advance(11 * MINUTE_MS)
+        clock.advance(13 * MINUTE_MS)
         await commit(broker, "kept", tp, 0)
         log = broker.coordinator_log
         size_bytes = log.core.size_bytes
