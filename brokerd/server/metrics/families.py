@@ -20,7 +20,7 @@ import brokerd
 from brokerd.coordinator.group_table import GroupTable
 from brokerd.coordinator.transaction_coordinator import ExecutionKey, TransactionCoordinator
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.topic_store import TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, TopicStore
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.node import ClusterFigures, ClusterNode
@@ -40,7 +40,7 @@ async def families(broker: BrokerParts, *, stream_count: int) -> list[Metric]:
     info = {"version": brokerd.__version__, "cluster_id": broker.cluster_id, "node_id": str(broker.node_id)}
     found: list[Metric] = [InfoMetricFamily("brokerd", "The broker.", value=info), *_broker_families(broker, stream_count)]
     logs = LogFamilies(broker.counters.topics, broker.config.metrics_max_partitions)
-    for log in broker.partitions.of_clients():
+    for log in list(broker.partitions):
         logs.add(log)
         await pauses.after()
     found += logs.families()
@@ -168,11 +168,13 @@ class LogFamilies:
         ]
 
     def add(self, log: Partition) -> None:
-        """Adds one partition's log."""
+        """Adds one partition's log. Of the coordinator's, only that it has stopped counts."""
+        self._offline += log.is_stopped
+        if log.tp.topic_id == COORDINATOR.id:
+            return
         ends, size_bytes = log.ends, log.size_bytes
         self._count += 1
         self._producer_ids += len(log.producers)
-        self._offline += log.is_stopped
         self._topics.setdefault(log.tp.topic_id, []).append(log)
         self._sizes[log.tp.topic_id] += size_bytes
         if self._shown < self._limit:
@@ -188,7 +190,7 @@ class LogFamilies:
         yield _gauge("partition_count", "Partitions.", self._count)
         doc = "Partitions beyond metrics.max.partitions, without brokerd_log_ figures of their own."
         yield _gauge("partitions_left_out", doc, self._count - self._shown)
-        doc = "Partitions that accept no appends: damaged, read-only, or their disk failed."
+        doc = "Partitions, the coordinator's among them, that accept no appends: damaged, read-only, or their disk failed."
         yield _gauge("offline_partition_count", doc, self._offline)
         yield _gauge("producer_id_count", "Producer ids remembered, over all partitions.", self._producer_ids)
         yield from self._topic_families()

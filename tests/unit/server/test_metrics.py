@@ -88,6 +88,17 @@ async def test_a_partition_that_accepts_no_appends_is_offline() -> None:
         assert found["brokerd_offline_partition_count"].samples[0].value == 1
 
 
+async def test_a_coordinators_log_that_accepts_no_appends_is_offline_and_counts_as_nothing_else() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        await broker.topic()
+        await broker.transactions.log.make()
+        broker.coordinator_log.health.read_only_reason = "the directory is read-only"
+        found = {family.name: family for family in await families(broker.broker, stream_count=0)}
+        assert found["brokerd_offline_partition_count"].samples[0].value == 1
+        assert found["brokerd_partition_count"].samples[0].value == 2
+        assert {sample.labels["topic"] for sample in found["brokerd_log_end_offset"].samples} == {"t"}
+
+
 def test_groups_beyond_the_limit_are_not_even_counted() -> None:
     """Thousands of groups of a topic with thousands of partitions would hold up everything else."""
     asked: list[bytes] = []
