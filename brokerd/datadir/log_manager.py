@@ -42,7 +42,7 @@ from brokerd.errors import DataDirectoryError, counted
 from brokerd.ids import PRODUCER_NUMBERS, TopicPartition
 from brokerd.partition.partition import FlushTask, LogResources, Partition
 from brokerd.steps import Job
-from brokerd.storage.files import Files, is_no_space
+from brokerd.storage.files import Files, is_no_space, is_too_many_open
 from brokerd.storage.names import parse_partition_directory
 from brokerd.storage.open_files import OpenFiles, PatientFiles
 from brokerd.storage.refusals import Refusals
@@ -249,17 +249,21 @@ class LogManager:
 
     def checkpoint_job(self, now_ms: int) -> Job | None:
         """A checkpoint write, if one is due: something changed, and log.checkpoint.interval.ms have passed since the last one.
-        While the disk refuses appends, one is due without a change: it tells when the disk takes them again.
+        It tells whether the disk refuses. While it does, one is due without a change: it tells when the disk takes appends again.
         """
         if self._opening.read_only_reason:
             return None
-        is_refusing = self.refusals.since_ms is not None
-        job = self._checkpoint.job_if_due(now_ms, is_forced=is_refusing)
-        if job is None or not is_refusing:
-            return job
+        job = self._checkpoint.job_if_due(now_ms, is_forced=self.refusals.since_ms is not None)
+        if job is None:
+            return None
 
         def tried() -> None:
-            job()
+            try:
+                job()
+            except OSError as error:
+                if not is_too_many_open(error):
+                    self.refusals.refused(error)
+                raise
             self.refusals.worked()
 
         return tried

@@ -88,7 +88,7 @@ class LogResources:
     flush_soon: Callable[[Partition, Caller], object] = _ignore
     # Adds to the number of unsynced bytes of all partitions.
     count_unsynced: Callable[[int], object] = _ignore
-    # Whether the disk refuses appends, or does not read.
+    # Whether the disk refuses appends, or does not sync or read.
     refusals: Refusals = field(default_factory=lambda: Refusals("", SystemClock()))
 
 
@@ -526,6 +526,8 @@ class Partition:
         if not isinstance(error, OSError):
             logger.error("%s: internal error in a flush", self.name, exc_info=error)
             error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
+        elif not self.health.is_deleted:  # the files of a deleted one were removed meanwhile
+            self._resources.refusals.refused(error)
         task.release()
         before_bytes = self.core.flushes.flushed_bytes
         self.core.flush_failed(task.plan, error)

@@ -1,5 +1,5 @@
-"""Whether the disk of a data directory refuses what is appended, since it is full or cannot be written, or fails to read: said once
-when that begins, and once when it is over.
+"""Whether the disk of a data directory refuses what is appended, since it is full or cannot be written, or fails to sync or read:
+said once when that begins, and once when it is over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Refusals:
         return self.since_ms is not None and self._clock.monotonic_ms() - self.since_ms >= _LASTING_MS
 
     def refused(self, error: OSError) -> None:
-        """The disk has refused an append, or a read. In any thread."""
+        """The disk has refused an append, a sync, or a read. In any thread."""
         self._last_ms = self._clock.monotonic_ms()
         if self.since_ms is None:
             self.since_ms = self._last_ms

@@ -112,6 +112,53 @@ def test_a_disk_that_fails_to_read_is_left_by_whoever_can(files: MemoryFiles) ->
         assert manager.refusals.is_lasting is is_lasting, "although appends are taken"
 
 
+def test_a_disk_that_fails_to_sync_is_left_by_whoever_can(files: MemoryFiles) -> None:
+    """Appends reach the page cache all the same. The checkpoint tells that the disk still fails, or no longer does."""
+    clock = ManualClock()
+    manager, _ = open_manager(files, clock)
+    log, other = first_log(manager, "t"), first_log(manager, "u")
+    append(log, b"doubt")
+    files.hook = failing("fdatasync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.flush()
+    for _ in range(20):
+        clock.advance(1_000)
+        append(other, b"taken")
+        with pytest.raises(OSError, match="Input/output"):
+            manager.write_checkpoint_if_due(clock.monotonic_ms())
+    assert manager.refusals.is_lasting
+    files.hook = None
+    clock.advance(5_000)
+    assert manager.write_checkpoint_if_due(clock.monotonic_ms())
+    assert manager.refusals.since_ms is None
+
+
+def test_a_checkpoint_that_cannot_be_written_says_that_the_disk_refuses(files: MemoryFiles) -> None:
+    clock = ManualClock()
+    manager, log = open_log(files, clock=clock)
+    delete_records(log, 0)
+    for code, refuses in ((errno.EMFILE, False), (errno.EIO, True)):
+        append(log, b"moves")
+        log.flush()
+        files.hook = failing("fdatasync", path="checkpoint", code=code)
+        clock.advance(1_000)
+        with pytest.raises(OSError):
+            manager.write_checkpoint_if_due(clock.monotonic_ms())
+        files.hook = None
+        assert (manager.refusals.since_ms is not None) is refuses
+
+
+def test_a_flush_that_ends_with_its_topic_is_no_trouble_of_the_disk(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files)
+    log = first_log(manager, "t")
+    append(log, b"gone")
+    task = log.prepare_flush()
+    assert task is not None
+    log.mark_deleted()
+    log.fail_flush(task, OSError(errno.EBADF, "Bad file descriptor"))
+    assert manager.refusals.since_ms is None
+
+
 def test_too_many_open_files_is_a_refused_request(files: MemoryFiles, log: Partition) -> None:
     files.hook = failing("open", path=".log", code=errno.EMFILE)
     log._resources.open_files.close()
