@@ -45,6 +45,17 @@ def test_ports_are_the_default_and_the_one_of_the_guides() -> None:
     assert f"metrics.port = {metrics_port}" in (DOCS / "monitoring.md").read_text()
 
 
+def test_a_recovery_may_take_as_long_everywhere() -> None:
+    """In a container, on Kubernetes, under systemd."""
+    minutes = int(re.findall(r"--start-period=(\d+)m ", CONTAINERFILE)[0])
+    probe = [
+        int(re.findall(rf"`{name}: (\d+)`", (DOCS / "containers.md").read_text())[0])
+        for name in ("periodSeconds", "failureThreshold")
+    ]
+    assert probe[0] * probe[1] == minutes * 60
+    assert f"TimeoutStartSec={minutes}min\n" in (ROOT / "conf" / "brokerd.service").read_text()
+
+
 def test_data_lies_in_the_volume() -> None:
     directory = image_variables()["BROKERD_DATA_DIR"]
     assert f"VOLUME {directory}\n" in CONTAINERFILE
