@@ -334,6 +334,11 @@ class ClusterNode:
         found = self.image.partition(tp)
         return found.entry if found is not None else None
 
+    def has_in_sync(self, tp: TopicIdPartition) -> bool:
+        """True if this node's copy of a partition is in sync."""
+        entry = self.partition(tp)
+        return entry is not None and any(replica.node_id == self.node_id for replica in entry.isr)
+
     def _leader(self, tp: TopicIdPartition) -> tuple[int, int, str]:
         entry = self.partition(tp)
         # Asked where this node does not lead: what it has been elected for, it will lead in a moment.

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -52,8 +52,12 @@ async def families(broker: BrokerParts, *, stream_count: int) -> list[Metric]:
         found += await transaction_families(hosted.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
         found += _outcomes(hosted.transactions)
         table = hosted.groups.table
-        figures = group_figures(table, broker.topics, broker.partitions, broker.config.metrics_max_group_partitions)
-        found += _group_families(table, figures)
+        limit, cluster = broker.config.metrics_max_group_partitions, broker.cluster
+
+        def is_current(log: Partition) -> bool:
+            return log.is_leader or (isinstance(cluster, ClusterNode) and cluster.has_in_sync(log.tp))
+
+        found += _group_families(table, group_figures(table, broker.topics, broker.partitions, limit, is_current))
     return found
 
 
@@ -245,19 +249,25 @@ def _outcomes(transactions: Transactions) -> Iterator[Metric]:
 
 
 class GroupFigures(NamedTuple):
-    """One partition of a group. `lag`: offsets from the committed one (or the log start) to the last stable offset; `offset` -1 =
-    none committed."""
+    """One partition of a group. `lag`: offsets from the committed one (or the log start) to the last stable offset, None if this
+    node does not know it; `offset` -1 = none committed."""
 
     group: str
     topic: str
     partition: int
     offset: int
-    lag: int
+    lag: int | None
 
 
-def group_figures(table: GroupTable, topics: TopicStore, known: PartitionTable, limit: int) -> list[GroupFigures]:
+def group_figures(
+    table: GroupTable,
+    topics: TopicStore,
+    known: PartitionTable,
+    limit: int,
+    is_current: Callable[[Partition], bool] = lambda log: log.is_leader,
+) -> list[GroupFigures]:
     """One entry per partition of a group's topics, committed or not; `limit` at most, shared equally by principals, each
-    principal's oldest groups first. Takes some microseconds each.
+    principal's oldest groups first. `is_current`: False of a copy that may stand still. Takes some microseconds each.
     """
     found: list[GroupFigures] = []
     groups = table.groups.values()
@@ -269,11 +279,12 @@ def group_figures(table: GroupTable, topics: TopicStore, known: PartitionTable, 
     for group in groups:
         for tp in itertools.islice(group.partitions(count_of=topics.count_of), left[group.principal]):
             left[group.principal] -= 1
-            committed, log = group.offset(tp), known.get(tp)
-            offset = committed.offset if committed is not None else _NO_OFFSET
-            if log is not None:
+            committed, log, topic = group.offset(tp), known.get(tp), topics.any_by_id(tp.topic_id)
+            offset, lag = committed.offset if committed is not None else _NO_OFFSET, None
+            if log is not None and is_current(log):
                 lag = max(0, log.ends.last_stable_offset - max(offset, log.ends.log_start_offset))
-                found.append(GroupFigures(group.group_id, log.topic, tp.partition, offset, lag))
+            if topic is not None:
+                found.append(GroupFigures(group.group_id, topic.name, tp.partition, offset, lag))
     return found
 
 
@@ -283,12 +294,14 @@ def _group_families(table: GroupTable, figures: Iterable[GroupFigures]) -> list[
     lags = GaugeMetricFamily(
         "brokerd_group_lag",
         "Offsets of a partition that a group has left to read, up to where readers of committed records see it end; all of them if "
-        "it has committed none, of a topic that it reads.",
+        "it has committed none, of a topic that it reads. In a cluster, only of partitions that the coordinator's node leads or "
+        "has in sync.",
         labels=by_partition,
     )
     for one in figures:
         labels = (one.group, one.topic, str(one.partition))
-        lags.add_metric(labels, one.lag)
+        if one.lag is not None:
+            lags.add_metric(labels, one.lag)
         if one.offset >= 0:
             offsets.add_metric(labels, one.offset)
     return [

@@ -390,6 +390,16 @@ def test_how_far_a_group_is_behind_is_known_of_what_others_lead() -> None:
             assert [(lag_of(found), found.lag_bytes > 0) for found in described] == [(1, True)] * 2
             since_ms = SystemClock().wall_ms() - START_WALL_MS
             assert all(abs(found.lag_ms - since_ms) < 600_000 for found in described), "of the record, not -1"
+            metrics = {family.name: family.samples for family in await families(one.broker, stream_count=0)}
+            assert [sample.value for sample in metrics["brokerd_group_offset"]] == [0, 0]
+            assert [sample.value for sample in metrics["brokerd_group_lag"]] == [1], "of what this node leads"
+            assert metrics["brokerd_group_partitions_left_out"][0].value == 0
+            copied_id = await create_topic(client, "copied", 2, {}, 2)
+            copied = [TopicIdPartition(copied_id, number) for number in range(2)]
+            await commit_group_offsets(client, "h", dict.fromkeys(copied, OffsetAndMetadata(0)))
+            metrics = {family.name: family.samples for family in await families(one.broker, stream_count=0)}
+            lags = [sample.value for sample in metrics["brokerd_group_lag"] if sample.labels["group"] == "h"]
+            assert lags == [0, 0], "also of what this node has in sync"
 
     run(scenario)
 

@@ -111,6 +111,18 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
     for number in range(100):
         offsets = [committed(TopicIdPartition(bytes(16), 0))]
         table.apply(table.commit(f"g{number}", "ann", offsets))
-    topics = cast("TopicStore", SimpleNamespace(count_of=count_of))
+    topics = cast("TopicStore", SimpleNamespace(count_of=count_of, any_by_id=lambda _: None))
     group_figures(table, topics, PartitionTable(topics), 10)
     assert len(asked) == 2, "one group has all that there is room for: it is counted, and shown"
+
+
+async def test_what_is_committed_is_told_of_a_partition_whose_end_is_known_elsewhere() -> None:
+    """Its leader's figures tell the lag then. A copy of it here may stand still."""
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        tps = await broker.topic()
+        await broker.groups.commit("g", "ann", [committed(tp, 7) for tp in tps])
+        table, topics, here = broker.groups.table, broker.logs.topics, broker.logs.partitions
+        expected = [("g", "t", number, 7, None) for number in range(2)]
+        assert group_figures(table, topics, PartitionTable(topics), 10) == expected
+        assert group_figures(table, topics, here, 10, is_current=lambda _: False) == expected
+        assert [one.lag for one in group_figures(table, topics, here, 10)] == [0, 0]
