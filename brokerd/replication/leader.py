@@ -39,10 +39,10 @@ class Proposal(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How far the slowest follower is behind: records that it has not, and how long ago it had everything; zeros if all have."""
+    """How far the slowest follower is behind; zeros if all have everything."""
 
-    records: int
-    ms: int
+    records: int  # that it has not, in sync or not
+    ms: int  # since it had everything: of those in sync, for which acks=all waits
 
 
 class Follower:
@@ -136,18 +136,19 @@ class LedPartition:
         return [follower.log_start_offset if follower is not None else _NOWHERE for follower in known]
 
     def lag(self, now_ms: int) -> Lag:
-        """How far the slowest of the other replicas is behind, in sync or not."""
+        """How far the slowest of the other replicas is behind."""
         start, end = self.partition.ends.log_start_offset, self.partition.ends.log_end_offset
         records = ms = 0
         for node_id in self.entry.replicas:
             follower = self._followers.get(node_id)
             # One that has not reported yet in this epoch, and is in sync, has what is acknowledged.
-            durable_end = self.partition.ends.high_watermark if self.is_in_sync(node_id) else start
+            is_in_sync = self.is_in_sync(node_id)
+            durable_end = self.partition.ends.high_watermark if is_in_sync else start
             caught_up_ms = self._since_ms
             if follower is not None:
                 durable_end, caught_up_ms = max(follower.durable_end, start), follower.caught_up_ms
             if node_id != self.entry.leader and durable_end < end:
-                records, ms = max(records, end - durable_end), max(ms, now_ms - caught_up_ms)
+                records, ms = max(records, end - durable_end), max(ms, now_ms - caught_up_ms if is_in_sync else 0)
         return Lag(records, ms)
 
     def hears_nobody(self, heard_ms: Mapping[int, int], now_ms: int, lag_max_ms: int) -> bool:

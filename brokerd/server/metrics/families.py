@@ -135,18 +135,20 @@ def cluster_families(figures: ClusterFigures) -> Iterator[Metric]:
 
 def replication_families(figures: ReplicationFigures) -> Iterator[Metric]:
     """Metrics of the copies of partitions that this node leads, and of its own copies."""
-    doc = "Partitions that this node leads, and of which not all replicas are in sync."
+    doc = "Partitions that this node leads, and of which a replica is not in sync that was; not those that a move adds."
     yield _gauge("under_replicated_partition_count", doc, figures.under_replicated)
     doc = "Partitions that this node leads, and that take no acks=all: fewer replicas are in sync than min.insync.replicas."
     yield _gauge("under_min_isr_partition_count", doc, figures.under_min_isr)
     doc = "Partitions that this node leads, and that move to other nodes."
     yield _gauge("reassigning_partition_count", doc, figures.reassigning)
-    yield _gauge("replica_lag_records", "Records that the slowest follower of what this node leads has not.", figures.lag_records)
-    doc = "Since the slowest follower of what this node leads has last had everything; 0 if all have."
+    doc = "Records that the slowest follower of what this node leads has not, in sync or not."
+    yield _gauge("replica_lag_records", doc, figures.lag_records)
+    doc = "Since the slowest in-sync follower of what this node leads has last had everything; 0 if all have."
     yield _gauge("replica_lag_seconds", doc, figures.lag_ms / 1_000)
     yield _counter("isr_shrinks", "Changes of in-sync replicas by this node, as leader, to fewer.", figures.isr_shrinks)
     yield _counter("isr_expands", "Changes of in-sync replicas by this node, as leader, to more.", figures.isr_expands)
-    yield _counter("leader_elections", "Leaders elected by this node as the controller.", figures.elections)
+    doc = "Leader epochs begun by this node as the controller: elections, also of no leader, and moves; not hand-overs by leaders."
+    yield _counter("leader_elections", doc, figures.elections)
     yield _counter("replication_bytes_in", "Bytes of record batches copied from leaders.", figures.bytes_in)
     yield _counter("replication_bytes_out", "Bytes of record batches sent to followers.", figures.bytes_out)
 

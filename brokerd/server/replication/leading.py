@@ -20,7 +20,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.purgatory import Purgatory
-from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, resigned
+from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, in_sync_of, resigned
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.paging import Pauses
 from brokerd.storage.refusals import Refusals
@@ -151,8 +151,8 @@ class Leading:
         """The partitions with several replicas that this node leads, in numbers."""
         now_ms, under_replicated, under_min_isr, reassigning, lag = self._client.clock.monotonic_ms(), 0, 0, 0, Lag(0, 0)
         for led in list(self._led.values()):
-            entry = led.entry
-            under_replicated += len(entry.isr) < len(entry.replicas)
+            entry, in_sync = led.entry, in_sync_of(led.entry)
+            under_replicated += in_sync.members < in_sync.replicas
             under_min_isr += not led.partition.has_enough_in_sync
             reassigning += bool(entry.target)
             lag = Lag(*map(max, lag, led.lag(now_ms)))

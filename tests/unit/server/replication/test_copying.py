@@ -19,6 +19,7 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.replication.leader import left
+from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copier, Copying
 from brokerd.server.replication.serving import CATCH_UP_BYTES, ReplicaStream
 from brokerd.steps import Job
@@ -213,6 +214,17 @@ async def test_a_report_that_comes_before_the_leader_counts_is_not_lost(before: 
         assert led is not None
         late_ms = one.broker.clock.monotonic_ms() + 2 * LAG_MS
         assert led.proposal(one.image.nodes, late_ms, LAG_MS) is None, "it has everything, and stays in sync"
+
+
+async def test_a_replica_that_a_move_has_added_is_not_one_that_is_missing() -> None:
+    async with copies() as all_of_them:
+        one, _ = all_of_them
+        entry = all_of_them.entry(1, 1, [1])
+        await all_of_them.hear(entry._replace(target=(1, 2)), 2)
+        assert (await one.leading.figures(Pauses())).under_replicated == 0
+        one.sees(left(all_of_them.entry(1, 1), {2}), 3)
+        one.leading.follow_image()
+        assert (await one.leading.figures(Pauses())).under_replicated == 1, "it was in sync"
 
 
 async def test_a_follower_that_is_registered_anew_reports_again() -> None:
