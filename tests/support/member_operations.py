@@ -28,7 +28,7 @@ class MemberOperations(ABC):
 
     core: ProducerCore
     identities: IdentityModel
-    log: list[PartitionModel]
+    logs: dict[bytes, list[PartitionModel]]
     now_ms: int
 
     def __init__(self) -> None:
@@ -103,10 +103,13 @@ class MemberOperations(ABC):
             self.check_committed(membership, report)
 
     def check_committed(self, membership: Membership, report: MemberReport) -> None:
-        """All records of a committed member are in the log, under its id, once, and no others."""
+        """All records of a committed member are in the log of one topic, under its id, once, and no others."""
+        topics = [logs for logs in self.logs.values() if any(report.producer_id in log.writers for log in logs)]
+        self.expect(len(topics) <= 1, f"member {membership.txn_version} is committed with records of a topic that was deleted")
         written = sorted(
             record
-            for log in self.log
+            for logs in topics
+            for log in logs
             for record, producer_id in zip(log.records, log.writers, strict=True)
             if producer_id == report.producer_id
         )
@@ -116,7 +119,7 @@ class MemberOperations(ABC):
 
     def held_records(self, producer_id: int) -> int:
         """Records of a producer id, over all partitions."""
-        return sum(log.writers.count(producer_id) for log in self.log)
+        return sum(log.writers.count(producer_id) for logs in self.logs.values() for log in logs)
 
     # --- the broker
 

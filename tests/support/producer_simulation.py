@@ -29,6 +29,8 @@ from brokerd.errors import (
     NotLeaderError,
     NotReadyError,
     UnknownLeaderEpochError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
     WireError,
 )
 from brokerd.ids import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition
@@ -104,18 +106,20 @@ class Simulation(MemberOperations):
         self.config = dataclasses.replace(from_mapping(ProducerConfig, given), metadata_max_idle_ms=600)
         self.acks = ACKS[self.config.acks]
         self.partition_count = 3
+        self.topic_id = TOPIC_ID
+        self.log = [PartitionModel() for _ in range(self.partition_count)]
+        self.logs = {self.topic_id: self.log}  # also of topics that were deleted
         self.now_ms = 1_000
         metrics = ProducerMetrics(self.now_ms)
         self.core = ProducerCore(self.config, instance_id=b"i" * 16, rng=random.Random(seed), metrics=metrics, splitter=self.split)
         self.identities = IdentityModel()
         self.fences: list[dict[bytes, int]] = [{} for _ in range(NODES)]
-        self.log = [PartitionModel() for _ in range(self.partition_count)]
         self.partitions_max = 2
         self.limits = [NO_LIMIT] * self.partition_count  # records that the broker takes in one batch
         self.leaders = [0] * self.partition_count
         self.epochs = [1] * self.partition_count
-        self.deposed: dict[tuple[int, int], Led] = {}  # by partition and node
-        self.views: list[TopicInfo] = []  # before each election, for metadata of nodes that are behind
+        self.deposed: dict[tuple[TopicIdPartition, int], Led] = {}  # by node
+        self.views: list[TopicInfo | WireError] = []  # what nodes know that are behind: the metadata before each change
         self.streams: list[Stream] = []
         self.calls: list[Command] = []
         self.records: list[dict[int, Record]] = [{} for _ in range(self.partition_count)]
@@ -123,6 +127,7 @@ class Simulation(MemberOperations):
         self.flushes: list[list[ProducerBatch]] = []
         self.throttled_until_ms: dict[int, int] = {}  # by node
         self.numbers: dict[ProducerBatch, tuple[ProducerIdAndEpoch, int]] = {}  # as last sent
+        self.sent_to: dict[ProducerBatch, bytes] = {}  # the topic to which it was last sent
         self.next_id = 0
         self.next_ms = 0
         self.trace = trace  # filled if there is one
@@ -205,7 +210,8 @@ class Simulation(MemberOperations):
             tp = TopicPartition(TOPIC, tp_id.partition)
             self.expect(batch.tp == tp, "a batch goes to another partition")
             records = records_of(batch)
-            sent.batches.append(SentBatch(tp, batch.identity, batch.base_sequence, records, batch.leader_epoch))
+            sent.batches.append(SentBatch(tp, batch.identity, batch.base_sequence, records, batch.leader_epoch, tp_id))
+            self.sent_to[batch] = tp_id.topic_id
         under_way = [
             batch for s in self.core.streams.by_node.values() for r in s.in_flight.values() for batch in r.batches.values()
         ]
@@ -375,12 +381,15 @@ class Simulation(MemberOperations):
         self, node_id: int, sent: SentBatch, error: int, is_appended: bool, membership: Membership | None
     ) -> PartitionResult | None:
         """The broker's response for one batch; None if a leader that was deposed waits in vain for copies of it."""
-        tp, identity, sequence, records, _ = sent
-        tp_id = TopicIdPartition(TOPIC_ID, tp.partition)
+        tp, identity, sequence, records, _, tp_id = sent
         fault = ALL_ERRORS[error % len(ALL_ERRORS)] if error >= 0 else None
         try:
-            epoch, log, copied = self.led_by(node_id, tp.partition)
+            epoch, log, copied = self.led_by(node_id, tp_id)
+            is_known = copied < sys.maxsize or sent.leader_epoch <= epoch
+            self.expect(is_known, f"a batch names epoch {sent.leader_epoch} of a topic whose last one is {epoch}")
             self.check_epoch(sent, node_id, epoch)
+            if isinstance(fault, NotLeaderError):
+                fault = NotLeaderError("it resigns", fate=Fate.NOT_APPENDED, current_leader_epoch=epoch)
             if fault is not None and (fault.fate is Fate.NOT_APPENDED or not is_appended):
                 raise fault
             if len(records) > self.limits[tp.partition]:
@@ -395,18 +404,21 @@ class Simulation(MemberOperations):
                 raise fault
             return PartitionResult(tp_id, offset, self.now_ms)
         except WireError as refused:
-            if isinstance(refused, DuplicateSequenceError) and (tp.partition, node_id) in self.deposed:
+            if isinstance(refused, DuplicateSequenceError) and copied < sys.maxsize:
                 return None  # the answer would acknowledge it
             self.note("broker: {} refused, {}: {}", sent, type(refused).__name__, refused)
             return PartitionResult(tp_id, -1, -1, refused)
 
-    def led_by(self, node_id: int, partition: int) -> Led:
-        """A partition at a node that takes itself for its leader. Raises NotLeaderError."""
-        if self.leaders[partition] == node_id:
+    def led_by(self, node_id: int, tp_id: TopicIdPartition) -> Led:
+        """A partition at a node that takes itself for its leader. Raises NotLeaderError, UnknownTopicIdError."""
+        topic_id, partition = tp_id
+        if topic_id == self.topic_id and self.leaders[partition] == node_id:
             return Led(self.epochs[partition], self.log[partition], sys.maxsize)
-        if (partition, node_id) not in self.deposed:
-            raise NotLeaderError("another node leads it", fate=Fate.NOT_APPENDED)
-        return self.deposed[partition, node_id]
+        if (tp_id, node_id) in self.deposed:
+            return self.deposed[tp_id, node_id]
+        if topic_id != self.topic_id:
+            raise UnknownTopicIdError("it was deleted", fate=Fate.NOT_APPENDED)
+        raise NotLeaderError("another node leads it", fate=Fate.NOT_APPENDED)
 
     def check_epoch(self, sent: SentBatch, node_id: int, epoch: int) -> None:
         """Refuses a batch that names another leader epoch than the leader's; without acks it names none."""
@@ -463,26 +475,37 @@ class Simulation(MemberOperations):
         self.views.append(self.view())
         self.leaders[partition] = node_id
         self.epochs[partition] += 1
-        self.deposed.pop((partition, node_id), None)
+        self.deposed.pop((TopicIdPartition(self.topic_id, partition), node_id), None)
 
     def do_depose(self, partition: int, node_id: int) -> None:
         """Another node is elected, and the old leader does not hear of it."""
         old = self.leaders[partition]
         if old not in (-1, node_id):
             log = copy.deepcopy(self.log[partition])
-            self.deposed[partition, old] = Led(self.epochs[partition], log, len(log.records))
+            self.deposed[TopicIdPartition(self.topic_id, partition), old] = Led(self.epochs[partition], log, len(log.records))
         self.do_leader(partition, node_id)
 
+    def do_recreate(self, node_id: int) -> None:
+        """The topic is deleted and created anew, and the leaders of the old one do not hear of it: they acknowledge."""
+        self.views += [self.view(), UnknownTopicOrPartitionError("deleted")]
+        for partition, old in enumerate(self.leaders):
+            led = Led(self.epochs[partition], self.log[partition], sys.maxsize)
+            self.deposed[TopicIdPartition(self.topic_id, partition), old] = led
+        self.topic_id = len(self.logs).to_bytes(16)
+        self.log = self.logs[self.topic_id] = [PartitionModel() for _ in self.leaders]
+        self.leaders = [node_id] * self.partition_count
+        self.epochs = [0] * self.partition_count
+
     def do_hear(self) -> None:
-        """All that were deposed hear of it."""
+        """All that were deposed, or lead a deleted topic, hear of it."""
         self.deposed.clear()
 
     def view(self) -> TopicInfo:
         """The metadata of a node that knows all."""
-        return TopicInfo(TOPIC_ID, tuple(self.leaders), leader_epochs=tuple(self.epochs))
+        return TopicInfo(self.topic_id, tuple(self.leaders), leader_epochs=tuple(self.epochs))
 
     def do_old_metadata(self, age: int) -> None:
-        """A node that has not heard of the last elections answers a request for metadata."""
+        """A node that has not heard of the last elections and creations answers a request for metadata."""
         asked = next((call for call in self.calls if isinstance(call, FetchMetadata)), None)
         if asked is not None and self.views:
             self.calls.remove(asked)
@@ -557,10 +580,11 @@ class Simulation(MemberOperations):
         self.expect(self.core.pool.used_bytes == 0, f"{self.core.pool.used_bytes} bytes are still accounted")
         self.expect(all(batch.is_notified for batches in self.flushes for batch in batches), "a flush never ends")
         for partition, records in enumerate(self.records):
-            log = self.log[partition].records
-            self.expect(len(set(log)) == len(log), f"partition {partition} has duplicates: {log}")
-            self.expect(log == sorted(log), f"partition {partition} is out of order: {log}")
-            there = set(log)
+            logs = [log[partition].records for log in self.logs.values()]
+            written = [number for log in logs for number in log]
+            there = set(written)
+            self.expect(len(there) == len(written), f"partition {partition} has duplicates: {logs}")
+            self.expect(all(log == sorted(log) for log in logs), f"partition {partition} is out of order: {logs}")
             for number, record in records.items():
                 self.expect(record.ends == 1, f"record {number} ended {record.ends} times")
                 self.check_record(partition, number, record, number in there)
@@ -570,10 +594,12 @@ class Simulation(MemberOperations):
         batch = record.batch
         error: BrokerdError | None = batch.error
         if error is None:
-            self.expect(is_there or self.acks == 0, f"record {number} of partition {partition} is acknowledged and not in the log")
+            log = self.logs[self.sent_to[batch]][partition].records
+            self.expect(
+                number in log or self.acks == 0, f"record {number} of partition {partition} is acknowledged, its topic lacks it"
+            )
             if batch.base_offset >= 0:
                 offset = batch.base_offset + record.place
-                at_offset = self.log[partition].records[offset : offset + 1]
-                self.expect(at_offset == [number], f"record {number} is not at its offset {offset}")
+                self.expect(log[offset : offset + 1] == [number], f"record {number} is not at its offset {offset}")
         elif "they are not in the log" in str(error) or (isinstance(error, WireError) and error.fate is Fate.NOT_APPENDED):
             self.expect(not is_there, f"record {number} of partition {partition} is in the log, its error says it is not")

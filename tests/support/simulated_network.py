@@ -21,7 +21,7 @@ from brokerd.errors import (
     UnknownServerError,
     WireError,
 )
-from brokerd.ids import ProducerIdAndEpoch, TopicPartition
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.accumulator import ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.transport import Hello, ProduceResponse
@@ -36,6 +36,7 @@ class SentBatch(NamedTuple):
     base_sequence: int
     records: list[int]
     leader_epoch: int
+    tp_id: TopicIdPartition
 
     def __str__(self) -> str:
         return records_text(self.tp, self.records)
@@ -99,3 +100,4 @@ COORDINATOR_ERRORS: tuple[WireError, ...] = (
     NotCoordinatorError("another node", fate=Fate.NOT_APPENDED),
 )
 ALL_ERRORS = ERRORS + COORDINATOR_ERRORS
+RESIGNED = next(number for number, error in enumerate(ALL_ERRORS) if isinstance(error, NotLeaderError))
