@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.producer_simulation import NO_LIMIT, Op, Simulation
-from tests.support.simulated_network import ALL_ERRORS, ERRORS
+from tests.support.simulated_network import ALL_ERRORS, ERRORS, RESIGNED
 
 
 def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
@@ -100,6 +100,27 @@ def schedule_with_elections(seed: int) -> tuple[dict[str, Any], list[Op]]:
     for name in rng.choices(names, weights, k=40):
         ops += kinds[name][1]()
     return settings, ops
+
+
+def schedule_with_recreations(seed: int) -> tuple[dict[str, Any], list[Op]]:
+    """A schedule of another kind, in which the topic is deleted and created anew. Later a node that is behind tells of the old one,
+    or of none. What is under way meanwhile may be refused by a leader of the old one that resigns."""
+    settings, ops = (schedule, schedule_with_elections, schedule_with_members)[seed % 3](seed)
+    rng = random.Random(seed)
+    for _ in range(rng.randint(1, 3)):
+        later = rng.randrange(6, len(ops))
+        ops[later:later] = [("tick", 120), ("old_metadata", rng.randrange(3)), ("tick", 50)]
+        at, stream = rng.randrange(5, later), rng.randrange(3)
+        heard: list[Op] = [("tick", 120), ("ask",), ("tick", 50)]
+        refused: list[Op] = [("request", stream, RESIGNED), ("answer", stream)]
+        ops[at:at] = [("recreate", rng.randrange(2)), *rng.choice(([], heard, heard + refused))]
+    return settings, ops
+
+
+def run_seed_with_recreations(seed: int) -> None:
+    """One schedule with topics created anew from its seed."""
+    settings, ops = schedule_with_recreations(seed)
+    Simulation(seed, **settings).run(ops)
 
 
 def run_seed_with_elections(seed: int) -> None:
