@@ -74,12 +74,20 @@ def leader_epochs_of_two_topics_are_compared(on_result: Any, self: TopicRegistry
     return on_result(self, response | {topic: response[topic].newer_than(seen[topic]) for topic in seen}, now_ms)
 
 
-@bug(TopicRegistry, "_view_with", first=55)
+@bug(TopicRegistry, "_view_with", first=603)
 def refusal_of_the_old_topic_is_taken_for_the_new_one(view_with: Any, self: TopicRegistry, tp: TopicPartition) -> Any:
     replaced, self.replaced = self.replaced, set()
     view = view_with(self, tp)
     self.replaced = replaced
     return view
+
+
+MUTANTS.instead(
+    "partition_that_the_new_topic_lacks_is_looked_up",
+    TopicRegistry,
+    "_view_with",
+    lambda self, tp: self._views.get(tp.topic) if tp not in self.replaced else None,
+)
 
 
 @bug(ProducerCore, "_reset_replaced")

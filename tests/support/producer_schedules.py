@@ -113,7 +113,7 @@ def schedule_with_recreations(seed: int) -> tuple[dict[str, Any], list[Op]]:
         at, stream = rng.randrange(5, later), rng.randrange(3)
         heard: list[Op] = [("tick", 120), ("ask",), ("tick", 50)]
         refused: list[Op] = [("request", stream, RESIGNED), ("answer", stream)]
-        ops[at:at] = [("recreate", rng.randrange(2)), *rng.choice(([], heard, heard + refused))]
+        ops[at:at] = [("recreate", rng.randrange(2), rng.choice((1, 3, 3))), *rng.choice(([], heard, heard + refused))]
     return settings, ops
 
 

@@ -109,6 +109,7 @@ class Simulation(MemberOperations):
         self.topic_id = TOPIC_ID
         self.log = [PartitionModel() for _ in range(self.partition_count)]
         self.logs = {self.topic_id: self.log}  # also of topics that were deleted
+        self.listed = self.partition_count  # partitions that the topic has so far
         self.now_ms = 1_000
         metrics = ProducerMetrics(self.now_ms)
         self.core = ProducerCore(self.config, instance_id=b"i" * 16, rng=random.Random(seed), metrics=metrics, splitter=self.split)
@@ -485,7 +486,7 @@ class Simulation(MemberOperations):
             self.deposed[TopicIdPartition(self.topic_id, partition), old] = Led(self.epochs[partition], log, len(log.records))
         self.do_leader(partition, node_id)
 
-    def do_recreate(self, node_id: int) -> None:
+    def do_recreate(self, node_id: int, partitions: int) -> None:
         """The topic is deleted and created anew, and the leaders of the old one do not hear of it: they acknowledge."""
         self.views += [self.view(), UnknownTopicOrPartitionError("deleted")]
         for partition, old in enumerate(self.leaders):
@@ -495,6 +496,7 @@ class Simulation(MemberOperations):
         self.log = self.logs[self.topic_id] = [PartitionModel() for _ in self.leaders]
         self.leaders = [node_id] * self.partition_count
         self.epochs = [0] * self.partition_count
+        self.listed = partitions
 
     def do_hear(self) -> None:
         """All that were deposed, or lead a deleted topic, hear of it."""
@@ -502,7 +504,7 @@ class Simulation(MemberOperations):
 
     def view(self) -> TopicInfo:
         """The metadata of a node that knows all."""
-        return TopicInfo(self.topic_id, tuple(self.leaders), leader_epochs=tuple(self.epochs))
+        return TopicInfo(self.topic_id, tuple(self.leaders[: self.listed]), leader_epochs=tuple(self.epochs[: self.listed]))
 
     def do_old_metadata(self, age: int) -> None:
         """A node that has not heard of the last elections and creations answers a request for metadata."""
@@ -552,10 +554,12 @@ class Simulation(MemberOperations):
     # --- the end
 
     def heal(self) -> None:
-        """No more faults: every message arrives, and time moves only to when the core asked for."""
+        """No more faults: every message arrives, and time moves only to when the core asked for. A topic gets what partitions it
+        lacks."""
         for partition in [partition for partition, node in enumerate(self.leaders) if node < 0]:
             self.do_leader(partition, 0)
         self.do_hear()
+        self.listed = self.partition_count
         self.limits = [max(1, count) for count in self.limits]
         self.core.topics.request_refresh()
         self.step()
