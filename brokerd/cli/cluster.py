@@ -347,7 +347,8 @@ def drain(args: argparse.Namespace) -> None:
             return client.drain_node(args.node, validate_only=args.dry_run)
 
         def left() -> str:
-            now = drained()
+            nonlocal done
+            done = now = drained()
             waiting = len(now.waiting) + now.more_waiting
             if waiting and waiting == now.moving:
                 first = now.waiting[0]
@@ -361,7 +362,6 @@ def drain(args: argparse.Namespace) -> None:
         begun = done.moving
         if args.wait:
             _wait(args, left, "TOPIC PARTITION")
-            done = drained()
     staying = len(done.staying) + done.more_staying
     document = {
         "node_id": args.node,

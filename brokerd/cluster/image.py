@@ -128,10 +128,10 @@ class ClusterImage:
 
     def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionAt]]:
         """All partitions of topics that exist. If the image changes meanwhile, some of them may be as they were before."""
-        for topic_id, numbers in list(self._partitions.items()):
+        for topic_id in list(self._partitions):
             topic = self.topic(topic_id)
             if topic is not None:
-                for number, partition in list(numbers.items()):
+                for number, partition in list(self.partitions_of(topic_id).items()):
                     if number < topic.partition_count:
                         yield TopicIdPartition(topic_id, number), partition
 

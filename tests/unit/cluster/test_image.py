@@ -108,6 +108,16 @@ def test_an_image_may_change_while_its_partitions_are_looked_at() -> None:
     assert sorted(seen) == [0, 1]
 
 
+def test_a_partition_that_changes_while_others_are_looked_at_is_told() -> None:
+    image = full()
+    put(image, KEYS.name("clicks"), CLICKS.hex().encode())
+    looked = image.partitions()
+    found = [next(looked)[0]]
+    put(image, KEYS.partition(TopicIdPartition(CLICKS, 0)), encode(ENTRY._replace(leader_epoch=2)))
+    found += [tp for tp, _ in looked]
+    assert sorted(found) == [(CLICKS, 0), (ORDERS, 0), (ORDERS, 1)]
+
+
 def test_a_controller_that_cannot_be_read_has_a_revision() -> None:
     image = full()
     put(image, KEYS.controller, b"?", 12)
