@@ -25,8 +25,9 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
     if not target:
         return None
     added = tuple(node_id for node_id in target if node_id not in entry.replicas)
-    copies = {copy for node_id in added if node_id in nodes for copy in (replica_of(nodes[node_id]), any_copy_of(node_id))}
-    if not copies.isdisjoint(entry.out_of_sync):
+    present = {copy for node_id in added if node_id in nodes for copy in (replica_of(nodes[node_id]), any_copy_of(node_id))}
+    away = {node_id for node_id in added if node_id not in nodes}
+    if any(copy in present or copy.node_id in away for copy in entry.out_of_sync):
         return None  # a node removes its earlier copy first: it would keep that, damaged or not
     if added:
         # What others may have left of an earlier time as replicas has never been in sync as what they are now.
