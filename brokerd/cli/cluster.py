@@ -346,6 +346,8 @@ def drain(args: argparse.Namespace) -> None:
         def drained() -> DrainNodeResponse:  # what was created meanwhile, too
             return client.drain_node(args.node, validate_only=args.dry_run)
 
+        done = drained()
+
         def left() -> str:
             nonlocal done
             done = now = drained()
@@ -358,7 +360,6 @@ def drain(args: argparse.Namespace) -> None:
                 )
             return f"node {args.node}: {counted(now.moving, 'partition')} left" if now.moving else ""
 
-        done = drained()
         begun = done.moving
         if args.wait:
             _wait(args, left, "TOPIC PARTITION")
