@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -225,41 +226,46 @@ class Leading:
         return {tp: proposal for tp, proposal in found if proposal is not None}
 
     async def _write(self, due: Mapping[TopicIdPartition, Proposal]) -> None:
+        """Writes these changes, some together; each of them alone, if they cannot be made together. Ends at the first that etcd
+        does not take: while it is silent each takes seconds, and who is cut off is looked at between two rounds."""
         tps, histories = list(due), self._client.histories
-        for at in range(0, len(tps), _PROPOSALS_MAX):
-            await self._propose({tp: due[tp] for tp in tps[at : at + _PROPOSALS_MAX]}, histories)
+        pieces = [tps[at : at + _PROPOSALS_MAX] for at in range(0, len(tps), _PROPOSALS_MAX)]
+        while pieces:
+            piece = pieces.pop(0)
+            try:
+                is_made = await self._propose({tp: due[tp] for tp in piece}, histories)
+            except CoordinationError as error:
+                logger.warning("%s: replicas in sync stay as they are", error)
+                for tp in itertools.chain([] if error.is_fate_unknown else piece, *pieces):
+                    if tp in self._led:
+                        self._led[tp].given_up(due[tp])
+                await asyncio.sleep(_INTERVAL_S)
+                return
+            if not is_made and len(piece) > 1:
+                pieces[:0] = [[tp] for tp in piece]
 
-    async def _propose(self, due: Mapping[TopicIdPartition, Proposal], histories: int) -> None:
-        """Writes these changes together; each alone, if they cannot be made together."""
+    async def _propose(self, due: Mapping[TopicIdPartition, Proposal], histories: int) -> bool:
+        """Writes these changes together; False if another change came first. Raises CoordinationError."""
         image, keys = self._membership.image, self._membership.image.keys
         before = {tp: at.entry.isr for tp in due if (at := image.partition(tp)) is not None}
         compares = {keys.partition(tp): proposal.mod_revision for tp, proposal in due.items()}
         compares |= {keys.node(one.joining.id): one.joining.mod_revision for one in due.values() if one.joining is not None}
-        try:
-            puts = {keys.partition(tp): encode(one.entry) for tp, one in due.items()}
-            done = await self._client.transact(compares, puts, histories=histories)
-        except CoordinationError as error:
-            logger.warning("%s: replicas in sync stay as they are", error)
-            for tp in due if not error.is_fate_unknown else ():
-                if tp in self._led:
-                    self._led[tp].given_up(due[tp])
-            await asyncio.sleep(_INTERVAL_S)
-            return
-        if done is not None:
-            changed = {tp: each.entry.isr for tp, each in due.items() if each.entry.isr != before.get(tp)}
-            if changed:
-                in_sync_now = [f"{self._name(tp)} on {sorted(one.node_id for one in isr)}" for tp, isr in changed.items()]
-                logger.info("in sync are now: %s", some_of(in_sync_now))
-            for tp, isr in changed.items():
-                self._isr_shrinks += len(isr) < len(before.get(tp, isr))
-                self._isr_expands += len(isr) > len(before.get(tp, isr))
-            with contextlib.suppress(TimeoutError):  # a silent watch holds up one change, not all
-                async with asyncio.timeout(_INTERVAL_S):
-                    await self._membership.until(done)
-            self.follow_image()
-        elif len(due) > 1:
-            for tp, proposal in due.items():
-                await self._propose({tp: proposal}, histories)
+        puts = {keys.partition(tp): encode(one.entry) for tp, one in due.items()}
+        done = await self._client.transact(compares, puts, histories=histories)
+        if done is None:
+            return False
+        changed = {tp: each.entry.isr for tp, each in due.items() if each.entry.isr != before.get(tp)}
+        if changed:
+            in_sync_now = [f"{self._name(tp)} on {sorted(one.node_id for one in isr)}" for tp, isr in changed.items()]
+            logger.info("in sync are now: %s", some_of(in_sync_now))
+        for tp, isr in changed.items():
+            self._isr_shrinks += len(isr) < len(before.get(tp, isr))
+            self._isr_expands += len(isr) > len(before.get(tp, isr))
+        with contextlib.suppress(TimeoutError):  # a silent watch holds up one change, not all
+            async with asyncio.timeout(_INTERVAL_S):
+                await self._membership.until(done)
+        self.follow_image()
+        return True
 
     def _has_stopped(self, tp: TopicIdPartition) -> bool:
         partition = self._partitions.replica(tp)
