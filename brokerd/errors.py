@@ -407,7 +407,7 @@ class BufferExhaustedError(ClientError, TimeoutError):
 
 
 class DeliveryTimeoutError(ClientError, TimeoutError):
-    """delivery.timeout.ms passed; the text says whether the records may still be in the log."""
+    """delivery.timeout.ms passed, or no answer says how a commit has ended; the text says whether the records may be in the log."""
 
 
 class AbortedBatchError(ClientError):

@@ -55,7 +55,7 @@ def commit_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None
     """Commits the tasks' rows. Commits the version even if there are none.
 
     Raises TxnAbortedError (run the write again), ReplayMismatchError unless failOnReplayMismatch=false, ProducerFencedError,
-    TxnConflictError, and BrokerUnreachableError if the outcome is unknown after default.api.timeout.ms.
+    TxnConflictError, and BrokerUnreachableError or a retriable error if the outcome is unknown.
     """
     if not parts:
         return
@@ -77,7 +77,8 @@ def abort_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
             with lease_client(options.producer) as client:
                 client.end_transaction(_end(parts, is_commit=False), timeout_ms=_ABORT_TIMEOUT_MS)
         except BrokerdError as error:
-            logger.warning("the rows of %s stay undecided until it expires: %s", parts[0].ids.transactional_id, error)
+            name = parts[0].ids.transactional_id
+            logger.warning("the rows of %s, if they are not committed, stay undecided until it expires: %s", name, error)
 
 
 def _commit_timeout_ms(options: SinkOptions, ids: TransactionIds) -> int:

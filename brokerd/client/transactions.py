@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.response_checks import checked_identity, made_plain, page_after, senseless
 from brokerd.errors import (
+    Action,
+    AuthenticationError,
     BrokerdError,
     BrokerUnreachableError,
     ConfigError,
@@ -14,6 +16,8 @@ from brokerd.errors import (
     InvalidRequestError,
     ProducerFencedError,
     TxnAbortedError,
+    UnknownServerError,
+    WireError,
 )
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, MemberReport, Membership, TransactionEnd
@@ -79,7 +83,7 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
     Raises TxnAbortedError (a member was no longer open: nothing was committed), ReplayMismatchError, ProducerFencedError,
     TxnConflictError, AlreadyCommittedError (an abort came too late). The outcome is unknown after BrokerUnreachableError or a
     retriable error, and after ProducerFencedError whose fate is not NOT_APPENDED: an attempt without a response may have committed
-    a transaction that the broker has since forgotten.
+    a transaction that the broker has since forgotten. After any other error nothing was committed.
     """
     asked_ms = client.clock.boot_ms()
     lost: list[BrokerdError] = []  # attempts that may have been carried out
@@ -92,15 +96,29 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
 
     try:
         await client.retried(lambda left_ms: client.at_coordinator(send, left_ms), failures=lost, timeout_ms=timeout_ms)
-    except ProducerFencedError as error:
-        if not lost:
+    except BrokerdError as error:
+        may_be_done = any(not isinstance(one, AuthenticationError) for one in lost)
+        if isinstance(error, ProducerFencedError) and not may_be_done:
             error.fate = Fate.NOT_APPENDED
-        raise
-    except TxnAbortedError as error:
         asked_for_ms = client.clock.boot_ms() - asked_ms
-        if end.is_one_write and asked_for_ms >= ONE_WRITE_KEPT_MS:
+        if isinstance(error, TxnAbortedError) and end.is_one_write and asked_for_ms >= ONE_WRITE_KEPT_MS:
             raise _forgotten(end, asked_for_ms) from error
+        if end.is_commit and _leaves_open(error, may_be_done=may_be_done):
+            advice = "; look for its rows in the topic before you write them again" if end.is_one_write else ""
+            raise BrokerUnreachableError(
+                f"version {end.txn_version} of transactional id {end.transactional_id!r} may be committed or not{advice}: no "
+                f"answer says which; the last one is: {error}"
+            ) from error
         raise
+
+
+def _leaves_open(error: BrokerdError, *, may_be_done: bool) -> bool:
+    """True for a refusal that does not say how a commit has ended: the broker failed in it, or an attempt may have carried it out,
+    and this answer is not about the transaction (rights were taken away meanwhile, say)."""
+    if isinstance(error, BrokerUnreachableError) or (isinstance(error, WireError) and error.retriable):
+        return False  # says it by itself
+    is_about_it = isinstance(error, WireError) and error.action is Action.TRANSACTION_STATE
+    return isinstance(error, UnknownServerError) or (may_be_done and not is_about_it)
 
 
 async def list_transactions(client: BrokerClient, state: str = "", prefix: str = "") -> list[pb.TransactionListing]:

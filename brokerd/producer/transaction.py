@@ -231,7 +231,6 @@ class TransactionBase:
     @contextlib.contextmanager
     def _committing(self) -> Iterator[None]:
         """Wraps the call that commits. Raises DeliveryTimeoutError if its outcome is unknown."""
-        timeout_ms = self._config.delivery_timeout_ms
         try:
             yield
         except ReplayMismatchError as error:
@@ -243,14 +242,13 @@ class TransactionBase:
             is_fenced = isinstance(error, ProducerFencedError)
             if isinstance(error, WireError) and not error.retriable and not (is_fenced and error.fate is not Fate.NOT_APPENDED):
                 raise
-            when = "" if is_fenced else f" after delivery.timeout.ms ({timeout_ms} ms)"
             advice = f"begin it again as version {self.version}, and AlreadyCommittedError says that it is"
             if is_fenced:
                 advice = "look for its records in the topic"
             if self._offsets.all_of_them is not None:
                 advice = "compare the group's committed offsets, and read again from there"
             raise DeliveryTimeoutError(
-                f"whether transaction {self.version} of '{self._transactional_id}' is committed is not known{when}: {advice}; last "
+                f"whether transaction {self.version} of '{self._transactional_id}' is committed is not known: {advice}; last "
                 f"trouble: {error}"
             ) from error
         self.is_committed = True
@@ -289,7 +287,7 @@ class TransactionBase:
             pass  # a commit whose response did not arrive
         except BrokerdError as error:
             logger.warning(
-                "transaction %d of '%s' could not be aborted, it expires in %d ms: %s",
+                "transaction %d of '%s' could not be aborted; if it is not committed, it expires in %d ms: %s",
                 self.version,
                 self._transactional_id,
                 self._config.transaction_timeout_ms,

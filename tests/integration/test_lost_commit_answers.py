@@ -18,7 +18,7 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
 from brokerd.config.client import ConsumerConfig
 from brokerd.coordinator.transactional_id import EARLIER_MAX
-from brokerd.errors import BrokerUnreachableError, DeliveryTimeoutError, ProducerFencedError
+from brokerd.errors import AuthenticationError, BrokerdError, BrokerUnreachableError, DeliveryTimeoutError, ProducerFencedError
 from brokerd.ids import TopicPartition
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest
 from tests.support.daemon import running_daemon
@@ -48,12 +48,17 @@ def visible(address: str) -> set[bytes | None]:
         return values
 
 
-def lose_one(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None], *, reaches_broker: bool) -> None:
-    """The next EndTransaction has no answer; `meanwhile` runs before it is asked again."""
+def lose_one(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None], *, reaches_broker: bool, refusal: BrokerdError | None = None
+) -> None:
+    """The next EndTransaction has no answer; `meanwhile` runs before it is asked again. `refusal`: of the one after it."""
     original = BrokerClient.call_once
     lost: list[Message] = []
 
     async def call_once(self: BrokerClient, node_id: int, request: Message, *arguments: Any) -> Any:
+        if isinstance(request, EndTransactionRequest) and len(lost) == 1 and refusal is not None:
+            lost.append(request)
+            raise refusal
         if not isinstance(request, EndTransactionRequest) or lost:
             return await original(self, node_id, request, *arguments)
         lost.append(request)
@@ -84,6 +89,15 @@ def test_a_commit_whose_answer_is_lost_is_committed_though_others_follow(
         with one.transaction() as transaction:
             one.send("t", b"mine")
         assert transaction.is_committed
+    assert b"mine" in visible(address)
+
+
+def test_a_refusal_that_follows_does_not_say_that_nothing_is_committed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with producer(address) as one:
+        lose_one(monkeypatch, lambda: None, reaches_broker=True, refusal=AuthenticationError("no such token", may_pass=False))
+        expected = "is not known: begin it again as version 0.*: no such token"
+        with pytest.raises(DeliveryTimeoutError, match=expected), one.transaction():
+            one.send("t", b"mine")
     assert b"mine" in visible(address)
 
 

@@ -11,8 +11,10 @@ from brokerd.client.transactions import end_requests
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     AlreadyCommittedError,
+    AuthenticationError,
     BrokerUnreachableError,
     ConfigError,
+    GroupAuthorizationFailedError,
     InvalidRequestError,
     InvalidTxnStateError,
     NotReadyError,
@@ -99,6 +101,45 @@ def test_a_final_answer_is_not_asked_for_again(broker: FakeBroker, client: Block
     with pytest.raises(AlreadyCommittedError):
         client.end_transaction(end_of([], is_commit=False))
     assert broker.calls["EndTransaction"] == 4
+
+
+@pytest.mark.parametrize("refusal", [GroupAuthorizationFailedError("not yours"), grpc.StatusCode.PERMISSION_DENIED])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_refusal_does_not_say_how_a_commit_without_an_answer_has_ended(
+    broker: FakeBroker, client: BlockingClient, refusal: WireError | grpc.StatusCode, is_lost: bool
+) -> None:
+    end = end_of([MemberReport(client.init_member(member()).producer_id, 0, 1)])
+    lost = [grpc.StatusCode.UNAVAILABLE] if is_lost else []
+    if isinstance(refusal, WireError):
+        broker.fail_calls, broker.errors["EndTransaction"] = lost, [refusal] * 2
+    else:
+        broker.fail_calls = [*lost, refusal]
+    refused = (GroupAuthorizationFailedError, AuthenticationError)
+    expected = "version 3 of transactional id 'id' may be committed.*: .*(not yours|told to fail)"
+    with pytest.raises(BrokerUnreachableError, match=expected) if is_lost else pytest.raises(refused):
+        client.end_transaction(end)
+    broker.fail_calls, broker.errors["EndTransaction"] = [*lost, grpc.StatusCode.PERMISSION_DENIED], []
+    with pytest.raises(AuthenticationError):
+        client.end_transaction(end._replace(is_commit=False))
+
+
+def test_a_token_that_is_refused_again_and_again_says_that_nothing_was_committed(
+    broker: FakeBroker, client: BlockingClient
+) -> None:
+    end = end_of([MemberReport(client.init_member(member()).producer_id, 0, 1)])
+    broker.fail_calls = [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED]
+    with pytest.raises(AuthenticationError):
+        client.end_transaction(end)
+
+
+@pytest.mark.parametrize("is_one_write", [True, False])
+def test_a_failure_inside_the_broker_leaves_the_outcome_open(
+    broker: FakeBroker, client: BlockingClient, is_one_write: bool
+) -> None:
+    broker.errors["EndTransaction"] = [UnknownServerError("internal error 7")]
+    with pytest.raises(BrokerUnreachableError, match=r"may be committed.*: internal error 7") as caught:
+        client.end_transaction(end_of([])._replace(is_one_write=is_one_write))
+    assert ("look for its rows in the topic before you write them again" in str(caught.value)) is is_one_write
 
 
 def test_a_decision_is_given_up_after_its_time(broker: FakeBroker) -> None:

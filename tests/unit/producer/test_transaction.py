@@ -247,7 +247,7 @@ def test_an_abort_that_fails_leaves_it_to_expiry(
 
     with pytest.raises(ZeroDivisionError):
         block()
-    assert "could not be aborted, it expires in 900000 ms" in caplog.text
+    assert "could not be aborted; if it is not committed, it expires in 900000 ms" in caplog.text
     assert producer.config.delivery_timeout_ms > ABORT_TIMEOUT_MS
 
 

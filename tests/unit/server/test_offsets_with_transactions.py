@@ -160,6 +160,19 @@ async def test_what_cannot_be_committed_is_refused_by_name_and_the_transaction_g
         assert (one.visible(), await fetched(broker, [tp])) == ([b"row"], [1])
 
 
+async def test_a_repeated_commit_is_done_whatever_rights_are_left() -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        one = await Program(broker).begin()
+        asked = {one.tps[0]: (1, NONE)}
+        assert await one.end(asked) == ""
+        one.authorizer = TopicAuthorizer(BOB._replace(name=ANYBODY.name), broker.logs.topics)
+        assert await one.end(asked) == ""
+        other = await Program(broker).begin(version=1)
+        other.authorizer = one.authorizer
+        assert await other.end({one.tps[0]: (2, 1)}) == "GROUP_AUTHORIZATION_FAILED"
+        assert (one.visible(), await fetched(broker, one.tps)) == ([b"row"], [1, NONE])
+
+
 async def test_requests_that_make_no_sense_are_malformed() -> None:
     async with running(MemoryFiles(), ManualClock()) as broker:
         one = await Program(broker).begin()
