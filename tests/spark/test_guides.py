@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,9 @@ def test_first_pipeline(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_users_own_test_and_the_example_with_more_of_them(tmp_path: Path) -> None:
-    shutil.copy(DOCS.parent / "examples" / "test_exactly_once.py", tmp_path)
-    done = run_guide("testing.md", tmp_path, PYTEST_ADDOPTS="test_exactly_once.py")
+    """The example in its place, with the plugins of a user: the settings of this project's tests are not for it."""
+    example = DOCS.parent / "examples" / "test_exactly_once.py"
+    done = run_guide("testing.md", tmp_path, PYTEST_ADDOPTS=f"-p no:timeout -p no:xdist -p no:cacheprovider {example}")
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert "5 passed" in done.stdout
 
