@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from brokerd.client.blocking import BlockingClient
 from tests.spark.conftest import NewTopic
 from tests.spark.pipelines import pairs_of, read, read_stream, run, write
 from tests.support.daemon import DaemonProcess
+from tests.support.wait import DEADLINE_S
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "write_aggregates.py"
 
 
 def readings(spark: SparkSession, servers: str, topic: str, minutes: list[int]) -> None:
@@ -70,3 +78,27 @@ def test_other_output_modes_are_refused(
     writer = frame.writeStream.format("brokerd").option("bootstrap.servers", daemon.address).option("topic", topic)
     with pytest.raises(Exception, match=f"(?s){sentence}"):
         run(writer.outputMode(mode).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_example_without_a_traceback(
+    daemon: DaemonProcess, client: BlockingClient, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    for topic in ("minutes", "counts"):
+        client.create_topic(topic, 1)
+    with (tmp_path / "stderr").open("w+") as errors:
+        example = subprocess.Popen(
+            [sys.executable, str(EXAMPLE), daemon.address, new_topic(1)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "TMPDIR": str(tmp_path)},
+            start_new_session=True,
+        )
+        with example:
+            assert example.stdout is not None
+            assert "stop with Ctrl-C" in example.stdout.readline(), Path(errors.name).read_text()
+            os.killpg(example.pid, signal.SIGINT)  # as a terminal does: to Spark and its workers too
+            rest, _ = example.communicate(timeout=DEADLINE_S)
+        assert (example.returncode, rest.strip()) == (128 + signal.SIGINT, "stopped")
+        assert "Traceback" not in Path(errors.name).read_text()
