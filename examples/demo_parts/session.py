@@ -31,7 +31,7 @@ appender.console.layout.pattern = %p %c{1}: %m%n%ex{short}
 def java_problem() -> str | None:
     """Why Spark cannot run in this environment, in one sentence, or None."""
     home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") or (home and Path(home, "bin", "java").exists()):
+    if Path(home, "bin", "java").exists() if home else shutil.which("java"):  # as Spark looks for it
         return None
     return "Java 17 or newer is needed to run Spark, and pip cannot install it: install a JDK, or set JAVA_HOME to one"
 

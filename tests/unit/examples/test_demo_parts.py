@@ -21,6 +21,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import demo_parts.progress
+    import demo_parts.session
 
     yield demo_parts
     for name in [name for name in sys.modules if name.startswith("demo_parts")]:
@@ -44,6 +45,23 @@ def test_progress_elsewhere_is_a_line_at_each_quarter(parts: Any) -> None:
     bar.finish()
     assert "\x1b" not in out.getvalue()
     assert [line.split()[1] for line in out.getvalue().splitlines()] == ["30%", "60%", "100%"]
+
+
+def test_spark_runs_the_java_of_java_home_whatever_the_path_has(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.touch(mode=0o755)
+    for home, path, is_found in (
+        ("", java.parent, True),
+        ("", tmp_path, False),
+        (tmp_path, tmp_path, True),
+        (tmp_path / "removed", java.parent, False),
+    ):
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        monkeypatch.setenv("PATH", str(path))
+        assert (parts.session.java_problem() is None) == is_found, (home, path)
 
 
 # A shell's background jobs, and all that they start, ignore SIGINT: so it attends to signals first.
