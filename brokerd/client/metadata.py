@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.client.response_checks import senseless
-from brokerd.errors import ConfigError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
+from brokerd.errors import UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
 from brokerd.ids import HOST, NO_EPOCH, TopicIdPartition, TopicInfo, TopicPartition, address_of, topic_name_problem
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
@@ -105,19 +105,3 @@ def check_topic(what: str, name: str, topic_id: bytes) -> None:
         raise senseless(what, f"a topic named '{plain_text(name, _VALUE_MAX_CHARACTERS)}': {problem}")
     if len(topic_id) != _TOPIC_ID_BYTES:
         raise senseless(what, f"topic '{name}' has an id of {len(topic_id)} bytes, but must have {_TOPIC_ID_BYTES}")
-
-
-def parse_bootstrap_servers(text: str) -> tuple[str, ...]:
-    """The addresses in a comma-separated host:port list. Raises ConfigError naming an invalid entry."""
-    addresses = tuple(entry.strip() for entry in text.split(",") if entry.strip())
-    if not addresses:
-        raise ConfigError("bootstrap.servers is empty: give one or more host:port, separated by commas")
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        is_plain_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
-        is_port = port.isascii() and port.isdecimal() and port[0] != "0" and len(port) <= 5 and int(port) < 65_536
-        if not host or "/" in address or is_plain_ipv6 or not is_port:
-            raise ConfigError(
-                f"bootstrap.servers must be host:port, with a port from 1 to 65535 (several separated by commas), not '{address}'"
-            )
-    return addresses

@@ -153,6 +153,22 @@ class PlainConsumerConfig(ConsumerConfig):
     max_poll_records: int = setting(500, "Most records that one poll returns.", between=(1, INT32_MAX))
 
 
+def parse_bootstrap_servers(text: str) -> tuple[str, ...]:
+    """The addresses in a comma-separated host:port list. Raises ConfigError naming an invalid entry."""
+    addresses = tuple(entry.strip() for entry in text.split(",") if entry.strip())
+    if not addresses:
+        raise ConfigError("bootstrap.servers is empty: give one or more host:port, separated by commas")
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        is_plain_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
+        is_port = port.isascii() and port.isdecimal() and port[0] != "0" and len(port) <= 5 and int(port) < 65_536
+        if not host or "/" in address or is_plain_ipv6 or not is_port:
+            raise ConfigError(
+                f"bootstrap.servers must be host:port, with a port from 1 to 65535 (several separated by commas), not '{address}'"
+            )
+    return addresses
+
+
 def producer_config(given: Mapping[str, object], *, where: str = "") -> ProducerConfig:
     """Builds a checked ProducerConfig from settings by name. Raises ConfigError.
 

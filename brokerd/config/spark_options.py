@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
+from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig, parse_bootstrap_servers
 from brokerd.config.kafka_names import PASSED_OVER, REFUSED, REFUSED_VALUES, why_refused
 from brokerd.config.settings import INT64_MAX, is_number, settings_of
 from brokerd.config.suggestions import did_you_mean
@@ -152,13 +152,15 @@ def _keep(found: dict[str, str], name: str, value: str) -> None:
 
 
 def require_servers(settings: Mapping[str, str], side: Side) -> None:
-    """Raises ConfigError if bootstrap.servers is missing: its default would be each executor's own loopback address."""
-    if not settings.get("bootstrap.servers", "").strip():
+    """Raises ConfigError if bootstrap.servers is malformed or missing: its default would be each executor's loopback."""
+    servers = settings.get("bootstrap.servers", "")
+    if not servers.strip():
         raise ConfigError(
             f"option 'bootstrap.servers' is missing {side.where}: give the broker's address as HOST:PORT. A table of a Python "
             "source has its options in CREATE TABLE only, Spark does not pass them to queries: give them after the table's "
             "name in WITH (...), or use a temporary view, which keeps its OPTIONS (...)"
         )
+    parse_bootstrap_servers(servers)
 
 
 def parse_flag(name: str, text: str | None, *, default: bool) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config.client import producer_config
+from brokerd.config.client import parse_bootstrap_servers, producer_config
 from brokerd.config.settings import INT32_MAX
 from brokerd.errors import ConfigError
 
@@ -51,3 +51,37 @@ def test_a_value_that_is_no_text_does_not_become_text(given: dict[str, object], 
 def test_a_number_and_a_path_may_stand_for_their_text() -> None:
     config = producer_config({"acks": 1, "ssl.ca.file": Path("/etc/ca.pem")})
     assert (config.acks, config.ssl_ca_file) == ("1", "/etc/ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("localhost:9192", ("localhost:9192",)),
+        (" a:1 , b:2,", ("a:1", "b:2")),
+        ("[::1]:9192", ("[::1]:9192",)),
+    ],
+)
+def test_bootstrap_servers(text: str, addresses: tuple[str, ...]) -> None:
+    assert parse_bootstrap_servers(text) == addresses
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " , ",
+        "localhost",
+        "localhost:",
+        ":9192",
+        "localhost:http",
+        "a:0",
+        "a:65536",
+        "::1:9192",
+        "http://a:1",
+        "a:0000080",
+        "a:080",
+    ],
+)
+def test_bootstrap_servers_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        parse_bootstrap_servers(text)

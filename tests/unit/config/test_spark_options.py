@@ -125,6 +125,13 @@ def test_a_table_without_options_says_where_they_go() -> None:
         require_servers({}, SOURCE)
 
 
+@pytest.mark.parametrize("side", [SOURCE, SINK], ids=["source", "sink"])
+@pytest.mark.parametrize("servers", ["localhost", "localhost:abc", "http://127.0.0.1:9192", "a:1;b:2"])
+def test_an_address_that_is_none_is_refused_before_anything_connects(side: Side, servers: str) -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers must be host:port, .* not "):
+        require_servers({"bootstrap.servers": servers}, side)
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "1_0", "1.5", "", "٣", "9223372036854775808", "9" * 5_000])
 def test_counts_are_whole_positive_numbers_of_64_bits(text: str) -> None:
     with pytest.raises(ConfigError, match="minPartitions must be a whole number between 1 and 9223372036854775807, not"):
