@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from brokerd.clock import SystemClock
+from brokerd.config.settings import by_name
 from brokerd.config.spark_options import SINK, split_options
 from brokerd.errors import ConfigError
 from brokerd.sink.commit import abort_parts, commit_parts, parts_of
@@ -136,7 +137,7 @@ def append_to(topic: str | None, options: Mapping[str, Any], *, label: str | Non
     one topic inside one foreachBatch apart. Through Spark Connect, option txnAppId must name the query; txnVersion is always the
     number of the micro-batch. Raises ConfigError.
     """
-    given = {name: str(value) for name, value in options.items()}
+    given = {name: str(value) for name, value in by_name(options).items()}
     for name, value in (("topic", topic), ("txnLabel", label)):
         if value is not None:
             if any(other.lower() == name.lower() for other in given):

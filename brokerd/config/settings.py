@@ -87,14 +87,19 @@ def given_config(
         if keywords:
             raise ConfigError(f"settings by keyword go with a mapping, not with a {cls.__name__}")
         return config
-    if config is not None and not isinstance(config, Mapping):
-        kind = type(config).__name__  # not its content, which may be a token
+    given = {**by_name({} if config is None else config), **{name.replace("_", "."): value for name, value in keywords.items()}}
+    return from_mapping(cls, given) if build is None else build(given)
+
+
+def by_name(given: object) -> Mapping[str, object]:
+    """`given`, which must be a mapping by name. Raises ConfigError."""
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__  # not its content, which may be a token
         raise ConfigError(f"settings must be a mapping by name, such as {{'bootstrap.servers': 'host:9192'}}, not of type {kind}")
-    given = {**(config or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
     for name in given:
         if not isinstance(name, str):
             raise ConfigError(f"the name of a setting must be text, not {name!r:.200}")
-    return from_mapping(cls, given) if build is None else build(given)
+    return given
 
 
 def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") -> C:

@@ -26,11 +26,13 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
         ("events", {**SERVERS, "txnVersion": 3}, None, "takes the number of the micro-batch for option txnVersion"),
         ("events", {**SERVERS, "acks": "2"}, None, "acks"),
         ("events", {**SERVERS, "nope": "2"}, None, "nope"),
+        ("events", "127.0.0.1:9192", None, "settings must be a mapping by name, such as .*bootstrap.servers.*, not of type str"),
+        ("events", None, None, "not of type NoneType"),
+        (SERVERS, "events", None, "not of type str"),
+        ("events", {5: "x"}, None, "the name of a setting must be text, not 5"),
     ],
 )
-def test_wrong_options_are_refused_when_the_function_is_made(
-    topic: str | None, options: dict[str, Any], label: str | None, sentence: str
-) -> None:
+def test_wrong_options_are_refused_when_the_function_is_made(topic: Any, options: Any, label: str | None, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         append_to(topic, options, label=label)
 
