@@ -91,7 +91,7 @@ def continue_from(
         ended = {str(tp.partition): offset for tp, offset in sorted(previous.offsets.items()) if tp.topic == topic and reads(tp)}
         if ended:  # otherwise the loss was reported when the topic was missing
             unread = f"records of the old topic from offsets {json.dumps(ended)} on were not read"
-            losses.append(f"topic '{topic}' was deleted and recreated: {unread}")
+            losses.append(f"topic '{topic}' is not the one that this query has read (recreated, or another broker's): {unread}")
     lost: dict[TopicPartition, str] = {}
     for tp in sorted(snapshot.latest):
         earliest = snapshot.earliest[tp]

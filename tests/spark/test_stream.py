@@ -232,7 +232,7 @@ def test_topic_created_anew_stops_the_query_or_is_read_from_its_start(
     client.delete_topics([topic])
     client.create_topic(topic, 1)
     write(frame_of(spark, numbers(100, 150)), daemon.address, topic)
-    with pytest.raises(StreamingQueryException, match=f"topic '{topic}' was deleted and recreated"):
+    with pytest.raises(StreamingQueryException, match=f"topic '{topic}' is not the one that this query has read"):
         run(start_to_files(read_stream(spark, daemon.address, topic), tmp_path / "anew2", tmp_path / "checkpoint"))
     tolerant = read_stream(spark, daemon.address, topic, failOnDataLoss="false")
     assert run(start_to_files(tolerant, tmp_path / "anew3", tmp_path / "checkpoint")) == [50]

@@ -86,7 +86,7 @@ def test_case_d_topic_created_anew_is_told_and_begins_at_its_start() -> None:
     begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 100), T1: (0, 0)}, NEW))
     assert begins == starts == {T0: 0, T1: 0}
     assert len(losses) == 1
-    assert losses[0].startswith("topic 't' was deleted and recreated")
+    assert losses[0].startswith("topic 't' is not the one that this query has read")
     assert '{"0": 10, "1": 20}' in losses[0]
 
 
