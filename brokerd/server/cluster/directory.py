@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
 from brokerd.cluster.assignments import HeldTopic, Life, gone_back, to_drop, to_follow, to_hold, to_lead, to_outdo, to_remove
 from brokerd.cluster.changes import change_partitions, copy_dropped, data_removed
@@ -29,7 +29,8 @@ from brokerd.server.cluster.membership import Membership
 
 logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
-_HELD_AT_ONCE = 250  # partitions of a new topic: elections do not wait for the others
+_HELD_AT_ONCE = 250  # partitions of a new topic
+_ROLES_WAIT_MS = 500  # for other steps, of which there may be thousands
 
 
 class ClusterDirectory:
@@ -102,18 +103,25 @@ class ClusterDirectory:
     async def _agree(self) -> None:
         """Does what is due; `_failed` has what of it failed."""
         before, self._failed = self._failed, {}
+        taken_ms = self._client.clock.monotonic_ms()
+        for what, step in self._steps():
+            await self._try(what, step, before)
+            if self._client.clock.monotonic_ms() - taken_ms >= _ROLES_WAIT_MS:
+                await self._take_roles(before)
+                taken_ms = self._client.clock.monotonic_ms()
+        await self._take_roles(before)
+
+    def _steps(self) -> Iterator[tuple[str, Awaitable[None]]]:
+        """What is due before roles are taken: each kind is looked up once those before it are done."""
         for topic_id in self._to_remove():
             topic = self._topics.any_by_id(topic_id)
             name = f"'{topic.name}'" if topic is not None else f"with id {topic_id.hex()}"
-            await self._try(f"removing topic {name}", self._remove(topic_id), before)
+            yield f"removing topic {name}", self._remove(topic_id)
         for topic, numbers in self._to_hold():
             for at in range(0, max(len(numbers), 1), _HELD_AT_ONCE):
-                if at:
-                    await self._take_roles(before)
-                await self._try(f"holding topic '{topic.name}'", self._hold(topic, numbers[at : at + _HELD_AT_ONCE]), before)
+                yield f"holding topic '{topic.name}'", self._hold(topic, numbers[at : at + _HELD_AT_ONCE])
         for tp, partition in to_drop(self._membership.image, self._node_id, self._membership.directory_id, self._epochs()):
-            await self._try(f"removing the copy of {self._membership.image.partition_name(tp)}", self._drop(tp, partition), before)
-        await self._take_roles(before)
+            yield f"removing the copy of {self._membership.image.partition_name(tp)}", self._drop(tp, partition)
 
     async def _take_roles(self, before: Mapping[str, str]) -> None:
         await self._try("leading partitions", self._lead_elected(), before)
@@ -123,8 +131,9 @@ class ClusterDirectory:
         try:
             await step
         except Exception as error:
-            cause = self._failed[what] = str(error)
-            if before.get(what) != cause and not isinstance(error, NotReadyError):  # which a node that stops answers
+            told, cause = self._failed.get(what, before.get(what)), str(error)
+            self._failed[what] = cause
+            if told != cause and not isinstance(error, NotReadyError):  # which a node that stops answers
                 is_expected = isinstance(error, BrokerdError | OSError)
                 logger.error("%s failed (%s): retrying", what, cause, exc_info=None if is_expected else error)
 

@@ -22,7 +22,7 @@ from brokerd.server.cluster import directory
 from brokerd.steps import Steps
 from tests.support.build import append, payloads
 from tests.support.cluster_directories import Directories, becomes, with_nodes
-from tests.support.cluster_nodes import KEYS, TOPIC_ID, change, create, leaders, until
+from tests.support.cluster_nodes import KEYS, TOPIC_ID, cancelled, change, create, leaders, until
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 
@@ -280,7 +280,8 @@ def test_a_disk_that_refuses_holds_up_no_other_topic() -> None:
 
 def test_a_large_topic_that_is_made_does_not_hold_up_elections(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that has been elected for other partitions leads them before all of the new ones are there."""
-    monkeypatch.setattr(directory, "_HELD_AT_ONCE", 2, raising=False)
+    monkeypatch.setattr(directory, "_HELD_AT_ONCE", 2)
+    monkeypatch.setattr(directory, "_ROLES_WAIT_MS", 0)
 
     async def scenario(directories: Directories) -> None:
         nodes, logs, led_before = directories.nodes, directories.logs[1], list[int]()
@@ -296,6 +297,50 @@ def test_a_large_topic_that_is_made_does_not_hold_up_elections(monkeypatch: pyte
         assert led_before == [0, 2, 4]
 
     with_nodes(scenario, 1)
+
+
+@pytest.mark.parametrize("step", ["_remove", "_hold", "_drop"])
+def test_what_is_removed_and_made_does_not_hold_up_elections(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "_ROLES_WAIT_MS", 0)
+
+    async def scenario(directories: Directories) -> None:
+        nodes, node = directories.nodes, directories.nodes.running[1][1]
+        here: Any = directories.topics[1]._directory
+        others, led_before, one_step = [bytes([number]) * 16 for number in range(3)], list[bool](), getattr(here, step)
+
+        async def noted(*what: object) -> None:
+            led_before.append(directories.log(1, 3).is_leader)
+            await one_step(*what)
+
+        async def make_topics() -> None:
+            for topic_id in others:
+                await change(nodes, create_topic(node.image, topic_id, TopicEntry(topic_id.hex(), 1, {}), place(node.image, 1, 2)))
+
+        await create(nodes, node, 4, replication_factor=2)
+        if step == "_remove":
+            await make_topics()
+            await until(node, lambda image: image.topic(others[-1]))
+        await becomes(lambda: sum(map(len, directories.led().values())), 7 if step == "_remove" else 4)
+        await cancelled(directories.tasks.pop(1))  # all that is due is due at once
+        if step == "_remove":
+            for topic_id in others:
+                await change(nodes, [delete_topic(node.image, topic_id)])
+        elif step == "_hold":
+            await make_topics()
+        entries, first, second = dict(node.image.partitions_of(TOPIC_ID)), node.image.nodes[1], node.image.nodes[2]
+        for number in range(3) if step == "_drop" else ():
+            entry = entries[number].entry
+            moved = entry._replace(replicas=(2,), isr=(replica_of(second),), out_of_sync=(replica_of(first),), leader_epoch=2)
+            moved = moved._replace(leader=2, leader_node_epoch=second.epoch)
+            await nodes.etcd.put(KEYS.partition(TopicIdPartition(TOPIC_ID, number)), encode(moved))
+        elected = entries[3].entry._replace(leader=1, leader_node_epoch=first.epoch, leader_epoch=2)
+        await nodes.etcd.put(KEYS.partition(TopicIdPartition(TOPIC_ID, 3)), encode(elected))
+        await until(node, lambda image: image.partitions_of(TOPIC_ID)[3].entry == elected)
+        monkeypatch.setattr(here, step, noted)
+        await here._agree()
+        assert led_before == [False, True, True]
+
+    with_nodes(scenario, 1, 2)
 
 
 def test_a_removal_is_durable_before_its_tombstone_ends() -> None:
@@ -361,6 +406,8 @@ def test_a_directory_that_refuses_to_lead_says_so_once(monkeypatch: pytest.Monke
         return lead(self, epochs)
 
     monkeypatch.setattr(ReplicaChanges, "lead", refuses)
+
+    monkeypatch.setattr(directory, "_ROLES_WAIT_MS", 0)  # also if it is tried twice in a pass
 
     async def scenario(directories: Directories) -> None:
         await create(directories.nodes, directories.nodes.running[1][1], 1)
