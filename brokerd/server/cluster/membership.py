@@ -147,7 +147,7 @@ class Membership:
         return self._registration.directory_id
 
     async def publish_auth(self, auth: str) -> None:
-        """Tells the others the hash of another auth file. If the store does not answer, the next registration does."""
+        """Tells the others the hash of another auth file. If the store does not take it, the next `publish_refusals` tells it."""
         self._registration = self._registration._replace(auth=auth)
         try:
             await self._publish()
@@ -155,15 +155,16 @@ class Membership:
             logger.warning("%s: other nodes do not know of this node's new auth.file yet", error)
 
     async def publish_refusals(self, refuses: bool) -> None:
-        """Tells the others whether this node's disk refuses appends, unless they know. Raises CoordinationError."""
+        """Tells the others whether this node's disk refuses appends, and what else of its registration they do not know yet. Raises
+        CoordinationError."""
         self._registration = self._registration._replace(refuses=refuses)
         known = self.image.nodes.get(self.node_id)
-        if known is not None and known.registration.refuses != refuses:
+        if known is not None and known.registration != self._registration:
             await self._publish()
 
     async def _publish(self) -> None:
         key = self.image.keys.node(self.node_id)
-        if self._lease is not None and key in self._known:
+        if self._lease is not None and not self._lease.lost.is_set() and key in self._known:  # else it may be another's
             entry = {key: encode(self._registration)}
             await self._client.transact({key: self._known[key].mod_revision}, entry, lease_id=self._lease.id)
 

@@ -152,6 +152,41 @@ def test_a_node_tells_that_its_disk_refuses_appends_and_stays_the_same_life() ->
     run(scenario)
 
 
+def test_an_auth_hash_that_did_not_reach_the_store_is_told_later() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        nodes.etcd.refuses = "etcdserver: mvcc: database space exceeded"
+        await node.publish_auth("other")
+        nodes.etcd.refuses = ""
+        assert node.image.nodes[1].registration.auth == ""
+        await node.publish_refusals(False)  # as at every look
+        await until(node, lambda image: image.nodes[1].registration.auth == "other")
+        known = await nodes.running[1][0].get(KEYS.node(1))
+        await node.publish_refusals(False)
+        assert await nodes.running[1][0].get(KEYS.node(1)) == known, "it was told already"
+
+    run(scenario)
+
+
+def test_a_registration_that_somebody_has_replaced_is_not_written_over() -> None:
+    """This life has ended, and the next registration says what became of it."""
+
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        assert node._lease is not None
+        node._tasks.pop(0).cancel()  # which would register it anew
+        other = encode(Registration("elsewhere", 1, "d9"))
+        await nodes.etcd.put(KEYS.node(1), other)
+        await until(node, lambda image: image.nodes[1].registration.host == "elsewhere")
+        await node.publish_refusals(False)
+        await node.publish_auth("other")
+        found = await nodes.running[1][0].get(KEYS.node(1))
+        assert found is not None
+        assert found.value == other
+
+    run(scenario)
+
+
 def test_a_registration_that_somebody_deletes_or_replaces_is_written_anew() -> None:
     async def scenario(nodes: Nodes) -> None:
         node, other = await nodes.start(1), await nodes.start(2)
