@@ -12,6 +12,7 @@ from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
     ConfigError,
+    CoordinatorLoadInProgressError,
     Fate,
     InvalidRequestError,
     ProducerFencedError,
@@ -34,6 +35,7 @@ STATES = {
 }
 _STATE_NAMES: dict[int, str] = {number: name for name, number in STATES.items()}
 NO_VERSION = -1
+_NOTHING_DONE = (AuthenticationError, CoordinatorLoadInProgressError)
 
 
 # --- calls
@@ -86,7 +88,7 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
     a transaction that the broker has since forgotten. After any other error nothing was committed.
     """
     asked_ms = client.clock.boot_ms()
-    lost: list[BrokerdError] = []  # attempts that may have been carried out
+    failed: list[BrokerdError] = []  # attempts before the last one
 
     async def send(address: str, left_ms: int) -> None:
         entries_max = await client.partitions_per_request(address)
@@ -95,15 +97,15 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
             await client.call_once(address, request, pb.EndTransactionResponse, left_ms)
 
     try:
-        await client.retried(lambda left_ms: client.at_coordinator(send, left_ms), failures=lost, timeout_ms=timeout_ms)
+        await client.retried(lambda left_ms: client.at_coordinator(send, left_ms), failures=failed, timeout_ms=timeout_ms)
     except BrokerdError as error:
-        may_be_done = any(not isinstance(one, AuthenticationError) for one in lost)
+        may_be_done = not all(isinstance(one, _NOTHING_DONE) for one in failed)
         if isinstance(error, ProducerFencedError) and not may_be_done:
             error.fate = Fate.NOT_APPENDED
         asked_for_ms = client.clock.boot_ms() - asked_ms
         if isinstance(error, TxnAbortedError) and end.is_one_write and asked_for_ms >= ONE_WRITE_KEPT_MS:
             raise _forgotten(end, asked_for_ms) from error
-        if end.is_commit and _leaves_open(error, may_be_done=may_be_done):
+        if end.is_commit and _leaves_open(error, may_be_done=may_be_done, is_one_write=end.is_one_write):
             advice = "; look for its rows in the topic before you write them again" if end.is_one_write else ""
             raise BrokerUnreachableError(
                 f"version {end.txn_version} of transactional id {end.transactional_id!r} may be committed or not{advice}: no "
@@ -112,11 +114,12 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
         raise
 
 
-def _leaves_open(error: BrokerdError, *, may_be_done: bool) -> bool:
-    """True for a refusal that does not say how a commit has ended: the broker failed in it, or an attempt may have carried it out,
-    and this answer is not about the transaction (rights were taken away meanwhile, say)."""
+def _leaves_open(error: BrokerdError, *, may_be_done: bool, is_one_write: bool) -> bool:
+    """True for an error that does not say how a commit has ended, and must: the broker failed in it, or an attempt may have carried
+    it out, and this answer is not about the transaction (rights were taken away meanwhile, say)."""
     if isinstance(error, BrokerUnreachableError) or (isinstance(error, WireError) and error.retriable):
-        return False  # says it by itself
+        # It means that by itself. Who repeats a version learns more; a batch write that is run again is another one.
+        return is_one_write and (may_be_done or not isinstance(error, _NOTHING_DONE))
     is_about_it = isinstance(error, WireError) and error.action is Action.TRANSACTION_STATE
     return isinstance(error, UnknownServerError) or (may_be_done and not is_about_it)
 

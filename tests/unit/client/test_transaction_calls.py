@@ -12,8 +12,10 @@ from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     AlreadyCommittedError,
     AuthenticationError,
+    BrokerdError,
     BrokerUnreachableError,
     ConfigError,
+    CoordinatorLoadInProgressError,
     GroupAuthorizationFailedError,
     InvalidRequestError,
     InvalidTxnStateError,
@@ -151,6 +153,20 @@ def test_a_decision_is_given_up_after_its_time(broker: FakeBroker) -> None:
         broker.fail_calls = [grpc.StatusCode.UNAVAILABLE] * 100
         with pytest.raises(NoBrokerAnsweredError, match=r"in [56]\d\.0 s"):
             client.end_transaction(end_of([]), timeout_ms=60_000)
+
+
+@pytest.mark.parametrize("error", [StorageError("committed"), CoordinatorLoadInProgressError("loading")])
+@pytest.mark.parametrize("is_one_write", [True, False])
+def test_a_batch_write_is_told_that_a_commit_given_up_may_be_done(broker: FakeBroker, error: WireError, is_one_write: bool) -> None:
+    """Run again, it is another write. Whoever repeats a version learns how it has ended."""
+    config = ClientConfig(bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2)
+    with BlockingClient(config, HastyClock()) as client:
+        broker.errors["EndTransaction"] = [error] * 100
+        with pytest.raises(BrokerdError) as caught:
+            client.end_transaction(end_of([])._replace(is_one_write=is_one_write), timeout_ms=60_000)
+    is_told = is_one_write and isinstance(error, StorageError)
+    assert isinstance(caught.value, BrokerUnreachableError if is_told else type(error))
+    assert ("look for its rows" in str(caught.value)) == is_told
 
 
 @pytest.mark.parametrize("is_one_write", [True, False])
