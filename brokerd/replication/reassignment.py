@@ -24,11 +24,13 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
     target = entry.target
     if not target:
         return None
-    added = tuple(node_id for node_id in target if node_id not in entry.replicas)
+    added = [node_id for node_id in target if node_id not in entry.replicas]
     present = {copy for node_id in added if node_id in nodes for copy in (replica_of(nodes[node_id]), any_copy_of(node_id))}
-    away = {node_id for node_id in added if node_id not in nodes}
-    if any(copy in present or copy.node_id in away for copy in entry.out_of_sync):
-        return None  # a node removes its earlier copy first: it would keep that, damaged or not
+    # A node removes its earlier copy first: it would keep that, damaged or not. The others need not wait for it.
+    waiting = {one.node_id for one in entry.out_of_sync if one in present or (one.node_id in added and one.node_id not in nodes)}
+    added = [node_id for node_id in added if node_id not in waiting]
+    if waiting and not added:
+        return None
     if added:
         # What others may have left of an earlier time as replicas has never been in sync as what they are now.
         old = tuple(copy for copy in entry.out_of_sync if copy.node_id not in added)

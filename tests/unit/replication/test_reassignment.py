@@ -165,6 +165,10 @@ def test_a_copy_whose_node_was_away_when_its_move_was_stopped_goes_too() -> None
     assert at is not None
     assert advanced(halted._replace(target=(1, 2)), ALL) is None, "it removes that copy first"
     assert advanced(halted._replace(target=(1, 2)), nodes_of(1)) is None, "also if it is away at that moment"
+    others = advanced(halted._replace(target=(1, 2, 3)), nodes_of(1, 3))
+    assert others is not None
+    assert (others.replicas, others.out_of_sync) == ((1, 3), halted.out_of_sync), "others do not wait for it"
+    assert advanced(others, nodes_of(1, 3)) is None
     deletion = decode_tombstone(delete_topic(image, tp.topic_id).puts[keys.tombstone(tp.topic_id)])
     assert (deletion.directory_ids, deletion.node_ids) == (("d1",), (2,))
     dropped = copy_dropped(image, tp, at, InSyncReplica(2, "d2")).puts[keys.partition(tp)]
