@@ -25,8 +25,9 @@ class Refusals:
 
     @property
     def is_lasting(self) -> bool:
-        """True if the disk has refused for some seconds: whoever can do without it does."""
-        return self.since_ms is not None and self._clock.monotonic_ms() - self.since_ms >= _LASTING_MS
+        """True if the disk has refused again after some seconds: whoever can do without it does. Once is not enough: nothing ends
+        a refusal sooner."""
+        return self.since_ms is not None and self._last_ms - self.since_ms >= _LASTING_MS
 
     def refused(self, error: OSError) -> None:
         """The disk has refused an append, a sync, or a read. In any thread."""

@@ -316,9 +316,9 @@ def test_a_log_is_refused_whose_last_append_was(files: MemoryFiles) -> None:
     refused = []
     for ms in (4_999, 1):
         clock.advance(ms)
+        _assert_full(log)
         refused.append((log.is_refused, other.is_refused))
     assert refused == [(False, False), (True, False)], "the other has all that it was given"
-    _assert_full(log)
     files.space_left = None
     append(log, b"x")
     assert not log.is_refused

@@ -24,7 +24,7 @@ def test_each_end_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
         clock.advance(1_000)
         refusals.worked()  # a few bytes fit
         assert refusals.since_ms == 1_000
-        assert refusals.is_lasting == (clock.monotonic_ms() >= 6_000)
+        assert refusals.is_lasting == (clock.monotonic_ms() >= 7_000), "refused again after five seconds"
     clock.advance(5_000)
     for _ in range(2):
         refusals.worked()
@@ -36,3 +36,5 @@ def test_each_end_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
     refusals.refused(FULL)
     assert len(caplog.records) == 3
+    clock.advance(60_000)
+    assert not refusals.is_lasting, "it was refused once, and has not been asked since"
