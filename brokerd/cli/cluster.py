@@ -350,7 +350,11 @@ def drain(args: argparse.Namespace) -> None:
 
         def left() -> str:
             nonlocal done
-            done = now = drained()
+            try:
+                done = now = drained()
+            except InvalidRequestError:  # it is not alive, and has nothing any more: the cluster does not know it
+                done = DrainNodeResponse()
+                return ""
             waiting = len(now.waiting) + now.more_waiting
             if waiting and waiting == now.moving:
                 first = now.waiting[0]

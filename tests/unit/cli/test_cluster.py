@@ -14,7 +14,8 @@ from brokerd.cli import cluster as command
 from brokerd.cli import main
 from brokerd.cli import topics as topics_command
 from brokerd.cli.parser import UsageError, parse
-from brokerd.errors import ClientError, NotLeaderError, TopicAuthorizationFailedError
+from brokerd.client.blocking import BlockingClient
+from brokerd.errors import ClientError, InvalidRequestError, NotLeaderError, TopicAuthorizationFailedError
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2 as pb
 from brokerd.wire.v1 import topics_pb2
@@ -341,6 +342,21 @@ def test_an_unclean_election_says_what_leads_and_what_is_lost(broker: FakeBroker
         "is_done": False,
     }
     assert asked == [("t", 2, False), ("t", 2, True), ("t", 2, True)]
+
+
+def test_a_dead_node_that_has_nothing_any_more_is_drained(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = [topics_pb2.DrainNodeResponse(moving=4)]
+
+    def drain_node(_client: BlockingClient, node_id: int, *, validate_only: bool) -> Message:
+        if not moving:
+            raise InvalidRequestError(f"node {node_id} has no partition, and is not alive")
+        return moving.pop()
+
+    monkeypatch.setattr(BlockingClient, "drain_node", drain_node)
+    run(broker, "cluster", "drain", "2", "--wait")
+    assert capsys.readouterr().out == "node 2: 4 partitions moved to other nodes\n"
 
 
 def test_what_stays_on_a_drained_node_is_an_error(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
