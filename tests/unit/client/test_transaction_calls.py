@@ -169,6 +169,13 @@ def test_a_batch_write_is_told_that_a_commit_given_up_may_be_done(broker: FakeBr
     assert ("look for its rows" in str(caught.value)) == is_told
 
 
+def test_a_coordinator_that_was_being_loaded_has_committed_nothing(broker: FakeBroker, client: BlockingClient) -> None:
+    refused = InvalidRequestError("no commit")
+    broker.errors["EndTransaction"] = [CoordinatorLoadInProgressError("loading", retry_after_ms=1), refused]
+    with pytest.raises(InvalidRequestError, match="no commit"):
+        client.end_transaction(end_of([]))
+
+
 @pytest.mark.parametrize("is_one_write", [True, False])
 @pytest.mark.parametrize("minutes", [59, 60])
 def test_a_machine_that_slept_is_not_told_that_nothing_was_committed(broker: FakeBroker, minutes: int, is_one_write: bool) -> None:
