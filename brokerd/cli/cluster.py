@@ -351,18 +351,18 @@ def drain(args: argparse.Namespace) -> None:
         def left() -> str:
             nonlocal done
             try:
-                done = now = drained()
+                done = drained()
             except InvalidRequestError:  # it is not alive, and has nothing any more: the cluster does not know it
                 done = DrainNodeResponse()
                 return ""
-            waiting = len(now.waiting) + now.more_waiting
-            if waiting and waiting == now.moving:
-                first = now.waiting[0]
+            waiting = len(done.waiting) + done.more_waiting
+            if waiting and waiting == done.moving:
+                first = done.waiting[0]
                 raise ClientError(
                     f"{counted(waiting, 'partition')} of node {args.node} cannot be moved at present, the first is "
                     f"{first.name}-{first.partition}: {first.reason}"
                 )
-            return f"node {args.node}: {counted(now.moving, 'partition')} left" if now.moving else ""
+            return f"node {args.node}: {counted(done.moving, 'partition')} left" if done.moving else ""
 
         begun = done.moving
         if args.wait:

@@ -344,17 +344,24 @@ def test_an_unclean_election_says_what_leads_and_what_is_lost(broker: FakeBroker
     assert asked == [("t", 2, False), ("t", 2, True), ("t", 2, True)]
 
 
-def test_a_dead_node_that_has_nothing_any_more_is_drained(
+def test_a_drain_that_is_waited_for_ends_with_what_its_last_look_saw(
     broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moving = [topics_pb2.DrainNodeResponse(moving=4)]
+    """What was made meanwhile may have nowhere to go. And a dead node that has nothing any more is unknown to the cluster."""
+    why = "no other node is alive"
+    staying = topics_pb2.DrainNodeResponse(staying=[topics_pb2.NamedPartition(name="t", partition=7, reason=why)])
+    answers = [topics_pb2.DrainNodeResponse(moving=4), staying]
 
     def drain_node(_client: BlockingClient, node_id: int, *, validate_only: bool) -> Message:
-        if not moving:
+        if not answers:
             raise InvalidRequestError(f"node {node_id} has no partition, and is not alive")
-        return moving.pop()
+        return answers.pop(0)
 
     monkeypatch.setattr(BlockingClient, "drain_node", drain_node)
+    with pytest.raises(ClientError, match="1 partition of node 2 cannot move"):
+        run(broker, "cluster", "drain", "2", "--wait")
+    assert capsys.readouterr().out == f"node 2: 4 partitions moved to other nodes\n  t-7 stays: {why}\n"
+    answers.append(topics_pb2.DrainNodeResponse(moving=4))
     run(broker, "cluster", "drain", "2", "--wait")
     assert capsys.readouterr().out == "node 2: 4 partitions moved to other nodes\n"
 
