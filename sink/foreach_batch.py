@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from brokerd.clock import SystemClock
-from brokerd.config.settings import by_name
+from brokerd.config.settings import by_name, not_text
 from brokerd.config.spark_options import SINK, split_options
 from brokerd.errors import ConfigError
 from brokerd.sink.commit import abort_parts, commit_parts, parts_of
@@ -137,7 +137,7 @@ def append_to(topic: str | None, options: Mapping[str, Any], *, label: str | Non
     one topic inside one foreachBatch apart. Through Spark Connect, option txnAppId must name the query; txnVersion is always the
     number of the micro-batch. Raises ConfigError.
     """
-    given = {name: str(value) for name, value in by_name(options).items()}
+    given = {name: _text_of(name, value) for name, value in by_name(options).items()}
     for name, value in (("topic", topic), ("txnLabel", label)):
         if value is not None:
             if any(other.lower() == name.lower() for other in given):
@@ -147,6 +147,12 @@ def append_to(topic: str | None, options: Mapping[str, Any], *, label: str | Non
         raise ConfigError("append_to takes the number of the micro-batch for option txnVersion: remove the option")
     parsed = parse_sink_options(_of_batch(given, 0))
     return AppendTo(given, Queries(may_be_large=parsed.producer.max_request_size > VERY_FEW_REQUEST_BYTES_MAX))
+
+
+def _text_of(name: str, value: object) -> str:
+    if not_text(value):
+        raise ConfigError(f"option {name} must be text, a number or a bool, not {not_text(value)}")
+    return str(value)
 
 
 def _of_batch(options: Mapping[str, str], batch_id: int) -> dict[str, str]:
