@@ -456,7 +456,10 @@ class Intake:
     def _topic_missing(self, topic: str, error: BrokerdError | None) -> BrokerdError:
         waited = f"after max.block.ms ({self._config.max_block_ms} ms)"
         if error is not None:
-            return UnknownTopicOrPartitionError(f"topic '{topic}' still does not exist {waited}: {error}")
+            return UnknownTopicOrPartitionError(
+                f"topic '{topic}' still does not exist {waited}: create it (brokerd topics create {topic} --partitions N), or "
+                f"correct the name; the broker says: {error}"
+            )
         trouble = self._core.last_trouble
         return BrokerUnreachableError(
             f"no metadata for topic '{topic}' {waited}, bootstrap.servers {self._config.bootstrap_servers}"

@@ -186,7 +186,9 @@ def test_a_lost_answer_times_out_and_is_asked_again(broker: BrokerDouble) -> Non
 
 def test_an_unknown_topic_is_waited_for_and_then_named(broker: BrokerDouble) -> None:
     with producer_of(broker, max_block_ms=500) as producer:
-        with pytest.raises(UnknownTopicOrPartitionError, match=r"'nowhere' still does not exist after max\.block\.ms \(500 ms\)"):
+        with pytest.raises(
+            UnknownTopicOrPartitionError, match=r"'nowhere' still does not exist after max\.block\.ms \(500 ms\): create it \("
+        ):
             producer.send("nowhere", b"x")
         broker.metadata_errors.extend([BrokerUnreachableError("nobody at 127.0.0.1:9")] * 1000)
         with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9192: nobody at 127\.0\.0\.1:9"):
