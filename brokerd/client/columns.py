@@ -15,7 +15,7 @@ from brokerd.config.client import ConsumerConfig
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import BatchHeader, StampFlags
+from brokerd.record.header import BatchHeader
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE, known_schema
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def decode_slice(one: BatchSlice, *, max_uncompressed_bytes: int, check_crc: boo
     if arrow_batch.num_rows == 0:
         return None
     timestamp_type = CREATE_TIME
-    if header.stamp_flags & StampFlags.LOG_APPEND_TIME:
+    if header.is_log_append_time:
         timestamp_type = LOG_APPEND_TIME
         if not 0 <= header.append_timestamp <= TIMESTAMP_MAX_MS:
             raise CorruptMessageError(

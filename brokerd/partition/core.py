@@ -32,28 +32,21 @@ from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry
 from brokerd.partition.log_ends import NOTHING_MOVED, UNSETTLED, LogEnds, Moved
 from brokerd.partition.log_state import CheckpointEntry, LogState, Snapshot, snapshot_of
 from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStateEntry
-from brokerd.record.header import BatchHeader, add_sequence
+from brokerd.record.header import BatchHeader, StampFlags, add_sequence
 from brokerd.storage.damage import DamagedRange, damage_at, damage_error, first_that_stops
 from brokerd.storage.segment_bounds import SegmentBounds
 
 HIGH_WATERMARK = -1  # in DeleteRecords: delete up to the high watermark
 TIMESTAMP_MAX_MS = (2**63 - 1) // 1_000  # records have microseconds in 64 bits
+_LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 
 
 class Append(NamedTuple):
     """The decision to write a batch at the log end, after a roll if `must_roll`. Report the write with `written`."""
 
-    base_offset: int
-    next_offset: int
+    header: BatchHeader  # with the leader's stamp
     size_bytes: int
-    append_timestamp: int
-    log_time: int
-    is_log_append_time: bool  # append_timestamp replaces the records' own
-    max_timestamp: int  # of its records as readers see them
-    leader_epoch: int
-    leader_epoch_id: int
     must_roll: bool
-    producer_id: int
     producer: ProducerStateEntry | None  # its state after this batch
     marker: Marker | None = None
 
@@ -124,11 +117,6 @@ class PartitionCore:
         return sum([segment.size_bytes for segment in self.segments])
 
     @property
-    def stamps_records(self) -> bool:
-        """True if the append time replaces the records' own timestamps."""
-        return self.config.message_timestamp_type == "LogAppendTime"
-
-    @property
     def is_stopped(self) -> bool:
         """True if nothing may be appended to or removed from the log."""
         return self.health.is_stopped(self.ends.log_start_offset)
@@ -147,27 +135,21 @@ class PartitionCore:
         self._check_takes_appends(Role.LEADER)
         if header.is_transactional != is_open_member or (not is_open_member and header.is_of_member):
             raise self._no_member(header)
-        base_offset = self.ends.log_end_offset
+        stamped = self._stamped(header, now_ms, clock_ahead_ms)
         entry: ProducerStateEntry | None = None
         if header.producer_id >= 0:
-            prepared = self.producers.prepare(
-                header,
-                base_offset,
-                now_ms - clock_ahead_ms,
-                clock_ahead_s=clock_ahead_ms // 1_000,
-                is_log_append_time=self.stamps_records,
-            )
+            prepared = self.producers.prepare(stamped)
             if isinstance(prepared, BatchMetadata):
                 return prepared
             entry = prepared
         # Not for duplicates: they were accepted once, and get the same response whatever the clock says now.
         _check_timestamps(self.name, header, self.config, now_ms)
-        return self._append_stamped(header, now_ms, clock_ahead_ms, entry, None)
+        return self._at_end(stamped, entry)
 
     def append_marker(self, header: BatchHeader, now_ms: int, marker: Marker, *, clock_ahead_ms: int = 0) -> Append:
         """Places a control batch, which ends transactions, at the log end. Raises WireErrors with fate NOT_APPENDED."""
         self._check_takes_appends(Role.LEADER)
-        return self._append_stamped(header, now_ms, clock_ahead_ms, None, marker)
+        return self._at_end(self._stamped(header, now_ms, clock_ahead_ms), None, marker)
 
     def rolled(self, segment: SegmentBounds) -> None:
         """Reports a new active segment, which begins at the log end."""
@@ -177,20 +159,20 @@ class PartitionCore:
 
     def written(self, append: Append) -> Moved:
         """Reports that the batch was written to the active segment."""
-        base_offset = append.base_offset
+        header, active = append.header, self.segments[-1]
+        base_offset = header.base_offset
         assert base_offset == self.ends.log_end_offset, "a batch is written where the log ends"
-        self.segments[-1].add(append.next_offset, append.size_bytes, append.max_timestamp, append.log_time)
-        entry = append.producer
-        if entry is not None:
-            self.producers.commit(append.producer_id, entry)
+        active.add(header)
+        if append.producer is not None:
+            self.producers.commit(header.producer_id, append.producer)
         if append.marker is not None:
             first_offset = self.producers.first_open_offset(frozenset(append.marker.producer_ids))
             self.producers.end_transactions(append.marker, base_offset)
             if first_offset is not None:
                 self.ends.ended(first_offset, base_offset)
-        if self.epochs.assign(append.leader_epoch, base_offset, append.leader_epoch_id):
+        if self.epochs.assign(header.leader_epoch, base_offset, header.leader_epoch_id):
             self.flushes.epochs_changed = True
-        return self.ends.written(append.next_offset, append.size_bytes)
+        return self.ends.written(active.next_offset, append.size_bytes)
 
     def _check_takes_appends(self, role: Role) -> None:
         """Raises NotLeaderError unless this replica has the role, and if it hands over; the errors of LogHealth.check_writable if
@@ -216,39 +198,24 @@ class PartitionCore:
             f"{subject} is of a transaction, but its batch is not: ask for another id with InitProducerId", fate=Fate.NOT_APPENDED
         )
 
-    def _append_stamped(
-        self,
-        header: BatchHeader,
-        now_ms: int,
-        clock_ahead_ms: int,
-        entry: ProducerStateEntry | None,
-        marker: Marker | None,
-    ) -> Append:
-        base_offset, size, log_time = self.ends.log_end_offset, header.size, now_ms - clock_ahead_ms
-        stamps_records = self.stamps_records
-        return Append(
-            base_offset=base_offset,
-            next_offset=base_offset + header.last_offset_delta + 1,
-            size_bytes=size,
+    def _stamped(self, header: BatchHeader, now_ms: int, clock_ahead_ms: int) -> BatchHeader:
+        return header._replace(
+            stamp_flags=_LOG_APPEND_TIME if self.config.message_timestamp_type == "LogAppendTime" else 0,
+            base_offset=self.ends.log_end_offset,
             append_timestamp=now_ms,
-            log_time=log_time,
-            is_log_append_time=stamps_records,
-            max_timestamp=now_ms if stamps_records else header.max_timestamp,
             leader_epoch=self.leader_epoch,
             leader_epoch_id=self.leader_epoch_id,
-            must_roll=self._must_roll(size, log_time),
-            producer_id=header.producer_id,
-            producer=entry,
-            marker=marker,
+            clock_ahead_s=clock_ahead_ms // 1_000,
         )
 
-    def _must_roll(self, size: int, log_time: int) -> bool:
-        """True if the batch would exceed segment.bytes, or the active segment has reached segment.ms."""
-        active = self.segments[-1]
-        if active.size_bytes == 0:
-            return False
-        config = self.config
-        return active.size_bytes + size > config.segment_bytes or log_time - active.first_log_time >= config.segment_ms
+    def _at_end(self, header: BatchHeader, producer: ProducerStateEntry | None, marker: Marker | None = None) -> Append:
+        """Places a stamped batch at the log end: in a new segment if it would exceed segment.bytes, or the active one has reached
+        segment.ms.
+        """
+        active, size_bytes = self.segments[-1], header.size
+        is_full = active.size_bytes + size_bytes > self.config.segment_bytes
+        is_old = header.log_time - active.first_log_time >= self.config.segment_ms
+        return Append(header, size_bytes, active.size_bytes > 0 and (is_full or is_old), producer, marker)
 
     # Transactions
 

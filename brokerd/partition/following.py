@@ -21,13 +21,13 @@ from brokerd.partition.markers import marker_of, read_marker
 from brokerd.partition.partition import NOBODY, LogResources, Partition
 from brokerd.partition.producer_state import NO_OFFSET, Marker, ProducerStates
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import BatchHeader, StampFlags, header_problem
+from brokerd.record.header import BatchHeader, header_problem
 from brokerd.record.schema import payload_crc
 from brokerd.steps import Job, Steps
 from brokerd.storage.damage import PAYLOAD_CHANGED
 from brokerd.storage.files import File, write_all
 from brokerd.storage.segment import Segment
-from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
+from brokerd.storage.segment_bounds import SegmentBounds
 
 # Of offsets and times that a leader may stamp. Near 2^63 a log end, or the time of an append, would not fit into the directory's
 # files: no checkpoint could be written, of any partition. Clients' batches do not get a log there: they cover too few offsets each.
@@ -84,21 +84,7 @@ class ReplicatedCore(PartitionCore):
                 f"{self.name}: a batch of leader epoch {header.leader_epoch} is outside {self.epochs.latest} (of the batch "
                 f"before) to {self.leader_epoch} (now)"
             )
-        return Append(
-            base_offset=header.base_offset,
-            next_offset=header.next_offset,
-            size_bytes=header.size,
-            append_timestamp=header.append_timestamp,
-            log_time=header.log_time,
-            is_log_append_time=bool(header.stamp_flags & StampFlags.LOG_APPEND_TIME),
-            max_timestamp=batch_timestamp(header),
-            leader_epoch=header.leader_epoch,
-            leader_epoch_id=header.leader_epoch_id,
-            must_roll=self._must_roll(header.size, header.log_time),
-            producer_id=header.producer_id,
-            producer=self.producers.replayed(header) if marker is None else None,
-            marker=marker,
-        )
+        return self._at_end(header, self.producers.replayed(header), marker)
 
     def truncate_to(self, offset: int) -> Truncation:
         """Decides what a follower removes so that its log ends at `offset`, or at the start of the batch that contains it. Flush

@@ -23,13 +23,12 @@ from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTr
 from brokerd.partition.core import TIMESTAMP_MAX_MS
 from brokerd.partition.reader import PartitionReader
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import BatchHeader, StampFlags
+from brokerd.record.header import BatchHeader
 from brokerd.record.schema import decode_timestamps, payload_crc
 from brokerd.storage.damage import damage_at, past_taken_out
 from brokerd.storage.files import File
 from brokerd.storage.index import SparseIndex
 from brokerd.storage.segment import Segment
-from brokerd.storage.segment_bounds import batch_timestamp
 
 IsWanted = Callable[[], bool]
 _NONE = -1
@@ -226,7 +225,7 @@ def _find_in_segment(
     for position, header in look_up.headers(file, segment, *(floor or (segment.base_offset, 0))):
         if header.base_offset >= search.until_offset:
             return None
-        is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
+        is_wanted = header.readers_timestamp >= search.timestamp_ms and header.last_offset >= first_offset
         if is_wanted and past_taken_out(look_up.reader.damaged, header.base_offset) < header.next_offset:
             found = _find_in_batch(look_up.reader, file, position, header, search, first_offset)
             if found is not None:
@@ -240,8 +239,8 @@ def _find_in_batch(
     """The record within a batch; the start of the batch if its records have no timestamps of their own, they cannot be decoded, or
     one batch was decoded already; None if no record matches.
     """
-    whole = OffsetAndTimestamp(max(header.base_offset, first_offset), batch_timestamp(header))
-    if header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control:
+    whole = OffsetAndTimestamp(max(header.base_offset, first_offset), header.readers_timestamp)
+    if header.is_log_append_time or header.is_control:
         return whole
     if search.has_decoded:
         return whole

@@ -40,7 +40,7 @@ from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.partition.reader import NO_LIMIT, FetchDataInfo, PartitionReader
 from brokerd.purgatory import Waiters
 from brokerd.record.batch import RecordBatch, walk_batches
-from brokerd.record.header import crc_seed, stamp
+from brokerd.record.header import BatchHeader, crc_seed, stamp
 from brokerd.record.schema import payload_crc
 from brokerd.sharing import Caller
 from brokerd.storage.damage import damage_error
@@ -338,14 +338,7 @@ class Partition:
         if isinstance(decided, BatchMetadata):
             if self.ends.high_watermark <= decided.last_offset:
                 self._resources.flush_soon(self, caller)
-            return LogAppendInfo(
-                decided.base_offset,
-                decided.last_offset,
-                decided.append_timestamp,
-                decided.is_log_append_time,
-                True,
-                self.leader_epoch,
-            )
+            return self._append_info(decided, is_duplicate=True)
         return self._append_stamped(decided, batch, caller)
 
     def append_marker(
@@ -358,28 +351,16 @@ class Partition:
         return self._append_stamped(decided, batch, caller)
 
     def _append_stamped(self, append: Append, batch: RecordBatch, caller: Caller) -> LogAppendInfo:
-        stamped = stamp(
-            batch.header_bytes,
-            base_offset=append.base_offset,
-            append_timestamp=append.append_timestamp,
-            leader_epoch=append.leader_epoch,
-            leader_epoch_id=append.leader_epoch_id,
-            clock_ahead_s=(append.append_timestamp - append.log_time) // 1_000,
-            is_log_append_time=append.is_log_append_time,
-            seed=self.crc_seed,
-        )
+        stamped = stamp(batch.header_bytes, append.header, self.crc_seed)
         self._write(append, (stamped, memoryview(batch.data)[len(stamped) :]), caller)
+        return self._append_info(append.header, is_duplicate=False)
+
+    def _append_info(self, batch: BatchHeader | BatchMetadata, *, is_duplicate: bool) -> LogAppendInfo:
         return LogAppendInfo(
-            append.base_offset,
-            append.next_offset - 1,
-            append.append_timestamp,
-            append.is_log_append_time,
-            False,
-            append.leader_epoch,
+            batch.base_offset, batch.last_offset, batch.append_timestamp, batch.is_log_append_time, is_duplicate, self.leader_epoch
         )
 
     def _write(self, append: Append, buffers: Sequence[Buffer], caller: Caller) -> None:
-        core = self.core
         try:
             if append.must_roll:
                 self._roll()
@@ -393,8 +374,8 @@ class Partition:
         self._is_refused = False
         if self._resources.refusals.since_ms is not None:
             self._resources.refusals.worked()
-        segment.note_position(append.base_offset, core.config.index_interval_bytes)
-        moved = core.written(append)
+        segment.note_position(append.header.base_offset, self.config.index_interval_bytes)
+        moved = self.core.written(append)
         self._resources.flush_soon(self, caller)
         self._resources.count_unsynced(append.size_bytes)
         self.wake(moved)

@@ -30,7 +30,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import PRODUCER_NUMBERS, producer_number, producer_tag
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
-from brokerd.record.header import SEQUENCE_MAX, BatchHeader, StampFlags, add_sequence
+from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
 
 # Those that a producer may have in flight, which are Kafka's five, and the one before: a copy that begins anew above that one
 # (ReplicatedPartition.snapshot_at) must know its sequence once the others are cut off.
@@ -39,7 +39,6 @@ NO_OFFSET = -1
 NO_NUMBER = -1
 ANY_OWNER = -1  # in place of an owner tag
 FORGOTTEN_OWNERS = 1_000  # with a number of their own
-_LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 _HALF_RING = (SEQUENCE_MAX + 1) // 2
 
 
@@ -108,16 +107,12 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def prepare(
-        self, header: BatchHeader, base_offset: int, timestamp: int, *, clock_ahead_s: int = 0, is_log_append_time: bool = False
-    ) -> ProducerStateEntry | BatchMetadata:
-        """The entry to commit once this batch is appended and stamped as given, or the earlier batch that it duplicates. Changes
-        nothing.
+    def prepare(self, header: BatchHeader) -> ProducerStateEntry | BatchMetadata:
+        """The entry to commit once this stamped batch is written, or the earlier batch that it duplicates. Changes nothing.
 
         Raises the errors listed in ARCHITECTURE.md ("Producer state"), all with fate NOT_APPENDED except DuplicateSequenceError,
         whose batch is in the log.
         """
-        last_sequence, is_transactional = header.last_sequence, header.is_transactional
         entry = self.entries.get(header.producer_id)
         if entry is None:
             self._check_unknown(header)
@@ -132,19 +127,10 @@ class ProducerStates:
             if header.base_sequence != 0:
                 raise self._out_of_order(header, 0, entry.epoch)
         else:
-            repeated = self._check_sequence(header, entry, last_sequence)
+            repeated = self._check_sequence(header, entry)
             if repeated is not None:
                 return repeated
-        batch = BatchMetadata(
-            header.base_sequence,
-            last_sequence,
-            base_offset,
-            base_offset + header.last_offset_delta,
-            timestamp,
-            clock_ahead_s,
-            is_log_append_time,
-        )
-        return _extended(entry, header.producer_epoch, batch, is_transactional=is_transactional)
+        return _extended(entry, header)
 
     def commit(self, producer_id: int, entry: ProducerStateEntry) -> None:
         """Stores the entry that `prepare` or `replayed` returned; may evict the producer silent longest."""
@@ -172,16 +158,7 @@ class ProducerStates:
         entry = self.entries.get(header.producer_id)
         # A gap within an epoch means that the leader had forgotten the producer, which then started again.
         begins_again = entry is not None and header.base_sequence != add_sequence(entry.last_sequence, 1)
-        batch = BatchMetadata(
-            header.base_sequence,
-            header.last_sequence,
-            header.base_offset,
-            header.base_offset + header.last_offset_delta,
-            header.log_time,
-            header.clock_ahead_s,
-            bool(header.stamp_flags & _LOG_APPEND_TIME),
-        )
-        return _extended(entry, header.producer_epoch, batch, is_transactional=header.is_transactional, begins_again=begins_again)
+        return _extended(entry, header, begins_again=begins_again)
 
     def replay(self, header: BatchHeader, marker: Marker | None) -> None:
         """Applies a batch already in the log, without checks. `marker`: the content of a readable control batch."""
@@ -267,10 +244,10 @@ class ProducerStates:
             tag = ANY_OWNER  # without authentication, clients make up owners as well
         self.forgotten[tag] = max(self._forgotten(tag), number)
 
-    def _check_sequence(self, header: BatchHeader, entry: ProducerStateEntry, last: int) -> BatchMetadata | None:
+    def _check_sequence(self, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
         first = header.base_sequence
         for batch in entry.batches:
-            if batch.first_sequence == first and batch.last_sequence == last:
+            if batch.first_sequence == first and batch.last_sequence == header.last_sequence:
                 return batch
         expected = entry.batches[-1].last_sequence + 1 & SEQUENCE_MAX
         if first == expected:
@@ -281,7 +258,7 @@ class ProducerStates:
         is_used = behind <= _HALF_RING and (entry.has_wrapped or behind <= entry.last_sequence + 1)
         if is_used and header.last_offset_delta < behind:
             raise DuplicateSequenceError(
-                f"{self._subject(header)} sent sequences {first} to {last} again; they are in the log, "
+                f"{self._subject(header)} sent sequences {first} to {header.last_sequence} again; they are in the log, "
                 f"but further back than the last {WINDOW_BATCHES} batches, so their offset is not known",
                 expected_sequence=expected,
                 current_epoch=entry.epoch,
@@ -301,17 +278,13 @@ class ProducerStates:
         return f"{self._name}: producer {header.producer_id}"
 
 
-def _extended(
-    entry: ProducerStateEntry | None,
-    epoch: int,
-    batch: BatchMetadata,
-    *,
-    is_transactional: bool,
-    begins_again: bool = False,
-) -> ProducerStateEntry:
+def _extended(entry: ProducerStateEntry | None, header: BatchHeader, *, begins_again: bool = False) -> ProducerStateEntry:
     """The entry with this batch; a new one if the producer is unknown, starts again or has a new epoch."""
-    first, last = batch.first_sequence, batch.last_sequence
-    txn_first_offset = batch.base_offset if is_transactional else NO_OFFSET
+    first, last, epoch = header.base_sequence, header.last_sequence, header.producer_epoch
+    batch = BatchMetadata(
+        first, last, header.base_offset, header.last_offset, header.log_time, header.clock_ahead_s, header.is_log_append_time
+    )
+    txn_first_offset = header.base_offset if header.is_transactional else NO_OFFSET
     if entry is not None and entry.txn_first_offset >= 0:
         txn_first_offset = entry.txn_first_offset  # open until its marker, even across epochs
     if entry is None or begins_again or entry.epoch != epoch:

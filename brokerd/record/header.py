@@ -57,6 +57,7 @@ KNOWN_ATTRIBUTES = int(Attributes.TRANSACTIONAL | Attributes.CONTROL) | PAYLOAD_
 # Plain ints: one operation on an IntFlag takes longer than the rest of a check.
 _TRANSACTIONAL = int(Attributes.TRANSACTIONAL)
 _CONTROL = int(Attributes.CONTROL)
+_LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 
 
 class BatchHeader(NamedTuple):
@@ -89,6 +90,16 @@ class BatchHeader(NamedTuple):
     def log_time(self) -> int:
         """The time of the append that retention uses, ms."""
         return self.append_timestamp - 1_000 * self.clock_ahead_s
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """True if `append_timestamp` replaces the records' own."""
+        return bool(self.stamp_flags & _LOG_APPEND_TIME)
+
+    @property
+    def readers_timestamp(self) -> int:
+        """The largest timestamp as readers see it, ms."""
+        return self.append_timestamp if self.stamp_flags & _LOG_APPEND_TIME else self.max_timestamp
 
     @property
     def last_offset(self) -> int:
@@ -246,23 +257,12 @@ def encode_header(header: BatchHeader, seed: int) -> bytes:
     return data[:_CRC_AT] + _U32.pack(header_crc(data, seed)) + data[_CRC_AT + 4 :]
 
 
-def stamp(
-    data: bytes,
-    *,
-    base_offset: int,
-    append_timestamp: int,
-    leader_epoch: int,
-    leader_epoch_id: int = 0,
-    clock_ahead_s: int = 0,
-    is_log_append_time: bool,
-    seed: int,
-) -> bytes:
-    """Returns a client's header (96 bytes or longer) with the leader's stamp and a new header_crc. Takes about a microsecond."""
-    flags = StampFlags.LOG_APPEND_TIME if is_log_append_time else 0
+def stamp(data: bytes, header: BatchHeader, seed: int) -> bytes:
+    """Returns a client's header (96 bytes or longer) with the stamp of `header` and a new header_crc. Takes about a microsecond."""
     stamped = bytearray(data)
-    _U16.pack_into(stamped, _STAMP_FLAGS_AT, flags)
-    _STAMP_TIME.pack_into(stamped, _STAMP_AT, base_offset, append_timestamp, leader_epoch)
-    _STAMP_EPOCH_ID.pack_into(stamped, _EPOCH_ID_AT, leader_epoch_id, clock_ahead_s)
+    _U16.pack_into(stamped, _STAMP_FLAGS_AT, header.stamp_flags)
+    _STAMP_TIME.pack_into(stamped, _STAMP_AT, header.base_offset, header.append_timestamp, header.leader_epoch)
+    _STAMP_EPOCH_ID.pack_into(stamped, _EPOCH_ID_AT, header.leader_epoch_id, header.clock_ahead_s)
     _U32.pack_into(stamped, _CRC_AT, 0)
     _U32.pack_into(stamped, _CRC_AT, google_crc32c.extend(seed, bytes(stamped)))
     return bytes(stamped)

@@ -16,7 +16,7 @@ from brokerd.storage.index import SegmentSummary, SparseIndex, decode_index, dec
 from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.scan import Scan
-from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
+from brokerd.storage.segment_bounds import SegmentBounds
 
 INDEX_KIND = DocumentKind("offset-index", 1)
 
@@ -63,7 +63,7 @@ class Segment(SegmentBounds):
     def note(self, header: BatchHeader, index_interval_bytes: int, *, force_entry: bool = False) -> None:
         """Adds the batch that begins at `size_bytes` to the bounds and the index."""
         self.note_position(header.base_offset, index_interval_bytes, force_entry=force_entry)
-        self.add(header.next_offset, header.size, batch_timestamp(header), header.log_time)
+        self.add(header)
 
     def note_position(self, base_offset: int, index_interval_bytes: int, *, force_entry: bool = False) -> None:
         """Indexes the batch that begins at `size_bytes`, if an entry is due. Call it before `add`."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.record.header import BatchHeader, StampFlags
-
-_LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
+from brokerd.record.header import BatchHeader
 
 
 class SegmentBounds:
@@ -21,10 +19,11 @@ class SegmentBounds:
         self.max_log_time = -1
         self.is_end_damaged = False
 
-    def add(self, next_offset: int, size_bytes: int, timestamp: int, log_time: int) -> None:
-        """Extends the bounds by a batch; `timestamp`: its largest as readers see it."""
-        self.size_bytes += size_bytes
-        self.next_offset = next_offset
+    def add(self, header: BatchHeader) -> None:
+        """Extends the bounds by a batch."""
+        timestamp, log_time = header.readers_timestamp, header.log_time
+        self.size_bytes += header.size
+        self.next_offset = header.next_offset
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
         if log_time > self.max_log_time:
@@ -41,8 +40,3 @@ class SegmentBounds:
     def has_passed(self, retention_ms: int, now_ms: int) -> bool:
         """True if all batches are older than `retention_ms` (-1: never) at log time `now_ms`."""
         return retention_ms >= 0 and now_ms - self.max_log_time > retention_ms
-
-
-def batch_timestamp(header: BatchHeader) -> int:
-    """The largest timestamp in a batch as readers see it, ms."""
-    return header.append_timestamp if header.stamp_flags & _LOG_APPEND_TIME else header.max_timestamp

@@ -27,7 +27,7 @@ from tests.support.planting import Put, plant
 def retries_are_new(put: Put) -> None:
     """A batch is not compared with the last ones: what is sent again is appended again."""
 
-    def accept(self: ProducerStates, header: BatchHeader, entry: ProducerStateEntry, last: int) -> BatchMetadata | None:
+    def accept(self: ProducerStates, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
         return None
 
     plant(put, ProducerStates, "_check_sequence", accept)
@@ -43,8 +43,8 @@ def gaps_are_fine(put: Put) -> None:
     """A batch whose predecessor was refused is appended all the same."""
     checked = ProducerStates._check_sequence
 
-    def accept(self: ProducerStates, header: BatchHeader, entry: ProducerStateEntry, last: int) -> BatchMetadata | None:
-        return None if header.base_sequence > entry.last_sequence else checked(self, header, entry, last)
+    def accept(self: ProducerStates, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
+        return None if header.base_sequence > entry.last_sequence else checked(self, header, entry)
 
     plant(put, ProducerStates, "_check_sequence", accept)
 

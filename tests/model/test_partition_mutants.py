@@ -142,7 +142,7 @@ def state_is_committed_although_the_write_failed(write: Any, self: Partition, ap
         write(self, append, buffers, caller)
     except Exception:
         if append.producer is not None:
-            self.core.producers.commit(append.producer_id, append.producer)
+            self.core.producers.commit(append.header.producer_id, append.producer)
         raise
 
 
@@ -155,7 +155,8 @@ def a_repetition_is_appended_again(prepare: Any, self: ProducerStates, header: B
 @bug(ReplicatedPartition, "append_as_follower")
 def a_follower_stamps(_original: Any, self: ReplicatedPartition, batch: Any) -> None:
     append = self.core.append_as_follower(batch.header, marker=marker_of(batch))
-    self._append_stamped(append._replace(leader_epoch=self.core.leader_epoch), batch, Caller("", ""))
+    stamped = append.header._replace(leader_epoch=self.core.leader_epoch)
+    self._append_stamped(append._replace(header=stamped), batch, Caller("", ""))
 
 
 MUTANTS.instead("a_roll_takes_no_snapshot", FlushState, "seal", lambda self, segment, _snapshot: self.sealed.append(segment))
@@ -173,7 +174,7 @@ def a_roll_takes_the_snapshot_too_late(put: Put) -> None:
     def late(self: PartitionCore, append: Append) -> Moved:
         written(self, append)
         if append.must_roll:
-            self.snapshots.add(self.snapshot()._replace(offset=append.base_offset))
+            self.snapshots.add(self.snapshot()._replace(offset=append.header.base_offset))
         return LOG_END_MOVED
 
     put(PartitionCore, "rolled", without)
@@ -211,7 +212,7 @@ def an_epoch_is_noted_one_batch_late(written: Any, self: PartitionCore, append: 
     before = list(self.epochs.entries)
     moved = written(self, append)
     if len(self.epochs.entries) > len(before):
-        self.epochs.entries[-1] = self.epochs.entries[-1]._replace(start_offset=append.next_offset)
+        self.epochs.entries[-1] = self.epochs.entries[-1]._replace(start_offset=append.header.next_offset)
     return moved
 
 

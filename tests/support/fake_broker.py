@@ -35,7 +35,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition, new_topic_id
-from brokerd.record.header import crc_seed, decode_header, stamp
+from brokerd.record.header import crc_seed, decode_header
 from brokerd.wire.channel import SERVER_ARGUMENTS
 from brokerd.wire.errors import to_proto
 from brokerd.wire.methods import OF_COORDINATOR, SERVICE, UNARY
@@ -43,6 +43,7 @@ from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
 from tests.support.fake_groups import FakeGroups
 from tests.support.fake_transactions import FakeTransactions
+from tests.support.records import stamped
 
 HEADER_BYTES = 96
 
@@ -77,16 +78,16 @@ class Partition:
     def put(self, data: pa.Buffer, *, at: int | None = None, is_log_append_time: bool = False) -> int:
         """Appends a client's batch (`at`: leaves a gap before it); returns its base offset."""
         base_offset = self.end_offset if at is None else at
-        stamped = stamp(
+        head = stamped(
             data.slice(0, HEADER_BYTES).to_pybytes(),
+            crc_seed(self.tp),
+            stamp_flags=int(is_log_append_time),
             base_offset=base_offset,
             append_timestamp=1_800_000_000_000,
             leader_epoch=1,
-            is_log_append_time=is_log_append_time,
-            seed=crc_seed(self.tp),
         )
-        self.end_offset = decode_header(stamped).next_offset
-        whole = pa.py_buffer(stamped + data.slice(HEADER_BYTES).to_pybytes())
+        self.end_offset = decode_header(head).next_offset
+        whole = pa.py_buffer(head + data.slice(HEADER_BYTES).to_pybytes())
         self.batches.append((base_offset, self.end_offset, whole))
         return base_offset
 

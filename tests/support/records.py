@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from brokerd.ids import TopicIdPartition
 from brokerd.record.arrow_metadata import read_arrow_metadata
-from brokerd.record.header import BatchHeader, crc_seed, decode_header, encode_header, new_header
+from brokerd.record.header import BatchHeader, crc_seed, decode_header, encode_header, new_header, stamp
 from brokerd.record.schema import SCHEMA_0, encode_payload, payload_crc
 
 TP = TopicIdPartition(bytes(range(16)), 3)
@@ -83,6 +83,11 @@ def poisoned(data: pa.Buffer, compression: str = "none", tp: TopicIdPartition = 
     else:
         payload = payload.replace(_ZSTD_MAGIC, bytes(4))
     return reseal(header_of(data), bytes(payload), tp)
+
+
+def stamped(head: bytes, seed: int = SEED, **fields: int) -> bytes:
+    """The bytes of a client's header, with these fields as a leader stamps them."""
+    return stamp(head, decode_header(head)._replace(**fields), seed)  # type: ignore[arg-type]
 
 
 def header_of(data: pa.Buffer) -> BatchHeader:

@@ -108,9 +108,9 @@ class SimulatedPartition:
         decided = self.core.append_as_leader(header, START_WALL_MS, is_open_member=is_open_member)
         if isinstance(decided, BatchMetadata):
             return decided.last_offset + 1
-        self._write(header, rows, decided)
-        self.open.setdefault(header.producer_id, decided.base_offset)
-        return decided.next_offset
+        self._write(rows, decided)
+        self.open.setdefault(header.producer_id, decided.header.base_offset)
+        return decided.header.next_offset
 
     def append_marker(self, record: control_pb2.ControlRecord, **_: object) -> Any:
         """A control batch, as Partition takes it, but not encoded. Raises what `before_marker` does."""
@@ -118,14 +118,13 @@ class SimulatedPartition:
         header = _header(1, _CONTROL)
         marker = Marker(tuple(record.committed_producer_ids), tuple(record.aborted_producer_ids))
         decided = self.core.append_marker(header, START_WALL_MS, marker)
-        self._write(header, (), decided)
+        self._write((), decided)
         for producer_id in marker.producer_ids:
             self.open.pop(producer_id, None)
-        return SimpleNamespace(last_offset=decided.base_offset, leader_epoch=decided.leader_epoch)
+        return SimpleNamespace(last_offset=decided.header.last_offset, leader_epoch=decided.header.leader_epoch)
 
-    def _write(self, header: BatchHeader, rows: tuple[int, ...], decided: Append) -> None:
-        stamped = header._replace(base_offset=decided.base_offset, leader_epoch=decided.leader_epoch)
-        self.log.append(Stored(stamped, rows, decided.marker))
+    def _write(self, rows: tuple[int, ...], decided: Append) -> None:
+        self.log.append(Stored(decided.header, rows, decided.marker))
         self.core.written(decided)
 
     # --- as Partition

@@ -29,12 +29,13 @@ from brokerd.partition.core import InSync
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, stamp
+from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header
 from brokerd.testing import Broker
 from brokerd.wire.v1 import error_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.raw_client import RawClient, idempotent_batch, values_batch
 from tests.support.raw_transactions import Txn
+from tests.support.records import stamped
 from tests.support.wait import DEADLINE_S
 
 QUICK = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 20, "reconnect.backoff.ms": 1}
@@ -207,14 +208,9 @@ def elected(tmp_path: Path) -> Iterator[Elected]:
             epoch = partition.leader_epoch
             partition.follow(epoch + 1)
             data = values_batch(tp)
-            header = stamp(
-                data.slice(0, HEADER_SIZE).to_pybytes(),
-                base_offset=3,
-                append_timestamp=running.daemon.broker.clock.wall_ms(),
-                leader_epoch=epoch + 1,
-                is_log_append_time=False,
-                seed=crc_seed(tp),
-            )
+            now_ms = running.daemon.broker.clock.wall_ms()
+            head = data.slice(0, HEADER_SIZE).to_pybytes()
+            header = stamped(head, crc_seed(tp), base_offset=3, append_timestamp=now_ms, leader_epoch=epoch + 1)
             whole = pa.py_buffer(header + data.slice(HEADER_SIZE).to_pybytes())
             partition.append_as_follower(RecordBatch(decode_header(header), whole))
             partition.lead(epoch + 2, InSync([7], 2, 2))

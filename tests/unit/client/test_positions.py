@@ -11,10 +11,10 @@ import pytest
 
 from brokerd.client.fetching import NO_END, FetchRange, PartitionResult, RangePosition, is_aborted
 from brokerd.errors import CorruptMessageError, LogDamagedError, NotLeaderError, WireError
-from brokerd.record.header import Attributes, stamp
+from brokerd.record.header import Attributes
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2
-from tests.support.records import SEED, TP, header_of, key_values, new_batch
+from tests.support.records import TP, header_of, key_values, new_batch, stamped
 
 CONTROL = Attributes.CONTROL | Attributes.TRANSACTIONAL
 TRANSACTIONAL = Attributes.TRANSACTIONAL
@@ -22,14 +22,7 @@ TRANSACTIONAL = Attributes.TRANSACTIONAL
 
 def batch(base_offset: int, count: int, *, attributes: int = 0, producer_id: int = -1) -> pa.Buffer:
     data = new_batch(key_values([b"v"] * count), attributes=int(attributes), producer_id=producer_id)
-    head = stamp(
-        data.slice(0, 96).to_pybytes(),
-        base_offset=base_offset,
-        append_timestamp=1,
-        leader_epoch=1,
-        is_log_append_time=False,
-        seed=SEED,
-    )
+    head = stamped(data.slice(0, 96).to_pybytes(), base_offset=base_offset, append_timestamp=1, leader_epoch=1)
     return pa.py_buffer(head + data.slice(96).to_pybytes())
 
 

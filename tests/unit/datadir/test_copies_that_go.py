@@ -25,13 +25,14 @@ from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.log_state import Snapshot
 from brokerd.record.batch import RecordBatch, walk_batches
-from brokerd.record.header import decode_header, stamp
+from brokerd.record.header import decode_header
 from brokerd.steps import Steps
 from brokerd.storage.names import CHECKPOINT, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
 from tests.support.build import append, raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles, failing
 from tests.support.log_manager import LogManager
+from tests.support.records import stamped
 from tests.support.steps import run_here
 
 TOPIC = Topic("orders", b"o" * 16, 1, {})
@@ -338,9 +339,7 @@ def test_a_copy_takes_no_offsets_that_its_directory_could_not_write_down(files: 
     assert copy_of(manager).ends.log_end_offset == OLD_END
     run_here(manager.replicas.begin_anew(TP, Snapshot(seed, 2**62 - 1, (), {}), 4))
     batch = raw_batch(b"x" * 32, count=2)
-    header = stamp(
-        batch.header_bytes, base_offset=2**62 - 1, append_timestamp=1, leader_epoch=4, is_log_append_time=False, seed=seed
-    )
+    header = stamped(batch.header_bytes, seed, base_offset=2**62 - 1, append_timestamp=1, leader_epoch=4)
     data = pa.py_buffer(header + batch.payload.to_pybytes())
     with pytest.raises(CorruptMessageError, match=f"ends at offset {2**62 + 1}, "):
         copy_of(manager).append_as_follower(RecordBatch(decode_header(header), data))

@@ -33,7 +33,7 @@ class Partition:
         identity = ProducerIdAndEpoch(producer_id, epoch)
         header = raw_batch(b"x", count=count, producer=identity, sequence=first, attributes=attributes).header
         before = dict(self.states.entries)
-        prepared = self.states.prepare(header, self.end, timestamp)
+        prepared = self.states.prepare(header._replace(base_offset=self.end, append_timestamp=timestamp))
         assert self.states.entries == before
         if isinstance(prepared, BatchMetadata):
             return prepared.base_offset

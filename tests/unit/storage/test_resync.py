@@ -10,12 +10,13 @@ import pytest
 
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import Partition
-from brokerd.record.header import crc_seed, decode_header, stamp
+from brokerd.record.header import crc_seed, decode_header
 from brokerd.storage.files import write_all
 from brokerd.storage.resync import find_after_damage
 from tests.support.build import append, first_log, open_log, open_manager, raw_batch, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
+from tests.support.records import stamped
 
 BEFORE, OUTER_RECORDS, BEHIND = 3, 10, 4
 OUTER = BEFORE
@@ -26,15 +27,8 @@ EVIL = b"forged!!" * 4
 def forged(tp: TopicIdPartition, base_offset: int, *, count: int = 1) -> bytes:
     """A batch as the broker would have stored it at this offset."""
     batch = raw_batch(EVIL, count=count)
-    header = stamp(
-        batch.header_bytes,
-        base_offset=base_offset,
-        append_timestamp=START_WALL_MS,
-        leader_epoch=1,
-        is_log_append_time=False,
-        seed=crc_seed(tp),
-    )
-    return header + EVIL
+    fields = {"base_offset": base_offset, "append_timestamp": START_WALL_MS, "leader_epoch": 1}
+    return stamped(batch.header_bytes, crc_seed(tp), **fields) + EVIL
 
 
 def _chain(tp: TopicIdPartition, first: int, until: int) -> bytes:

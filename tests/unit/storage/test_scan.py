@@ -9,10 +9,11 @@ import pytest
 
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import NO_OFFSET_LIMIT
-from brokerd.record.header import HEADER_SIZE, crc_seed, encode_header, stamp
+from brokerd.record.header import HEADER_SIZE, crc_seed, encode_header
 from brokerd.storage.files import Buffer
 from brokerd.storage.scan import Scan
 from tests.support.build import raw_batch
+from tests.support.records import stamped
 
 SEED = crc_seed(TopicIdPartition(bytes(16), 0))
 MIB = 1_048_576
@@ -25,8 +26,7 @@ def _batches(sizes: list[int], *, longer_header_bytes: int = 0) -> bytes:
         batch = raw_batch(bytes(size))
         head = bytearray(encode_header(batch.header, SEED) + bytes(longer_header_bytes))
         head[5] += longer_header_bytes // 8
-        stamped = stamp(bytes(head), base_offset=offset, append_timestamp=7, leader_epoch=1, is_log_append_time=False, seed=SEED)
-        parts += [stamped, batch.payload.to_pybytes()]
+        parts += [stamped(bytes(head), SEED, base_offset=offset, append_timestamp=7, leader_epoch=1), batch.payload.to_pybytes()]
     return b"".join(parts)
 
 
@@ -130,8 +130,7 @@ def test_a_newer_version_is_kept_and_what_comes_before_it_is_read() -> None:
     at = len(data) // 30 * 17
     head = bytearray(data[at : at + HEADER_SIZE])
     head[4] = 9
-    stamped = stamp(bytes(head), base_offset=17, append_timestamp=7, leader_epoch=1, is_log_append_time=False, seed=SEED)
-    struct.pack_into(f"{HEADER_SIZE}s", data, at, stamped)
+    struct.pack_into(f"{HEADER_SIZE}s", data, at, stamped(bytes(head), SEED, base_offset=17, append_timestamp=7, leader_epoch=1))
     scan = _scan(CountedFile(bytes(data)), len(data))
     assert len(list(scan)) == 17
     assert scan.must_keep

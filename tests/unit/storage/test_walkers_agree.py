@@ -27,7 +27,7 @@ from brokerd.partition.producer_state import ProducerStates
 from brokerd.partition.reader import PartitionReader
 from brokerd.record.batch import Walk, walk_batches, walk_whole
 from brokerd.record.control import encode_control
-from brokerd.record.header import Attributes, crc_seed, decode_header, header_problem, stamp
+from brokerd.record.header import Attributes, crc_seed, decode_header, header_problem
 from brokerd.storage import scan
 from brokerd.storage.files import RealFiles
 from brokerd.storage.names import LOG_SUFFIX, offset_file
@@ -40,6 +40,7 @@ from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.records import stamped
 
 TP = TopicIdPartition(bytes(range(16)), 3)
 SEED = crc_seed(TP)
@@ -69,8 +70,8 @@ def stored_batch(offset: int, epoch: int, *, covers: int, payload: bytes, attrib
     header = bytearray(batch.header_bytes)
     struct.pack_into("<i", header, 56, covers - 1)
     header[4] = version
-    stamped = stamp(bytes(header), base_offset=offset, append_timestamp=7, leader_epoch=epoch, is_log_append_time=False, seed=SEED)
-    return bytes(stamped + batch.payload.to_pybytes())
+    head = stamped(bytes(header), SEED, base_offset=offset, append_timestamp=7, leader_epoch=epoch)
+    return bytes(head + batch.payload.to_pybytes())
 
 
 def random_segment(rng: random.Random) -> Stored:
