@@ -16,10 +16,9 @@ from brokerd.datadir.partition_directories import remove_directories, remove_log
 from brokerd.datadir.topic_store import Topic, TopicStore, effective_config
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_state import FIRST_EPOCH, GIVEN_UP, LOST_ENTRY, NEW_PARTITION, CheckpointEntry, CleanLog
 from brokerd.partition.log_walk import RecoveryInput
-from brokerd.partition.partition import LogResources
+from brokerd.partition.partition import LogResources, Partition
 from brokerd.partition.recovery import PartitionRecovery, Recovered
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class RecoveryReport(NamedTuple):
 class Opened(NamedTuple):
     """A recovered partition."""
 
-    partition: ReplicatedPartition
+    partition: Partition
     cut_bytes: int  # of a torn tail
     kept_entry: CheckpointEntry | None  # its checkpoint entry, if that must stay because the log was not fully recovered
     is_outdated: bool  # the entry is older than the log
@@ -128,6 +127,6 @@ class PartitionOpening:
         )
         return PartitionRecovery(self._resources.files, self._resources.open_files, given).run()
 
-    def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> ReplicatedPartition:
+    def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> Partition:
         """The partition, writable unless its log has stopped. It has no role yet."""
-        return ReplicatedPartition(tp, topic.name, config, self._resources, found.state)
+        return Partition(tp, topic.name, config, self._resources, found.state)

@@ -16,7 +16,6 @@ from brokerd.errors import (
 )
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, new_leader_epoch_id
 from brokerd.partition.core import ALONE, InSync
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import UNSETTLED
 from brokerd.partition.partition import Partition
 
@@ -35,12 +34,12 @@ class PartitionTable:
         # Node id and epoch of a leader as the cluster has it, -1 = unknown; and why there can be none now, if it is known.
         self.leader_in_cluster: Callable[[TopicIdPartition], tuple[int, int, str]] = lambda _: (NO_LEADER, NO_EPOCH, "")
         self.on_role: Callable[[Partition], None] = lambda _: None  # called when a partition has got another role or epoch
-        self._partitions: dict[TopicIdPartition, ReplicatedPartition] = {}
+        self._partitions: dict[TopicIdPartition, Partition] = {}
 
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def __iter__(self) -> Iterator[ReplicatedPartition]:
+    def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
 
     def __contains__(self, tp: TopicIdPartition) -> bool:
@@ -64,7 +63,7 @@ class PartitionTable:
             raise self._other_epoch(partition, current_leader_epoch)
         return partition
 
-    def replica(self, tp: TopicIdPartition) -> ReplicatedPartition | None:
+    def replica(self, tp: TopicIdPartition) -> Partition | None:
         """A partition of any topic; None if this node has no copy."""
         return self._partitions.get(tp)
 
@@ -81,7 +80,7 @@ class PartitionTable:
         """The partition of the coordinator's log; None if it has not been created."""
         return self._partitions.get(COORDINATOR_LOG)
 
-    def add(self, partition: ReplicatedPartition) -> None:
+    def add(self, partition: Partition) -> None:
         """Adds an opened partition."""
         self._partitions[partition.tp] = partition
 

@@ -16,10 +16,11 @@ from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import CorruptMessageError, NotLeaderError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.core import InSync
+from brokerd.partition.core import STAMPED_MAX, InSync
+from brokerd.partition.cut import truncate
 from brokerd.partition.derived_files import write_snapshot
-from brokerd.partition.following import STAMPED_MAX, ReplicatedPartition, truncate
 from brokerd.partition.log_state import GIVEN_UP, NEW_PARTITION, CheckpointEntry, Snapshot
+from brokerd.partition.partition import Partition
 from brokerd.partition.recovery import Recovered
 from brokerd.steps import Job, Steps
 from brokerd.storage.files import Files
@@ -50,8 +51,8 @@ class ReplicaChanges:
         yield from self._promise(epochs)
         self._partitions.follow({tp: epoch for tp, epoch in epochs.items() if tp in self._partitions})
 
-    def cut(self, cuts: Mapping[ReplicatedPartition, int], leader_epoch: int) -> Steps[dict[ReplicatedPartition, Exception]]:
-        """See truncate in brokerd/partition/following.py. Raises NotLeaderError if the leader that asked, of this epoch, is not
+    def cut(self, cuts: Mapping[Partition, int], leader_epoch: int) -> Steps[dict[Partition, Exception]]:
+        """See truncate in brokerd/partition/cut.py. Raises NotLeaderError if the leader that asked, of this epoch, is not
         followed any more when its turn comes: another one may count what would be cut.
         """
         self._opening.check_writable()

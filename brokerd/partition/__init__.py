@@ -10,7 +10,7 @@ core.py               state machine without I/O: events in, decisions out. It im
   log_state.py          stored values: snapshots, entries in the checkpoint and the clean-shutdown mark
 markers.py            reads control batches
 unmarked.py           transactions whose markers may be lost to damage
-following.py          replicated partitions: appends of followers, cuts, reports to the leader
+cut.py                cuts of followers' logs
 reader.py             reads whole batches from an offset
 look_up.py            look-ups: by time, backlog, reach, newest records
 recovery.py           recovers the log at startup (log_walk.py: scans the segments)

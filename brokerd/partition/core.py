@@ -2,7 +2,7 @@
 
 Decisions (`append_as_leader`, `append_marker`, `retained_from`, ...) change no state, except that `begin_flush` records the flush
 under way. Events (`written`, `rolled`, `flushed`, `flush_failed`, `retired`, ...) report what was done; those that move a log end
-return it (log_ends.py). A failed write is not reported. partition.py carries the decisions out; following.py has the rest.
+return it (log_ends.py). A failed write is not reported. partition.py carries the decisions out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
+    CorruptMessageError,
     Fate,
     FencedLeaderEpochError,
     InvalidTimestampError,
@@ -29,15 +30,18 @@ from brokerd.ids import LogPosition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry
-from brokerd.partition.log_ends import NOTHING_MOVED, UNSETTLED, LogEnds, Moved
+from brokerd.partition.log_ends import NOTHING_MOVED, UNSETTLED, LogEnd, LogEnds, Moved
 from brokerd.partition.log_state import CheckpointEntry, LogState, Snapshot, snapshot_of
-from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStateEntry
+from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStateEntry, ProducerStates
 from brokerd.record.header import BatchHeader, StampFlags, add_sequence
 from brokerd.storage.damage import DamagedRange, damage_at, damage_error, first_that_stops
 from brokerd.storage.segment_bounds import SegmentBounds
 
 HIGH_WATERMARK = -1  # in DeleteRecords: delete up to the high watermark
 TIMESTAMP_MAX_MS = (2**63 - 1) // 1_000  # records have microseconds in 64 bits
+# Of offsets and times that a leader may stamp. Near 2^63 a log end, or the time of an append, would not fit into the directory's
+# files: no checkpoint could be written, of any partition. Clients' batches do not get a log there: they cover too few offsets each.
+STAMPED_MAX = 2**62
 _LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 
 
@@ -49,6 +53,16 @@ class Append(NamedTuple):
     must_roll: bool
     producer: ProducerStateEntry | None  # its state after this batch
     marker: Marker | None = None
+
+
+class Truncation(NamedTuple):
+    """The decision to cut the log at `offset`, or at the start of the batch that contains it. Report the cut with `truncated`."""
+
+    offset: int
+    kept: int  # number of segments that stay, the last of them cut
+    snapshot_offsets: Sequence[int]  # snapshots to remove, before the segments
+    restore_from: Sequence[int]  # snapshots, the newest first, of which one restores producers; later batches are replayed on top
+    leader_epoch: int  # of the leader that is followed: the cut is void in another one
 
 
 class OpenData(NamedTuple):
@@ -150,6 +164,30 @@ class PartitionCore:
         """Places a control batch, which ends transactions, at the log end. Raises WireErrors with fate NOT_APPENDED."""
         self._check_takes_appends(Role.LEADER)
         return self._at_end(self._stamped(header, now_ms, clock_ahead_ms), None, marker)
+
+    def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
+        """Places a batch stamped by the leader. `marker`: its content if it is a control batch.
+
+        Raises CorruptMessageError if it does not continue this log, or is beyond STAMPED_MAX; NotLeaderError unless this replica is
+        a follower; the errors of LogHealth.check_writable if the log has stopped.
+        """
+        self._check_takes_appends(Role.FOLLOWER)
+        end = self.ends.log_end_offset
+        if header.base_offset != end:
+            raise CorruptMessageError(
+                f"{self.name}: a batch at offset {header.base_offset} does not continue a log that ends at {end}"
+            )
+        if max(header.next_offset, abs(header.append_timestamp)) > STAMPED_MAX:
+            raise CorruptMessageError(
+                f"{self.name}: a batch that ends at offset {header.next_offset}, appended at {header.append_timestamp} ms, "
+                f"is beyond {STAMPED_MAX}"
+            )
+        if not self.epochs.latest <= header.leader_epoch <= self.leader_epoch:
+            raise CorruptMessageError(
+                f"{self.name}: a batch of leader epoch {header.leader_epoch} is outside {self.epochs.latest} (of the batch "
+                f"before) to {self.leader_epoch} (now)"
+            )
+        return self._at_end(header, self.producers.replayed(header), marker)
 
     def rolled(self, segment: SegmentBounds) -> None:
         """Reports a new active segment, which begins at the log end."""
@@ -278,6 +316,20 @@ class PartitionCore:
         self.is_cut_off = False
         self.ends.lead()
         return self.set_in_sync(in_sync)
+
+    def follow(self, epoch: int) -> None:
+        """Makes this node a follower of the leader of `epoch`, which may be the one that it followed before a start. Raises
+        FencedLeaderEpochError.
+        """
+        ended = self.leader_epoch - 1 if self.role is Role.NONE else self.leader_epoch
+        self._check_epoch(epoch, max(ended, self.epochs.latest - 1))
+        self.role, self.leader_epoch = Role.FOLLOWER, epoch
+        self.ends.follow()
+
+    def resign(self) -> None:
+        """Resets the role to NONE."""
+        self.role = Role.NONE
+        self.ends.follow()
 
     def set_in_sync(self, in_sync: InSync) -> Moved:
         """Sets the replicas that are in sync, on a leader."""
@@ -415,6 +467,47 @@ class PartitionCore:
         """Reports a disk error that leaves the log inconsistent: stops it until the next start."""
         self.health.failure = error
         self.flushes.give_up()
+
+    # Cuts
+
+    def truncate_to(self, offset: int) -> Truncation:
+        """Decides what a follower removes so that its log ends at `offset`, or at the start of the batch that contains it. Flush
+        everything first. Nothing is appended, flushed or removed until `cut_ended`. Raises ValueError below the high watermark,
+        since acknowledged records are never dropped; NotLeaderError unless this replica is a follower.
+        """
+        self._check_takes_appends(Role.FOLLOWER)
+        if offset < self.ends.high_watermark:
+            raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.ends.high_watermark}")
+        assert not self.flushes.has_unsynced, "all is flushed before a cut"
+        kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
+        # Of those that stay, one that the log no longer confirms could be restored by a later cut. The one at the cut may be the
+        # only one that knows the producers of removed segments.
+        below = [known for known in self.snapshots.durable if known <= offset]
+        gone = self.snapshots.durable[len(below) :]
+        self.health.is_being_cut = True
+        return Truncation(offset, kept, gone, below[::-1], self.leader_epoch)
+
+    def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> Moved:
+        """Lets the log end with segment `last`, before the cut is made on disk. `producers`: the state after its remaining batches.
+        Raises NotLeaderError if role or epoch have changed since the decision.
+        """
+        self.check_tenure((Role.FOLLOWER, truncation.leader_epoch))
+        end = last.next_offset
+        assert self.ends.high_watermark <= end <= truncation.offset, "what was acknowledged stays"
+        self.segments = (*self.segments[: truncation.kept - 1], last)
+        self.producers = producers
+        self.epochs.truncate(end)
+        self.snapshots.forget(truncation.snapshot_offsets, end)
+        self.flushes.truncate(end)
+        moved = self.ends.truncated(end, producers.open_transactions)
+        self.snapshots.add(self.snapshot())  # the cut removed those above it
+        return (LogEnd.LOG_END, *moved)
+
+    def cut_ended(self, error: OSError | None = None) -> None:
+        """Reports that a cut is made on disk, or was given up before `truncated`. An error stops the log."""
+        self.health.is_being_cut = False
+        if error is not None:
+            self.failed(error)
 
     # Written to other files
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from brokerd.clock import SystemClock, stopwatch_ns
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
+    CorruptMessageError,
     Fate,
     LogDamagedError,
     NotEnoughReplicasError,
@@ -29,21 +30,21 @@ from brokerd.errors import (
     StorageError,
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.partition.core import ALONE, Append, InSync, PartitionCore, Role
+from brokerd.partition.core import ALONE, Append, InSync, PartitionCore, Role, Truncation
 from brokerd.partition.derived_files import write_leader_epochs, write_snapshot
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan
 from brokerd.partition.log_ends import LogEnd, Moved
-from brokerd.partition.log_state import CleanLog, CleanSegment, LogState
+from brokerd.partition.log_state import CleanLog, CleanSegment, LogState, Snapshot
 from brokerd.partition.look_up import LookUps
 from brokerd.partition.markers import marker_of
-from brokerd.partition.producer_state import BatchMetadata, ProducerStates
+from brokerd.partition.producer_state import NO_OFFSET, BatchMetadata, ProducerStates
 from brokerd.partition.reader import NO_LIMIT, FetchDataInfo, PartitionReader
 from brokerd.purgatory import Waiters
 from brokerd.record.batch import RecordBatch, walk_batches
-from brokerd.record.header import BatchHeader, crc_seed, stamp
+from brokerd.record.header import BatchHeader, crc_seed, header_problem, stamp
 from brokerd.record.schema import payload_crc
 from brokerd.sharing import Caller
-from brokerd.storage.damage import damage_error
+from brokerd.storage.damage import PAYLOAD_CHANGED, damage_error
 from brokerd.storage.files import Buffer, Files, is_no_space, is_too_many_open
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.refusals import Refusals
@@ -179,7 +180,7 @@ class Partition:
         self.name = str(TopicPartition(topic, tp.partition))
         self.crc_seed = crc_seed(tp)
         self.config = config
-        self.core = core = self._new_core(state)
+        self.core = core = PartitionCore(self.name, self.crc_seed, config, state)
         self.ends, self.health, self.epochs = core.ends, core.health, core.epochs
         # Questions that the core alone answers.
         self.latest_offset, self.check_history, self.epoch_before = core.latest_offset, core.check_history, core.epoch_before
@@ -191,12 +192,9 @@ class Partition:
         self._reader = PartitionReader(self.core, self.crc_seed, resources.open_files, resources.refusals, on_damage)
         self.look_ups = LookUps(self._reader)
         self._directory = tp.directory_name
-        self._resources = resources
+        self.resources = resources
         self._is_refused = False  # the last append, by the disk
         resources.moved.add(self)
-
-    def _new_core(self, state: LogState) -> PartitionCore:
-        return PartitionCore(self.name, self.crc_seed, self.config, state)
 
     # State
 
@@ -229,7 +227,7 @@ class Partition:
     @property
     def is_refused(self) -> bool:
         """True if the disk has refused appends for some seconds, among them the last one here."""
-        return self._is_refused and self._resources.refusals.is_lasting
+        return self._is_refused and self.resources.refusals.is_lasting
 
     @property
     def damage(self) -> LogDamagedError | None:
@@ -291,6 +289,34 @@ class Partition:
         self.wake()
         return moved
 
+    def follow(self, epoch: int) -> None:
+        """Makes this node a follower of the leader of `epoch`. Wakes and raises as `lead` does."""
+        self.core.follow(epoch)
+        self.wake()
+
+    def check_follows(self, epoch: int) -> None:
+        """Raises NotLeaderError unless this node follows the leader of this epoch."""
+        self.core.check_tenure((Role.FOLLOWER, epoch))
+
+    def resign(self) -> None:
+        """Takes this node's role away, and wakes all waiting operations."""
+        self.core.resign()
+        self.wake()
+
+    def replica_fetched(self, node: int, durable_end: int) -> Moved:
+        """Counts what a follower has made durable, as its fetch reports: the high watermark is the lowest durable end of the
+        in-sync replicas. Ignored unless this node leads and the follower is in sync.
+        """
+        moved = self.ends.replica_at(node, durable_end)
+        self.wake(moved)
+        return moved
+
+    def leader_told(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> None:
+        """Takes over the ends of the leader's log, as far as this one has them. Ignored unless this node follows."""
+        if self.core.role is Role.FOLLOWER:
+            self.resources.moved.add(self)
+            self.wake(self.ends.leader_at(high_watermark, last_stable_offset, log_start_offset))
+
     def set_in_sync(self, in_sync: InSync) -> None:
         """Sets the replicas that are in sync, on a leader."""
         self.wake(self.core.set_in_sync(in_sync))
@@ -337,7 +363,7 @@ class Partition:
         )
         if isinstance(decided, BatchMetadata):
             if self.ends.high_watermark <= decided.last_offset:
-                self._resources.flush_soon(self, caller)
+                self.resources.flush_soon(self, caller)
             return self._append_info(decided, is_duplicate=True)
         return self._append_stamped(decided, batch, caller)
 
@@ -349,6 +375,15 @@ class Partition:
         assert marker is not None, "a control batch"
         decided = self.core.append_marker(batch.header, now_wall_ms, marker, clock_ahead_ms=clock_ahead_ms)
         return self._append_stamped(decided, batch, caller)
+
+    def append_as_follower(self, batch: RecordBatch) -> None:
+        """Checks both CRCs of the leader's next batch, and writes it byte for byte. Raises WireErrors with their fate."""
+        problem = header_problem(batch.header, batch.header_bytes, self.crc_seed)
+        if problem is None and payload_crc(batch.payload) != batch.header.payload_crc:
+            problem = PAYLOAD_CHANGED
+        if problem is not None:
+            raise CorruptMessageError(f"{self.name}: the batch at offset {batch.header.base_offset} has changed: {problem}")
+        self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,), NOBODY)
 
     def _append_stamped(self, append: Append, batch: RecordBatch, caller: Caller) -> LogAppendInfo:
         stamped = stamp(batch.header_bytes, append.header, self.crc_seed)
@@ -369,15 +404,15 @@ class Partition:
         except OSError as error:
             if not is_too_many_open(error):
                 self._is_refused = True
-                self._resources.refusals.refused(error)
+                self.resources.refusals.refused(error)
             raise self._append_error(error) from error
         self._is_refused = False
-        if self._resources.refusals.since_ms is not None:
-            self._resources.refusals.worked()
+        if self.resources.refusals.since_ms is not None:
+            self.resources.refusals.worked()
         segment.note_position(append.header.base_offset, self.config.index_interval_bytes)
         moved = self.core.written(append)
-        self._resources.flush_soon(self, caller)
-        self._resources.count_unsynced(append.size_bytes)
+        self.resources.flush_soon(self, caller)
+        self.resources.count_unsynced(append.size_bytes)
         self.wake(moved)
 
     def _append_error(self, error: OSError) -> StorageError | ResourceExhaustedError:
@@ -389,7 +424,7 @@ class Partition:
         return StorageError(f"{self.name}: {what}", fate=fate, retry_after_ms=_RETRY_AFTER_MS)
 
     def _roll(self) -> None:
-        resources = self._resources
+        resources = self.resources
         self.segments[-1].cut_excess()
         segment = Segment(resources.files, resources.open_files, self._directory, self.ends.log_end_offset, self.crc_seed)
         segment.create()
@@ -467,6 +502,22 @@ class Partition:
         """Lets the markers of a commit take effect. Wakes no operation; the caller does, once all partitions are released."""
         return self.ends.release(commit)
 
+    def snapshot_at(self, offset: int) -> Snapshot:
+        """What a log must know of batches that it does not have, if it begins with the batch at `offset`: of each producer those of
+        its last batches that are below. Their offsets are told if they are sent again.
+        """
+        entries = self.producers.entries
+        before = {producer_id: entry for producer_id, entry in entries.items() if entry.batches[0].last_offset < offset}
+        split = {producer_id: entry for producer_id, entry in before.items() if entry.batches[-1].last_offset >= offset}
+        for producer_id, entry in split.items():
+            batches = tuple(batch for batch in entry.batches if batch.last_offset < offset)
+            first_offset = entry.txn_first_offset if entry.txn_first_offset < offset else NO_OFFSET
+            before[producer_id] = entry._replace(batches=batches, txn_first_offset=first_offset)
+        if split:  # they have written less recently, then
+            before = dict(sorted(before.items(), key=lambda known: known[1].batches[-1].last_offset))
+        epochs = self.core.epochs.below(offset)
+        return Snapshot(self.crc_seed, offset, epochs, before, dict(self.producers.forgotten))
+
     # Flush
 
     @property
@@ -484,7 +535,7 @@ class Partition:
         plan = self.core.begin_flush()
         if plan is None:
             return None
-        return FlushTask(self._resources, self._directory, self.crc_seed, plan, self.segments[-1 - len(plan.sealed) :])
+        return FlushTask(self.resources, self._directory, self.crc_seed, plan, self.segments[-1 - len(plan.sealed) :])
 
     def complete_flush(self, task: FlushTask) -> Moved:
         """Ends a flush whose `task.run()` has returned. Returns the log ends that it moved."""
@@ -495,8 +546,8 @@ class Partition:
             logger.warning(
                 "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
             )
-        self._resources.moved.add(self)
-        self._resources.count_unsynced(before_bytes - self.core.flushes.flushed_bytes)
+        self.resources.moved.add(self)
+        self.resources.count_unsynced(before_bytes - self.core.flushes.flushed_bytes)
         self.wake(moved)
         return moved
 
@@ -508,7 +559,7 @@ class Partition:
             logger.error("%s: internal error in a flush", self.name, exc_info=error)
             error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
         elif not self.health.is_deleted:  # the files of a deleted one were removed meanwhile
-            self._resources.refusals.refused(error)
+            self.resources.refusals.refused(error)
         task.release()
         before_bytes = self.core.flushes.flushed_bytes
         self.core.flush_failed(task.plan, error)
@@ -531,14 +582,14 @@ class Partition:
         """Releases the dirty bytes of a log that has stopped, and wakes all. `before_bytes`: `flushed_bytes` before the stop."""
         for segment in self.segments:
             segment.release_dirty()
-        self._resources.count_unsynced(before_bytes - self.core.flushes.flushed_bytes)
+        self.resources.count_unsynced(before_bytes - self.core.flushes.flushed_bytes)
         self.wake()
 
     # Retention, truncation, deletion
 
     def set_log_start(self, offset: int) -> Moved:
         """Moves the log start. It is durable once the checkpoint has been written."""
-        self._resources.moved.add(self)
+        self.resources.moved.add(self)
         moved = self.ends.set_log_start(offset)
         self.wake(moved)
         return moved
@@ -562,6 +613,15 @@ class Partition:
             self._reader.forget_hints()
         return removable, self.core.take_old_snapshots()
 
+    def begin_cut(self, truncation: Truncation, last: Segment, producers: ProducerStates) -> None:
+        """Lets the log end with segment `last`, and producers be as there: reads find nothing above it from now on. Raises
+        NotLeaderError if role or epoch have changed since the decision.
+        """
+        moved = self.core.truncated(truncation, last, producers)
+        self._reader.forget_hints()
+        self.resources.moved.add(self)
+        self.wake(moved)
+
     def write_end(self) -> CleanLog | None:
         """Writes the active segment's index and a snapshot at the log end, if missing, so that the next start need not scan the
         log; a failure only makes that start slower. Call it once everything is flushed, in any thread. Returns the entry for the
@@ -571,7 +631,7 @@ class Partition:
         if self.is_stopped or ends.durable_end != ends.log_end_offset:
             return None
         last = self.segments[-1]  # which only a log that has stopped may lack
-        files, has_snapshot = self._resources.files, self.core.snapshots.newest == ends.log_end_offset
+        files, has_snapshot = self.resources.files, self.core.snapshots.newest == ends.log_end_offset
         if not (has_snapshot and last.has_written_index):
             try:
                 if not last.has_written_index:

@@ -33,7 +33,7 @@ from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTr
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
 
 # Those that a producer may have in flight, which are Kafka's five, and the one before: a copy that begins anew above that one
-# (ReplicatedPartition.snapshot_at) must know its sequence once the others are cut off.
+# (Partition.snapshot_at) must know its sequence once the others are cut off.
 WINDOW_BATCHES = 6
 NO_OFFSET = -1
 NO_NUMBER = -1

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.leader_epochs import LeaderEpochs
+from brokerd.partition.partition import Partition
 
 
 class Position(NamedTuple):
@@ -31,7 +31,7 @@ class Common(NamedTuple):
     end_offset: int
 
 
-def position_of(partition: ReplicatedPartition, durable_log_start: int) -> Position:
+def position_of(partition: Partition, durable_log_start: int) -> Position:
     """The position of a partition that this node follows."""
     ends = partition.ends
     epochs = partition.epochs

@@ -24,7 +24,7 @@ from brokerd.cluster.election import elect, ever_in_sync, outdone, replica_of
 from brokerd.cluster.image import Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 from brokerd.partition.core import InSync
-from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.partition import Partition
 
 _NOWHERE = -1
 _OTHERS_TELL_MS = 1_000  # nodes whose disks are full at the same time hear of each other first
@@ -61,7 +61,7 @@ class Follower:
 class LedPartition:
     """The followers of one partition in one leader epoch; see the module docstring."""
 
-    def __init__(self, partition: ReplicatedPartition, at: PartitionAt, now_ms: int) -> None:
+    def __init__(self, partition: Partition, at: PartitionAt, now_ms: int) -> None:
         """`partition` leads in the epoch of the entry `at`."""
         self.partition = partition
         self._at = at

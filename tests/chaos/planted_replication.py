@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from brokerd.partition.core import Append
-from brokerd.partition.following import ReplicatedCore
+from brokerd.partition.core import Append, PartitionCore
 from brokerd.partition.log_ends import LogEnd, LogEnds, Moved
 from brokerd.partition.producer_state import Marker, ProducerStates
 from brokerd.record.header import BatchHeader
@@ -65,11 +64,11 @@ def the_leaders_disk_is_enough_to_read(put: Put) -> None:
 def followers_know_no_producers(put: Put) -> None:
     """Producer state is the leader's: followers do not keep it, and the next leader lets each producer go on wherever it is."""
 
-    def append(original: Any, self: ReplicatedCore, header: BatchHeader, *, marker: Marker | None = None) -> Append:
+    def append(original: Any, self: PartitionCore, header: BatchHeader, *, marker: Marker | None = None) -> Append:
         appended: Append = original(self, header, marker=marker)
         return appended._replace(producer=None)
 
-    plant(put, ReplicatedCore, "append_as_follower", append, wraps=True)
+    plant(put, PartitionCore, "append_as_follower", append, wraps=True)
     plant(put, ProducerStates, "_check_unknown", lambda self, header: None)
 
 

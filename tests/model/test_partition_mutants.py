@@ -12,12 +12,12 @@ import pytest
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import InvalidTxnStateError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition import core, flush_state, following, recovery
+from brokerd.partition import core, cut, flush_state, recovery
 from brokerd.partition.aborted_transactions import AbortedTransactions
-from brokerd.partition.core import Append, PartitionCore, Role
+from brokerd.partition.core import Append, PartitionCore, Role, Truncation
+from brokerd.partition.cut import LogCut
 from brokerd.partition.derived_files import read_snapshot
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
-from brokerd.partition.following import LogCut, ReplicatedCore, ReplicatedPartition, Truncation
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
 from brokerd.partition.log_state import Snapshot, snapshot_of
@@ -152,8 +152,8 @@ def a_repetition_is_appended_again(prepare: Any, self: ProducerStates, header: B
     return self.entries[header.producer_id] if isinstance(prepared, BatchMetadata) else prepared
 
 
-@bug(ReplicatedPartition, "append_as_follower")
-def a_follower_stamps(_original: Any, self: ReplicatedPartition, batch: Any) -> None:
+@bug(Partition, "append_as_follower")
+def a_follower_stamps(_original: Any, self: Partition, batch: Any) -> None:
     append = self.core.append_as_follower(batch.header, marker=marker_of(batch))
     stamped = append.header._replace(leader_epoch=self.core.leader_epoch)
     self._append_stamped(append._replace(header=stamped), batch, Caller("", ""))
@@ -232,19 +232,19 @@ def a_start_takes_all_that_is_committed_for_decided(checkpoint_entry: Any, self:
 @mutant
 def a_cut_goes_below_the_high_watermark(put: Put) -> None:
     put(partition_simulation, "cut_offset", lambda end, own_end: max(min(end, own_end) - 1, 0))
-    truncate_to = ReplicatedCore.truncate_to
+    truncate_to = PartitionCore.truncate_to
 
-    def careless(self: ReplicatedCore, offset: int) -> Truncation:
+    def careless(self: PartitionCore, offset: int) -> Truncation:
         high_watermark, self.ends.high_watermark = self.ends.high_watermark, 0
         try:
             return truncate_to(self, offset)
         finally:
             self.ends.high_watermark = high_watermark
 
-    put(ReplicatedCore, "truncate_to", careless)
+    put(PartitionCore, "truncate_to", careless)
 
 
-@bug(ReplicatedCore, "truncated")
+@bug(PartitionCore, "truncated")
 def a_cut_keeps_the_state_of_producers(truncated: Any, self: PartitionCore, truncation: Any, last: Any, _producers: Any) -> Any:
     return truncated(self, truncation, last, self.producers)
 
@@ -257,14 +257,14 @@ MUTANTS.instead("a_cut_leaves_whole_batches_on_the_disk", LogCut, "_wipe", lambd
 
 @mutant
 def a_cut_is_made_before_the_checkpoint_knows(put: Put) -> None:
-    truncate = following.truncate
+    truncate = cut.truncate
     put(partition_simulation, "truncate", lambda cuts, _checkpoint_job: truncate(cuts, lambda: lambda: None))
 
 
 MUTANTS.instead("a_cut_is_made_although_another_leader_is_followed", PartitionCore, "check_tenure", lambda _self, _tenure: None)
 
 
-@bug(ReplicatedCore, "truncate_to")
+@bug(PartitionCore, "truncate_to")
 def a_log_takes_appends_while_it_is_cut(truncate_to: Any, self: PartitionCore, offset: int) -> Any:
     truncation = truncate_to(self, offset)
     self.health.is_being_cut = False
@@ -348,7 +348,7 @@ def what_was_there_before_the_start_wakes_nobody(init: Any, self: LogEnds, *args
 
 MUTANTS.instead(
     "what_followers_have_moves_the_high_watermark_and_wakes_nobody",
-    ReplicatedPartition,
+    Partition,
     "replica_fetched",
     lambda self, node, durable_end: self.ends.replica_at(node, durable_end),
 )
@@ -405,7 +405,7 @@ def a_cut_forgets_aborted_transactions(put: Put) -> None:
         snapshot = read_snapshot(files, directory, offset, seed)
         return None if snapshot is None else snapshot._replace(aborted=())
 
-    put(following, "read_snapshot", forgetful)
+    put(cut, "read_snapshot", forgetful)
 
 
 @bug(AbortedTransactions, "overlapping")

@@ -121,7 +121,7 @@ def run_flush(log: Partition, task: FlushTask) -> bool:
 
 def delete_records(log: Partition, before_offset: int) -> int:
     """Moves the log start of one log, durably on return; returns it. Raises what the broker would answer."""
-    (error,) = run_here(retention.delete_records([(log, before_offset)], lambda: log._resources.write_checkpoint))
+    (error,) = run_here(retention.delete_records([(log, before_offset)], lambda: log.resources.write_checkpoint))
     if error is not None:
         raise error
     return log.ends.log_start_offset

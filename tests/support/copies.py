@@ -24,7 +24,7 @@ from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import CoordinationError
 from brokerd.ids import NO_LEADER, TopicIdPartition
-from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.partition import Partition
 from brokerd.replication.leader import in_sync_of
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.calls import NodeCalls
@@ -180,7 +180,7 @@ class CopyNode:
         found = self.logs.partitions.replica(tp_of(number))
         return found.ends.log_start_offset if found is not None else -1
 
-    def log(self, number: int = 0) -> ReplicatedPartition:
+    def log(self, number: int = 0) -> Partition:
         """Its copy of a partition."""
         found = self.logs.partitions.replica(tp_of(number))
         assert found is not None

@@ -20,7 +20,6 @@ from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.derived_files import remove_snapshot
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import NOTHING_MOVED, LogEnd, Moved
 from brokerd.partition.log_state import NEW_PARTITION
@@ -69,10 +68,10 @@ class Replica:
         self.high_watermark = 0  # of this life, as it was last looked at
         self.agreed_epoch = 0  # in which it last cut what its leader does not have
         self.table = PartitionTable(TopicStore(self.files))
-        self._log: ReplicatedPartition | None = None
+        self._log: Partition | None = None
 
     @property
-    def log(self) -> ReplicatedPartition:
+    def log(self) -> Partition:
         """The log; the replica is up."""
         assert self._log is not None
         return self._log
@@ -116,7 +115,7 @@ class Replica:
         state = PartitionRecovery(files, open_files, given).run().state
         assert first_that_stops(state.damaged, state.log_start_offset) is None, state.damaged
         resources = LogResources(files, SpareFiles(files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
-        self._log = ReplicatedPartition(TP, "t", self.config, resources, state)
+        self._log = Partition(TP, "t", self.config, resources, state)
         self.table = PartitionTable(TopicStore(self.files))
         self.table.add(self._log)
         self.found_end = state.log_end_offset

@@ -31,9 +31,9 @@ from brokerd.errors import (
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
 from brokerd.partition import flush_state
 from brokerd.partition.core import HIGH_WATERMARK, InSync, Role
-from brokerd.partition.following import ReplicatedPartition, truncate
+from brokerd.partition.cut import truncate
 from brokerd.partition.log_ends import LogEnd, Moved
-from brokerd.partition.partition import LogAppendInfo
+from brokerd.partition.partition import LogAppendInfo, Partition
 from brokerd.purgatory import Purgatory
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.control import encode_control
@@ -439,7 +439,7 @@ class Simulation:
         """
         log, tenure = follower.log, follower.log.core.tenure
         steps = truncate({log: offset}, lambda: follower.write_checkpoint)
-        failed: dict[ReplicatedPartition, Exception] = {}
+        failed: dict[Partition, Exception] = {}
         try:
             job = next(steps)
             while True:

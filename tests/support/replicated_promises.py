@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from brokerd.coordinator.records import Event, decode, event_of, is_of_group
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, effective_min_insync
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch, values_of
 from brokerd.record.control import decode_control
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MembersAborted, StateBegins, StateEnds, VersionRepeated
@@ -60,7 +60,7 @@ class LogPromises(Promises):
         super().__init__(sim, tp)
         self._world = sim
 
-    def shrunk(self, partition: ReplicatedPartition) -> None:
+    def shrunk(self, partition: Partition) -> None:
         raise DecisionsLostError
 
     def holds(self, offset: int) -> bool:
@@ -70,7 +70,7 @@ class LogPromises(Promises):
     def _min_insync(self) -> int:
         return effective_min_insync(COORDINATOR, super()._min_insync())
 
-    def grown(self, partition: ReplicatedPartition, before: int) -> None:
+    def grown(self, partition: Partition, before: int) -> None:
         """Its records below the high watermark are events."""
         for batch in _below(partition, before, self.shown):
             for record in map(decode, values_of(batch)):
@@ -100,7 +100,7 @@ class RowPromises(Promises):
         self.read_to = 0  # the highest last stable offset that a reader has seen
         self._looked: dict[Process, tuple[int, int]] = {}  # at a leader: its epoch, and up to where
 
-    def grown(self, partition: ReplicatedPartition, before: int) -> None:
+    def grown(self, partition: Partition, before: int) -> None:
         """Rows and markers below the high watermark."""
         for batch in _below(partition, before, self.shown):
             header = batch.header
@@ -115,7 +115,7 @@ class RowPromises(Promises):
             for producer_id in record.aborted_producer_ids:
                 self._world.decided.check_void(self.tp, producer_id, self.open.pop(producer_id, {}))
 
-    def shrunk(self, partition: ReplicatedPartition) -> None:
+    def shrunk(self, partition: Partition) -> None:
         """What is left counts as if nothing else had been there; readers keep what they have seen of it."""
         before, ended = self.data, {row.producer_id for row in self.data.values()} - self.open.keys()
         self.data, self.rows, self.open = {}, {}, {}
@@ -133,7 +133,7 @@ class RowPromises(Promises):
         numbers = self._world.clients.sent[self.tp, header.producer_id, header.base_sequence]
         return {header.base_offset + place: Row(header.producer_id, number) for place, number in enumerate(numbers)}
 
-    def seen(self, process: Process, partition: ReplicatedPartition) -> None:
+    def seen(self, process: Process, partition: Partition) -> None:
         """Readers of this leader see what lies below its last stable offset."""
         epoch, stable = partition.leader_epoch, partition.ends.last_stable_offset
         known_epoch, begin = self._looked.get(process, (0, 0))
@@ -144,7 +144,7 @@ class RowPromises(Promises):
         if begin < stable:
             self._check_visible(partition, begin, stable)
 
-    def _check_visible(self, partition: ReplicatedPartition, begin: int, end: int) -> None:
+    def _check_visible(self, partition: Partition, begin: int, end: int) -> None:
         found: dict[int, Row] = {}
         for piece in undisturbed(lambda: list(committed_slices(partition, begin, end))):
             rows = self._rows_of(piece.batch)
@@ -161,7 +161,7 @@ class RowPromises(Promises):
         self.read_to = max(self.read_to, end)
 
 
-def _below(partition: ReplicatedPartition, begin: int, end: int) -> Iterator[RecordBatch]:
+def _below(partition: Partition, begin: int, end: int) -> Iterator[RecordBatch]:
     for batch in batches(partition, begin, below=LogEnd.LOG_END):
         if batch.header.base_offset >= end:
             return

@@ -17,7 +17,6 @@ from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition import producer_state
 from brokerd.partition.core import PartitionCore
 from brokerd.partition.flush_state import FlushPlan
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd, LogEnds
 from brokerd.partition.partition import FlushTask, Partition
 from brokerd.replication.follower import Common, Position, position_of
@@ -64,7 +63,7 @@ def acknowledged_before_the_flush(put: Put) -> None:
 
 @rare(950)
 def followers_report_what_they_have_not_flushed(put: Put) -> None:
-    def hasty(partition: ReplicatedPartition, durable_log_start: int) -> Position:
+    def hasty(partition: Partition, durable_log_start: int) -> Position:
         return position_of(partition, durable_log_start)._replace(durable_end=partition.ends.log_end_offset)
 
     put(copying, "position_of", hasty)
@@ -304,8 +303,8 @@ def a_refused_write_stops_the_log(append_error: Any, self: Partition, error: OSE
 # --- copies that begin anew
 
 
-@bug(ReplicatedPartition, "snapshot_at", first=3285)
-def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: ReplicatedPartition, offset: int) -> Any:
+@bug(Partition, "snapshot_at", first=3285)
+def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: Partition, offset: int) -> Any:
     return snapshot_at(self, offset)._replace(producers={})
 
 

@@ -22,8 +22,8 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_LEADER, NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
 from brokerd.record.header import BatchHeader
 from tests.support.build import raw_batch
 from tests.support.replication_nodes import TP, Process, Produced, headers
@@ -152,7 +152,7 @@ class HonestProducer(Client):
         """What is not acknowledged."""
         return "the honest producer has not got all acknowledgements" if self.window else ""
 
-    def check(self, log: ReplicatedPartition) -> None:
+    def check(self, log: Partition) -> None:
         """Checks a log in which all is committed: its records are there once and in order."""
         there = headers(log, log.ends.log_start_offset, below=LogEnd.LOG_END)
         sent = [(header.base_sequence, header) for header in there if header.producer_id == self.producer.producer_id]

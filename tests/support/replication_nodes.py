@@ -35,7 +35,6 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.errors import BrokerdError, CoordinationError, NotReadyError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import UNSETTLED, LogEnd
 from brokerd.partition.partition import Partition
@@ -600,12 +599,12 @@ class Process:
 
     # The partition
 
-    def replica(self, tp: TopicIdPartition) -> ReplicatedPartition | None:
+    def replica(self, tp: TopicIdPartition) -> Partition | None:
         """Its copy of a partition, if it has one at present."""
         return self.logs.partitions.replica(tp)
 
     @property
-    def partition(self) -> ReplicatedPartition | None:
+    def partition(self) -> Partition | None:
         """Its copy of the only partition."""
         return self.replica(TP)
 
@@ -616,7 +615,7 @@ class Process:
     def _on_role(self, partition: Partition) -> None:
         if partition.is_leader:
             partition.wake(partition.release(UNSETTLED))  # as the coordinator would say at once
-            self.sim.led(self, cast("ReplicatedPartition", partition))
+            self.sim.led(self, partition)
 
     def produce(self, asked: Produced, answer: Callable[[int, WireError | None], object]) -> None:
         """As the handler of Produce does. `answer`: base offset, error."""

@@ -18,8 +18,8 @@ from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import BrokerUnreachableError, DeliveryTimeoutError, InvalidRequestError, NotReadyError, WireError
 from brokerd.ids import TopicInfo, TopicPartition
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
 from brokerd.producer.core.accumulator import NO_OFFSET, Piece, ProducerBatch
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.producer_core import ProducerCore
@@ -272,7 +272,7 @@ class CoreProducer(Client):
             if isinstance(batch.error, DeliveryTimeoutError):
                 self.sim.count("producer: given up")
 
-    def check(self, log: ReplicatedPartition) -> None:
+    def check(self, log: Partition) -> None:
         """Checks what it has said against a log in which all is committed."""
         start, found = log.ends.log_start_offset, dict[int, int]()
         last = self._first

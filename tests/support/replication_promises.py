@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.cluster.keys import PartitionEntry
 from brokerd.ids import NO_LEADER, TopicIdPartition
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
 from brokerd.record.header import BatchHeader
 from tests.support.replication_nodes import NO_COPY, Disk, Process, headers
 
@@ -144,7 +144,7 @@ class Promises:
         if known is None or known.end <= kept.end:
             self._kept[directory_id] = kept
 
-    def _starts(self, process: Process, partition: ReplicatedPartition) -> None:
+    def _starts(self, process: Process, partition: Partition) -> None:
         """A life on a directory that was in sync when the store went back hears of the cluster: has it seen a newer epoch?"""
         directory_id = process.disk.directory_id
         at = process.membership.image.partition(self.tp)
@@ -180,7 +180,7 @@ class Promises:
         end, epochs = self._state(self._sim.disk_of(directory_id))
         return not self.shown or (end >= self.shown and epochs.entry_at(self.shown - 1) == self._shown_epoch)
 
-    def _take_over(self, partition: ReplicatedPartition) -> None:
+    def _take_over(self, partition: Partition) -> None:
         """What is promised is what this leader has of it."""
         start, end = partition.ends.log_start_offset, min(self.shown, self._common_end(partition))
         there = {header.base_offset: identity(header) for header in headers(partition, start, below=LogEnd.LOG_END)}
@@ -196,7 +196,7 @@ class Promises:
             self.shrunk(partition)
             self._sim.begin_history()
 
-    def _common_end(self, partition: ReplicatedPartition) -> int:
+    def _common_end(self, partition: Partition) -> int:
         """Up to where a log is the one that was shown."""
         ends = [partition.ends.durable_end, self.shown]
         shown = list(self._shown_epochs)
@@ -221,7 +221,7 @@ class Promises:
             self._stale = set()
             self._unproven = {one for one in joined if self._state(self._sim.disk_of(one))[0] < self._ever_shown}
 
-    def _check_kept(self, process: Process, partition: ReplicatedPartition | None) -> None:
+    def _check_kept(self, process: Process, partition: Partition | None) -> None:
         kept = self._kept.get(process.disk.directory_id)
         if partition is not None and partition.is_leader:
             self._removed_below = max(self._removed_below, partition.ends.log_start_offset)
@@ -255,7 +255,7 @@ class Promises:
             if partition is not None and winner.directory_id not in self._unproven:
                 self._check_log(partition)
 
-    def led(self, process: Process, partition: ReplicatedPartition) -> None:
+    def led(self, process: Process, partition: Partition) -> None:
         """A life of a node begins to lead."""
         epoch = partition.leader_epoch
         if self.is_past(process):
@@ -303,13 +303,13 @@ class Promises:
                 self.seen(process, partition)
         self.check_in_sync()
 
-    def grown(self, partition: ReplicatedPartition, before: int) -> None:
+    def grown(self, partition: Partition, before: int) -> None:
         """A leader's high watermark has passed all others, the highest of which was `before`."""
 
-    def shrunk(self, partition: ReplicatedPartition) -> None:
+    def shrunk(self, partition: Partition) -> None:
         """What is promised ends where it ends at this leader: `shown`."""
 
-    def seen(self, process: Process, partition: ReplicatedPartition) -> None:
+    def seen(self, process: Process, partition: Partition) -> None:
         """Readers of this leader may see something else than before."""
 
     def check_in_sync(self) -> None:
@@ -348,7 +348,7 @@ class Promises:
         partition = process.replica(self.tp)
         return (partition.ends.durable_end, partition.epochs) if partition is not None else (0, LeaderEpochs())
 
-    def _check_log(self, partition: ReplicatedPartition) -> None:
+    def _check_log(self, partition: Partition) -> None:
         """A leader has everything that was promised."""
         start, there = partition.ends.log_start_offset, {}
         for header in headers(partition, start, below=LogEnd.LOG_END):

@@ -24,8 +24,8 @@ from brokerd.cluster.election import place
 from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import PartitionEntry, TopicEntry, encode
 from brokerd.ids import NO_LEADER, TopicIdPartition
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
 from tests.support.clock import ManualClock
 from tests.support.coordination_store import see
 from tests.support.files import Killed
@@ -729,7 +729,7 @@ class Simulation:
         for producers in known[1:]:
             assert producers == known[0], f"two replicas of {tp} know other producers: {known}"
 
-    def _copies(self, tp: TopicIdPartition) -> list[ReplicatedPartition]:
+    def _copies(self, tp: TopicIdPartition) -> list[Partition]:
         lives = [self.machines[node_id].process for node_id in self.entries[tp].replicas]
         found = [process.replica(tp) for process in lives if process is not None]
         return [log for log in found if log is not None]

@@ -28,8 +28,8 @@ from brokerd.ids import NO_EPOCH, TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.core import Role
 from brokerd.partition.derived_files import decode_snapshot
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_state import Snapshot
+from brokerd.partition.partition import Partition
 from brokerd.record.batch import walk_batches
 from brokerd.replication.follower import Common, Position, cut_offset, position_of
 from brokerd.server.admin import Admin
@@ -214,7 +214,7 @@ class Copier:
     async def _take(self, data: bytes) -> None:
         """Carries out what the leader has told, and makes it durable."""
         response, records = split_records(pb.ReplicateResponse, data)
-        at, taken = 0, list[ReplicatedPartition]()
+        at, taken = 0, list[Partition]()
         for update in response.updates:
             chunks = records[at : at + update.record_chunks]
             at += update.record_chunks
@@ -233,7 +233,7 @@ class Copier:
         await asyncio.gather(*(self._make_durable(partition) for partition in taken if partition.is_dirty))
         await self._keep_log_starts(taken)
 
-    async def _keep_log_starts(self, taken: Sequence[ReplicatedPartition]) -> None:
+    async def _keep_log_starts(self, taken: Sequence[Partition]) -> None:
         """Makes log starts durable. What cannot be written holds up no copies: it is tried again, or the next checkpoint has it."""
         replica, now_ms = self._partitions.replica, self._clock.monotonic_ms()
         self._touched |= self._behind  # a checkpoint may have been written meanwhile
@@ -253,19 +253,19 @@ class Copier:
             else:
                 self._is_warned = False
 
-    async def _make_durable(self, partition: ReplicatedPartition) -> None:
+    async def _make_durable(self, partition: Partition) -> None:
         for _ in range(_FLUSHES):
             if partition.is_dirty:
                 await self._flusher.flush(partition, BROKER)
 
-    def _followed(self, tp: TopicIdPartition) -> ReplicatedPartition | None:
+    def _followed(self, tp: TopicIdPartition) -> Partition | None:
         """The partition, if this node still follows the leader that was asked."""
         partition, sent = self._partitions.replica(tp), self._sent.get(tp)
         if partition is None or sent is None or not partition.has_tenure(Role.FOLLOWER, sent.leader_epoch):
             return None
         return partition
 
-    async def _carry_out(self, partition: ReplicatedPartition, update: pb.ReplicaUpdate, chunks: Sequence[pa.Buffer]) -> None:
+    async def _carry_out(self, partition: Partition, update: pb.ReplicaUpdate, chunks: Sequence[pa.Buffer]) -> None:
         """Raises WireErrors, ValueError for a cut of what may have been acknowledged, OSError, DocumentError."""
         if update.HasField("error"):
             raise from_proto(update.error)
@@ -285,7 +285,7 @@ class Copier:
         if self._followed(partition.tp) is partition:
             partition.leader_told(update.high_watermark, update.last_stable_offset, update.log_start_offset)
 
-    async def _cut(self, partition: ReplicatedPartition, common: Common) -> None:
+    async def _cut(self, partition: Partition, common: Common) -> None:
         """Cuts what the leader does not have."""
         end_offset, leader_epoch = partition.ends.log_end_offset, partition.leader_epoch
         offset = cut_offset(partition.epochs, end_offset, common)
@@ -306,7 +306,7 @@ class Copier:
             "%s: cut %d records that the leader does not have, from offset %d on", partition.name, end_offset - cut_end, cut_end
         )
 
-    def _check_removes(self, partition: ReplicatedPartition, text: str) -> None:
+    def _check_removes(self, partition: Partition, text: str) -> None:
         """Raises ValueError, with `text`, if the copy may have been in sync when an older one was elected: what it has may be
         nowhere else, and of the last second of what was acknowledged, its high watermark may know nothing."""
         at = self._membership.image.partition(partition.tp)
@@ -316,7 +316,7 @@ class Copier:
                 "('brokerd cluster reassign' takes it away, and gives it back)"
             )
 
-    async def _begin_anew(self, partition: ReplicatedPartition, snapshot: Snapshot) -> None:
+    async def _begin_anew(self, partition: Partition, snapshot: Snapshot) -> None:
         """Drops this copy, which ends below the leader's log, and begins where that begins."""
         if snapshot.seed != partition.crc_seed:
             raise CorruptMessageError(f"{partition.name}: the leader's snapshot is of another partition")
@@ -336,7 +336,7 @@ class Copier:
         finally:
             await self._membership.look_again()  # meanwhile there was no partition to lead or to follow
 
-    def _fail(self, partition: ReplicatedPartition, error: Exception) -> None:
+    def _fail(self, partition: Partition, error: Exception) -> None:
         """Asks for a partition again after a while."""
         if partition.is_stopped or partition.is_refused:
             self._unable.add(partition.tp)

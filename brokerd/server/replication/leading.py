@@ -18,7 +18,6 @@ from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import CoordinationError, Fate, NotLeaderError, counted, some_of
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.purgatory import Purgatory
 from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, in_sync_of, resigned
@@ -86,7 +85,7 @@ class Leading:
         self._looked.set()
         self._tell()
 
-    def _follow_entry(self, partition: ReplicatedPartition, *, is_followed: bool = False) -> None:
+    def _follow_entry(self, partition: Partition, *, is_followed: bool = False) -> None:
         at = self._membership.image.partition(partition.tp)
         if at is None or at.entry.leader != self._membership.node_id or at.entry.leader_epoch != partition.leader_epoch:
             return  # as it was, until this node follows or leads anew
@@ -101,7 +100,7 @@ class Leading:
         told, self._told = self._told, asyncio.Event()
         told.set()
 
-    def led(self, partition: ReplicatedPartition) -> LedPartition | None:
+    def led(self, partition: Partition) -> LedPartition | None:
         """The followers of a partition; None if it has none, or if this node does not lead it."""
         led = self._led.get(partition.tp)
         return led if led is not None and led.partition is partition else None
@@ -130,7 +129,7 @@ class Leading:
         text = f"{partition.name}: the log start has moved, but the leader has changed: the next one may not have it"
         raise NotLeaderError(text, fate=Fate.UNKNOWN)
 
-    def reported(self, partition: ReplicatedPartition, node: Node, durable_end: int, log_start_offset: int) -> None:
+    def reported(self, partition: Partition, node: Node, durable_end: int, log_start_offset: int) -> None:
         """A follower has told how far it agrees with this leader, durably. It may do so as soon as this node leads, and once."""
         led = self.led(partition)
         if led is None or led.is_over:
@@ -141,7 +140,7 @@ class Leading:
             led.reported(node, durable_end, log_start_offset, self._client.clock.monotonic_ms())
             self._tell()
 
-    def disputed(self, partition: ReplicatedPartition) -> None:
+    def disputed(self, partition: Partition) -> None:
         """A follower has records of another history: see LedPartition.disputed."""
         led = self.led(partition)
         if led is not None:

@@ -37,8 +37,8 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.derived_files import encode_snapshot
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.purgatory import Completion, DelayedOperation
 from brokerd.replication.follower import Common, Position, divergence, is_of_other_history
@@ -68,7 +68,7 @@ class _Watch(DelayedOperation):
 
     __slots__ = ("_tell",)
 
-    def __init__(self, partition: ReplicatedPartition, tell: Callable[[bool], None]) -> None:
+    def __init__(self, partition: Partition, tell: Callable[[bool], None]) -> None:
         super().__init__(_NEVER_MS, [partition.waiters[end] for end in _WATCHED])
         self._tell = tell
 
@@ -88,7 +88,7 @@ class _Followed:
     def __init__(self, position: Position) -> None:
         self.position = position
         self.is_counted = False  # the position, in the epoch in which this node leads
-        self.partition: ReplicatedPartition | None = None  # that is watched
+        self.partition: Partition | None = None  # that is watched
         self.watch: _Watch | None = None
         self.told: tuple[int, int, int] | None = None  # the ends that the follower knows
 
@@ -289,7 +289,7 @@ class ReplicaStream:
         work = [len(update.snapshot) for update in response.updates[before:] if update.snapshot or update.diverges]
         return max(CATCH_UP_BYTES, *work) if work else size_bytes
 
-    def _watched(self, tp: TopicIdPartition, followed: _Followed) -> ReplicatedPartition:
+    def _watched(self, tp: TopicIdPartition, followed: _Followed) -> Partition:
         """The partition, which tells the stream what moves. Raises NotLeaderError and others if this node does not lead it in the
         follower's epoch."""
         partition, epoch = self._broker.partitions.replica(tp), followed.position.leader_epoch
@@ -305,7 +305,7 @@ class ReplicaStream:
             self._leading.watchers.try_complete_else_watch(followed.watch)
         return partition
 
-    async def _news(self, partition: ReplicatedPartition, followed: _Followed, response: pb.ReplicateResponse) -> list[Buffer]:
+    async def _news(self, partition: Partition, followed: _Followed, response: pb.ReplicateResponse) -> list[Buffer]:
         """The batches that follow. A divergence or a snapshot is added to the response instead. Raises WireErrors."""
         position, log_start = followed.position, partition.ends.log_start_offset
         if position.log_end_offset >= log_start and self._diverges(partition, followed, response):
@@ -332,7 +332,7 @@ class ReplicaStream:
         self._tell_again(partition.tp, followed)
         return []
 
-    def _diverges(self, partition: ReplicatedPartition, followed: _Followed, response: pb.ReplicateResponse) -> bool:
+    def _diverges(self, partition: Partition, followed: _Followed, response: pb.ReplicateResponse) -> bool:
         """Tells the follower where the logs part, if they do."""
         common = _divergence(partition, followed.position)
         if common is None:
@@ -353,7 +353,7 @@ class ReplicaStream:
         led = self._leading.led(partition) if partition is not None else None
         return led is None or led.is_in_sync(self._node_id)
 
-    async def _read(self, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
+    async def _read(self, partition: Partition, offset: int) -> FetchDataInfo:
         if not self._is_in_sync(partition.tp):
             checked = partial(partition.read_checked, offset, below=LogEnd.LOG_END, max_bytes=PARTITION_BYTES)
             return await self._broker.readers.run(BROKER, checked)
@@ -378,11 +378,11 @@ class ReplicaStream:
         )
 
 
-def _divergence(partition: ReplicatedPartition, position: Position) -> Common | None:
+def _divergence(partition: Partition, position: Position) -> Common | None:
     ends = partition.ends
     return divergence(partition.epochs, ends.log_start_offset, ends.log_end_offset, position)
 
 
-def _ends(partition: ReplicatedPartition) -> tuple[int, int, int]:
+def _ends(partition: Partition) -> tuple[int, int, int]:
     ends = partition.ends
     return ends.high_watermark, ends.last_stable_offset, ends.log_start_offset

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -26,7 +26,6 @@ from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import BrokerdError, ErrorCode, Fate, OffsetNotAvailableError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import InSync
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header
@@ -202,7 +201,7 @@ def elected(tmp_path: Path) -> Iterator[Elected]:
     with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
         (tp,) = client.create_topic()
         client.producer().produce(tp, values_batch(tp, 3))
-        partition = cast("ReplicatedPartition", running.daemon.broker.partitions.leader(tp))
+        partition = running.daemon.broker.partitions.leader(tp)
 
         async def fail_over() -> None:
             epoch = partition.leader_epoch

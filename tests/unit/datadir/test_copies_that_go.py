@@ -21,9 +21,9 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.offline import doctor
 from brokerd.offline.partition_check import Severity
 from brokerd.partition.core import InSync, Role
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.log_state import Snapshot
+from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import decode_header
 from brokerd.steps import Steps
@@ -56,7 +56,7 @@ def opened(files: MemoryFiles) -> Directory:
     return manager
 
 
-def copy_of(manager: LogManager) -> ReplicatedPartition:
+def copy_of(manager: LogManager) -> Partition:
     copy = manager.partitions.replica(TP)
     assert copy is not None
     return copy

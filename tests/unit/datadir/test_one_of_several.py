@@ -22,8 +22,8 @@ from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, check_data_dir, rebuild_checkpoint
 from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.core import InSync, Role
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_state import Snapshot
+from brokerd.partition.partition import Partition
 from brokerd.storage.files import Files, RealFiles
 from tests.support.build import append, payloads
 from tests.support.clock import ManualClock
@@ -43,7 +43,7 @@ def opened(files: Files, cluster: ClusterIdentity | None = CLUSTER) -> LogManage
     return manager
 
 
-def held(manager: LogManager, number: int) -> ReplicatedPartition:
+def held(manager: LogManager, number: int) -> Partition:
     partition = manager.partitions.replica(TopicIdPartition(TOPIC.id, number))
     assert partition is not None
     return partition

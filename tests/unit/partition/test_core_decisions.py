@@ -6,9 +6,8 @@ import pytest
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import CorruptMessageError
-from brokerd.partition.core import Append, InSync
+from brokerd.partition.core import Append, InSync, PartitionCore
 from brokerd.partition.flush_state import FlushOutcome
-from brokerd.partition.following import ReplicatedCore
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_state import LogState
 from brokerd.partition.producer_state import ProducerStates
@@ -22,11 +21,11 @@ SEED = 7
 BATCH_BYTES = 296
 
 
-def new_core(**settings: int) -> ReplicatedCore:
+def new_core(**settings: int) -> PartitionCore:
     files = MemoryFiles()
     first = Segment(files, OpenFiles(files, limit=1), "", 0, SEED)
     state = LogState([first], ProducerStates("t-0", limit=100), LeaderEpochs(), 0, 0, 0)
-    return ReplicatedCore("t-0", SEED, TopicConfig(**settings), state)  # type: ignore[arg-type]
+    return PartitionCore("t-0", SEED, TopicConfig(**settings), state)  # type: ignore[arg-type]
 
 
 def header(*, base_offset: int = 0, leader_epoch: int = 0) -> BatchHeader:
@@ -37,7 +36,7 @@ def header(*, base_offset: int = 0, leader_epoch: int = 0) -> BatchHeader:
     return made._replace(base_offset=base_offset, leader_epoch=leader_epoch)
 
 
-def write(core: ReplicatedCore, append: object) -> None:
+def write(core: PartitionCore, append: object) -> None:
     """Reports an append as written, and the roll before it."""
     assert isinstance(append, Append)
     if append.must_roll:
@@ -45,7 +44,7 @@ def write(core: ReplicatedCore, append: object) -> None:
     core.written(append)
 
 
-def flush(core: ReplicatedCore, *, is_untried: bool = False) -> tuple[int, list[int], list[int], bool]:
+def flush(core: PartitionCore, *, is_untried: bool = False) -> tuple[int, list[int], list[int], bool]:
     """Ends the flush that is due; where it ends, the segments and snapshots that it has, and whether it has epochs."""
     plan = core.begin_flush()
     assert plan is not None

@@ -161,7 +161,7 @@ def test_a_flush_that_ends_with_its_topic_is_no_trouble_of_the_disk(files: Memor
 
 def test_too_many_open_files_is_a_refused_request(files: MemoryFiles, log: Partition) -> None:
     files.hook = failing("open", path=".log", code=errno.EMFILE)
-    log._resources.open_files.close()
+    log.resources.open_files.close()
     with pytest.raises(ResourceExhaustedError, match="too many open files") as refused:
         append(log, b"x")
     assert refused.value.fate is Fate.NOT_APPENDED

@@ -28,20 +28,20 @@ def log(manager: LogManager) -> Partition:
         append(log, b"x" * 200)
     log.flush()
     manager.write_checkpoint()
-    log._resources.open_files.close()  # nobody has read it lately
+    log.resources.open_files.close()  # nobody has read it lately
     return log
 
 
 def _overtaken(log: Partition, by: Callable[[], object], read: Callable[[], object]) -> WireError:
     """The result of a read if this happens between its look at the log and its look at the file."""
-    use = log._resources.open_files.use
+    use = log.resources.open_files.use
 
     def overtaken(path: str) -> AbstractContextManager[File]:
-        log._resources.open_files.use = use  # type: ignore[method-assign]
+        log.resources.open_files.use = use  # type: ignore[method-assign]
         by()
         return use(path)
 
-    log._resources.open_files.use = overtaken  # type: ignore[method-assign,assignment]
+    log.resources.open_files.use = overtaken  # type: ignore[method-assign,assignment]
     with pytest.raises(WireError) as raised:
         read()
     return raised.value

@@ -13,11 +13,11 @@ from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import CorruptMessageError, Fate, FencedLeaderEpochError, NotLeaderError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import InSync
-from brokerd.partition.following import ReplicatedPartition, truncate
+from brokerd.partition.cut import truncate
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.log_state import LogState
-from brokerd.partition.partition import LogResources
+from brokerd.partition.partition import LogResources, Partition
 from brokerd.partition.producer_state import ProducerStates
 from brokerd.purgatory import Completion, Purgatory
 from brokerd.record.batch import RecordBatch
@@ -35,13 +35,13 @@ from tests.support.steps import run_here
 TP = TopicIdPartition(b"roles of a topic", 0)
 
 
-def partition() -> ReplicatedPartition:
+def partition() -> Partition:
     """An empty one, which has been told nothing."""
     files = MemoryFiles()
     files.mkdir(TP.directory_name)
     open_files = OpenFiles(files, limit=4)
     resources = LogResources(files, SpareFiles(files), open_files, 10, lambda: None)
-    found = ReplicatedPartition(TP, "t", TopicConfig(), resources, _empty(files, open_files))
+    found = Partition(TP, "t", TopicConfig(), resources, _empty(files, open_files))
     found.segments[-1].create()
     return found
 

@@ -15,8 +15,8 @@ from brokerd.cluster.keys import PartitionEntry, decode_partition, encode
 from brokerd.errors import Fate, LogDamagedError, NotLeaderError, NotReadyError, StorageError, WireError
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.derived_files import write_snapshot
-from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.replication.leader import left
 from brokerd.server.paging import Pauses
@@ -347,7 +347,7 @@ async def test_a_response_has_no_batch_twice(monkeypatch: pytest.MonkeyPatch, ca
         one, two = all_of_them
         read, appended = ReplicaStream._read, list[int]()
 
-        async def slow(self: ReplicaStream, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
+        async def slow(self: ReplicaStream, partition: Partition, offset: int) -> FetchDataInfo:
             if partition is one.log(1) and offset < partition.ends.log_end_offset and not appended:
                 appended.append(append(one.log(0), b"and more"))
             return await read(self, partition, offset)
@@ -536,7 +536,7 @@ async def test_a_copy_that_has_caught_up_has_the_log_start_without_further_news(
         alone = await filled_alone(all_of_them, 3)
         read = ReplicaStream._read
 
-        async def moves(self: ReplicaStream, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
+        async def moves(self: ReplicaStream, partition: Partition, offset: int) -> FetchDataInfo:
             found = await read(self, partition, offset)
             if partition is one.log() and found.chunks:
                 partition.set_log_start(2)
@@ -575,7 +575,7 @@ async def test_what_passes_is_told_if_it_does_not(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("brokerd.server.replication.copying._PASSES_WITHIN_MS", 1_200)
     failed = list[float]()
 
-    async def fails(_copier: Copier, partition: ReplicatedPartition, *_: Any) -> None:
+    async def fails(_copier: Copier, partition: Partition, *_: Any) -> None:
         failed.append(asyncio.get_running_loop().time())
         raise StorageError(f"{partition.name}: offset 7 cannot be read", retry_after_ms=1)
 
