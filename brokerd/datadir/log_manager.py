@@ -71,7 +71,7 @@ class LogManager:
         self.checkpoint_problem = ""  # why the ends of logs are not known
         self.topics = TopicStore(files, self._spares)
         self.partitions = PartitionTable(self.topics, elects_itself=cluster is None)
-        self.resources = LogResources(files, self._spares, self._open_files, config.max_producer_ids, self.write_checkpoint)
+        self.resources = LogResources(files, self._spares, self._open_files, config.max_producer_ids)
         self.resources.refusals = self.refusals = Refusals(config.data_dir, clock)
         self._checkpoint = Checkpoint(
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms

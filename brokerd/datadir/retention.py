@@ -7,7 +7,7 @@ be removed from its log (PartitionCore.retained_from). A failure of one log does
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from brokerd.errors import Fate, StorageError, WireError
 from brokerd.partition.derived_files import remove_snapshot
 from brokerd.partition.log_state import NEW_PARTITION
 from brokerd.partition.partition import Partition
-from brokerd.steps import Job, Steps
+from brokerd.steps import Steps
 from brokerd.storage.checksummed_file import NotSyncedError
 from brokerd.storage.files import Files
 from brokerd.storage.segment import Segment
@@ -72,8 +72,27 @@ class Retention:
         return (yield from self._retire(list(self._partitions), now_ms))
 
     def delete_records(self, asked: Sequence[tuple[Partition, int]]) -> Steps[list[WireError | None]]:
-        """See the function `delete_records`."""
-        return delete_records(asked, self._log_starts_job)
+        """Moves log starts up to the requested offsets (-1: the high watermark), made durable by one checkpoint write. Returns each
+        partition's error, or None: after OffsetOutOfRangeError, LogDamagedError or StorageError its log start is unchanged, but
+        with fate UNKNOWN the new one may appear after a restart.
+        """
+        results: list[WireError | None] = []
+        starts: dict[Partition, int] = {}
+        for log, offset in asked:
+            try:
+                target = log.deletion_target(offset)
+            except WireError as error:
+                results.append(error)
+                continue
+            results.append(None)
+            if target > starts.get(log, log.ends.log_start_offset):
+                starts[log] = target
+        try:
+            yield from self._move_log_starts(starts)
+        except OSError as error:
+            failed = _log_start_error(error)
+            results = [result or (failed if log in starts else None) for result, (log, _) in zip(results, asked, strict=True)]
+        return results
 
     def give_up_below(self, log: Partition, offset: int) -> Steps[WireError | None]:
         """Moves the log start of one log, durably, and removes the segments below it. Returns the error if the log start could not
@@ -83,13 +102,24 @@ class Retention:
             yield from self._retire([log], self._time.now_ms())
         return error
 
-    def _log_starts_job(self) -> Job:
-        return self._checkpoint.job(makes_room=True)
+    def _move_log_starts(self, starts: Mapping[Partition, int]) -> Steps[None]:
+        """Moves log starts, durably. On any error all are moved back."""
+        before = {log: log.ends.log_start_offset for log in starts}
+        try:
+            for log, start in starts.items():
+                log.set_log_start(start)
+            if starts:
+                yield self._checkpoint.job(makes_room=True)
+        except BaseException:
+            for log, start in before.items():
+                log.set_log_start(start)
+            raise
 
     def _retire(self, logs: Sequence[Partition], now_ms: int) -> Steps[int]:
         failed: OSError | None = None
+        led = [(log, log.retained_from(now_ms)) for log in logs if log.is_leader]  # a follower's log start is its leader's
         try:
-            yield from _move_log_starts(logs, self._log_starts_job, now_ms)
+            yield from self._move_log_starts({log: start for log, start in led if start != log.ends.log_start_offset})
         except OSError as error:
             failed = error  # still remove segments below durable log starts: on a full disk that frees space
         written = self._checkpoint.written
@@ -106,53 +136,6 @@ class Retention:
         if failed is not None:
             raise failed
         return sum(len(removal.segments) for removal in removals)
-
-
-def _move_log_starts(logs: Sequence[Partition], checkpoint_job: Callable[[], Job], now_ms: int) -> Steps[None]:
-    """Moves log starts by retention, durably. On OSError all are moved back."""
-    before: dict[Partition, int] = {}
-    try:
-        for log in logs:
-            start = log.retained_from(now_ms) if log.is_leader else log.ends.log_start_offset  # a follower's is its leader's
-            if start != log.ends.log_start_offset:
-                before[log] = log.ends.log_start_offset
-                log.set_log_start(start)
-        if before:
-            yield checkpoint_job()
-    except BaseException:
-        for log, start in before.items():
-            log.set_log_start(start)
-        raise
-
-
-def delete_records(asked: Sequence[tuple[Partition, int]], checkpoint_job: Callable[[], Job]) -> Steps[list[WireError | None]]:
-    """Moves log starts up to the requested offsets (-1: the high watermark), made durable by one checkpoint write. Returns each
-    partition's error, or None: after OffsetOutOfRangeError, LogDamagedError or StorageError its log start is unchanged, but with
-    fate UNKNOWN the new one may appear after a restart.
-    """
-    results: list[WireError | None] = []
-    before: dict[Partition, int] = {}
-    try:
-        for log, offset in asked:
-            try:
-                target = log.deletion_target(offset)
-            except WireError as error:
-                results.append(error)
-                continue
-            results.append(None)
-            if target > log.ends.log_start_offset:
-                before.setdefault(log, log.ends.log_start_offset)
-                log.set_log_start(target)
-        if before:
-            yield checkpoint_job()
-    except BaseException as error:
-        for log, start in before.items():
-            log.set_log_start(start)
-        if not isinstance(error, OSError):
-            raise
-        failed = _log_start_error(error)
-        results = [result or (failed if log in before else None) for result, (log, _) in zip(results, asked, strict=True)]
-    return results
 
 
 def _log_start_error(error: OSError) -> StorageError:

@@ -81,8 +81,6 @@ class LogResources:
     spares: SpareFiles
     open_files: OpenFiles
     max_producer_ids: int
-    # Writes the checkpoint durably, with the current log starts. Raises OSError.
-    write_checkpoint: Callable[[], None]
     # Partitions whose checkpoint entry has changed. Threads that find damage add to it.
     moved: set[Partition] = field(default_factory=set)
     # Queues a partition for a flush, in the appending caller's turn.

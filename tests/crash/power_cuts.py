@@ -230,7 +230,7 @@ class Simulation:
     def _delete_records(self, manager: LogManager, log: Partition) -> None:
         if log.ends.high_watermark > log.ends.log_start_offset and log.core.health.failure is None:
             if self.rng.random() < 0.5:
-                delete_records(log, self.rng.randint(log.ends.log_start_offset, log.ends.high_watermark))
+                delete_records(manager, log, self.rng.randint(log.ends.log_start_offset, log.ends.high_watermark))
             manager.retention_pass()
             self._note_visible(log)  # it flushes what was rolled
             self.log_start = log.ends.log_start_offset

@@ -45,7 +45,7 @@ def _script(files: MemoryFiles, history: History) -> None:
                 manager.write_checkpoint_if_due(clock.monotonic_ms())
             if step == 6:
                 history.log_start = log.ends.high_watermark - 3
-                delete_records(log, history.log_start)
+                delete_records(manager, log, history.log_start)
                 manager.retention_pass()
         manager.create_topic(f"gone-{life}", 2, {})
         manager.delete_topic(f"gone-{life}")

@@ -322,7 +322,7 @@ class Lives:
     def _delete(self, manager: LogManager, log: Partition) -> None:
         if self.rng.random() < 0.7 and log.ends.high_watermark > log.ends.log_start_offset:
             until = self.rng.choice((log.ends.high_watermark, self.rng.randint(log.ends.log_start_offset, log.ends.high_watermark)))
-            _tried(lambda: delete_records(log, until))
+            _tried(lambda: delete_records(manager, log, until))
         if self.rng.random() < 0.5:
             before = len(log.segments)
             _tried(lambda: manager.retention_pass())

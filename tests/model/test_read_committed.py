@@ -118,7 +118,7 @@ def test_from_whatever_offset_the_log_is_left(seed: int) -> None:
     history = History(seed)
     log = history.write()
     for before_offset in sorted(history.rng.sample(range(log.ends.high_watermark), 4)):
-        delete_records(log, before_offset)
+        delete_records(history.manager, log, before_offset)
         history.manager.retention_pass()
         history.check(log)
     history.files.kill()

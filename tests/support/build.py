@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
-from brokerd.datadir import retention
 from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.errors import LogDamagedError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
@@ -119,9 +118,10 @@ def run_flush(log: Partition, task: FlushTask) -> bool:
     return True
 
 
-def delete_records(log: Partition, before_offset: int) -> int:
+def delete_records(manager: LogManager, log: Partition, before_offset: int) -> int:
     """Moves the log start of one log, durably on return; returns it. Raises what the broker would answer."""
-    (error,) = run_here(retention.delete_records([(log, before_offset)], lambda: log.resources.write_checkpoint))
+    assert manager.partitions.replica(log.tp) is log
+    (error,) = run_here(manager.retention.delete_records([(log, before_offset)]))
     if error is not None:
         raise error
     return log.ends.log_start_offset

@@ -114,7 +114,7 @@ class Replica:
         )
         state = PartitionRecovery(files, open_files, given).run().state
         assert first_that_stops(state.damaged, state.log_start_offset) is None, state.damaged
-        resources = LogResources(files, SpareFiles(files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
+        resources = LogResources(files, SpareFiles(files), open_files, _MAX_PRODUCER_IDS)
         self._log = Partition(TP, "t", self.config, resources, state)
         self.table = PartitionTable(TopicStore(self.files))
         self.table.add(self._log)

@@ -23,7 +23,7 @@ def written_then_reopened(rng: random.Random) -> Iterator[Partition]:
     log.flush()
     assert len(log.segments) > 2
     yield log
-    delete_records(log, log.ends.log_end_offset // 3)
+    delete_records(manager, log, log.ends.log_end_offset // 3)
     manager.write_checkpoint()
     manager.close()
     manager, _ = open_manager(files, log_segment_bytes=_SEGMENT_BYTES)

@@ -74,15 +74,15 @@ def test_records_can_be_deleted_as_often_as_there_are_spare_files(files: MemoryF
     files.hook = failing("create", path="spare", code=errno.ENOSPC)  # others are faster
     for before_offset in range(10, 10 + SPARE_COUNT):
         files.space_left = 0
-        assert delete_records(log, before_offset) == before_offset
+        assert delete_records(manager, log, before_offset) == before_offset
     assert not _spares(files)
     files.space_left = 0
     with pytest.raises(StorageError, match="the log start could not be written"):
-        delete_records(log, end)
+        delete_records(manager, log, end)
     files.hook = None
     _assert_full(log)
     assert manager.retention_pass() == 1
-    assert delete_records(log, end) == end
+    assert delete_records(manager, log, end) == end
     assert manager.retention_pass() > 2
     _assert_goes_on(log)
     assert len(_spares(files)) == SPARE_COUNT
@@ -95,7 +95,7 @@ def test_what_is_durable_already_goes_though_the_checkpoint_cannot_be_written(fi
     _fill_disk(files, log)
     files.space_left = None
     end = _fill_disk(files, other)
-    delete_records(log, -1)
+    delete_records(manager, log, -1)
     for name in _spares(files):
         files.remove_file(name)
     files.space_left = 0
@@ -192,7 +192,7 @@ def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: Memor
     files.hook = failing("create", code=errno.ENOSPC)  # others are faster
     for before_offset in range(used_up):
         files.space_left = 0
-        delete_records(log, before_offset + 1)
+        delete_records(manager, log, before_offset + 1)
     epochs = []
     for _ in range(7):
         files.kill()
@@ -336,7 +336,7 @@ def test_elections_leave_spare_files_for_what_frees_space(files: MemoryFiles, ma
     with pytest.raises(OSError, match="no spare file"):
         run_here(manager.replicas.lead({log.tp: log.leader_epoch + 1}))
     files.space_left = 0
-    assert delete_records(log, 10) == 10
+    assert delete_records(manager, log, 10) == 10
 
 
 @pytest.mark.parametrize(

@@ -376,7 +376,7 @@ def test_without_its_checkpoint_a_log_is_read_from_its_first_segment_on(files: M
     for _ in range(30):
         append(log, bytes(400))
     log.flush()
-    delete_records(log, 20)
+    delete_records(manager, log, 20)
     manager.retention_pass()
     first = log.segments[0].base_offset
     manager.close()
@@ -438,7 +438,7 @@ def test_the_checkpoint_is_written_at_most_once_an_interval_and_only_if_somethin
     append(log, b"x")
     log.flush()
     assert manager.checkpoint_job(clock.monotonic_ms() + 999) is None
-    delete_records(log, 2)
+    delete_records(manager, log, 2)
     newer = files.read_file("checkpoint")
     job()
     assert files.read_file("checkpoint") == newer
@@ -469,7 +469,7 @@ def test_a_start_removes_nothing_by_a_checkpoint_that_a_power_cut_could_take_bac
 
     files.hook = kill_after_the_rename
     with pytest.raises(Killed):
-        delete_records(log, 6)
+        delete_records(manager, log, 6)
     files.kill()
     files.hook = failing("create", path="checkpoint")
     manager, _ = open_manager(files, log_segment_bytes=4_096)

@@ -52,7 +52,7 @@ def test_producer_state_outlives_the_records(files: MemoryFiles, by: str, ending
     if ending == "killed before the removal":
         files.hook = failing("unlink", path="-0/")
     if by == "delete_records":
-        delete_records(log, -1)
+        delete_records(manager, log, -1)
     with contextlib.suppress(OSError):
         manager.retention_pass()
     assert log.ends.log_start_offset > 0
@@ -70,7 +70,7 @@ def test_a_segment_waits_for_the_snapshot_at_its_end(files: MemoryFiles) -> None
     append(log, b"first", producer=EARLY, sequence=0)
     files.hook = failing("create", path=".snapshot.tmp")
     _fill(log)
-    delete_records(log, -1)
+    delete_records(manager, log, -1)
     assert manager.retention_pass() == 0
     files.hook = None
     append(log, b"another flush", producer=LATE, sequence=0)

@@ -186,7 +186,7 @@ def test_older_files_of_the_directory_take_nothing_from_a_newer_log(tmp_path: Pa
     for _ in range(3):
         _fill(log)
         if retained:
-            delete_records(log, retained)
+            delete_records(manager, log, retained)
             manager.retention_pass()
         manager.close()
         manager, log = _open(tmp_path)

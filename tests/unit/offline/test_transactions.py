@@ -125,14 +125,14 @@ def test_a_snapshot_that_is_wrong_about_aborted_transactions_is_found(data_dir: 
 
 def _retire(data_dir: Path, before_offset: int) -> None:
     manager, log = _open(data_dir)
-    delete_records(log, before_offset)
+    delete_records(manager, log, before_offset)
     assert manager.retention_pass() > 0
     manager.close()
 
 
 def test_what_the_log_start_has_passed_may_be_forgotten(data_dir: Path) -> None:
     manager, log = _open(data_dir)
-    delete_records(log, 7)
+    delete_records(manager, log, 7)
     manager.close()
     _change_snapshot(data_dir, lambda aborted: aborted[1:])
     assert not errors_in(data_dir)

@@ -148,11 +148,11 @@ def test_a_marker_for_strangers_changes_nothing(files: MemoryFiles) -> None:
 
 
 def test_a_range_that_is_deleted_by_now_is_refused(files: MemoryFiles) -> None:
-    _, log = _open(files)
+    manager, log = _open(files)
     append_member(log, 5, 0)
     append_marker(log, aborted=[5])
     log.flush()
-    delete_records(log, 1)
+    delete_records(manager, log, 1)
     with pytest.raises(OffsetOutOfRangeError, match="starts at offset 1") as caught:
         log.core.aborted_transactions(0, 2)
     assert caught.value.log_start_offset == 1
@@ -170,9 +170,9 @@ def _abort_one_and_fill(log: Partition, segments: int) -> None:
 def test_the_index_ends_where_the_log_begins(files: MemoryFiles) -> None:
     manager, log = _open(files)
     _abort_one_and_fill(log, 3)
-    delete_records(log, 1)
+    delete_records(manager, log, 1)
     assert len(log.core.producers.aborted.entries) == 1, "its segment is there"
-    delete_records(log, log.ends.high_watermark)
+    delete_records(manager, log, log.ends.high_watermark)
     assert manager.retention_pass() == 3
     assert not log.core.producers.aborted.entries
 

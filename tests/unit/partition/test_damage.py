@@ -80,7 +80,7 @@ def _rot_file(root: Path, log: Partition, offset: int, at: int = 120) -> None:
 @pytest.mark.parametrize("start", [15, 19, 20, 23])
 def test_rot_below_the_log_start_is_no_damage(files: MemoryFiles, start: int, at: int) -> None:
     manager, log = _filled(files)
-    delete_records(log, start)
+    delete_records(manager, log, start)
     for offset in (11, 13, 14):
         _rot(files, log, offset, at)
     files.kill()
@@ -99,7 +99,7 @@ def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none(
     manager, log = _filled(files)
     manager.close()
     manager, log = open_log(files, **SMALL)
-    delete_records(log, 15)
+    delete_records(manager, log, 15)
     for offset in (11, 13):
         _rot(files, log, offset, 20)
     for segment in log.segments:
@@ -124,11 +124,11 @@ def test_damage_that_the_log_start_passes_stops_nothing_any_more(files: MemoryFi
 
 
 def test_damage_that_the_log_start_cuts_is_said_from_there_on(files: MemoryFiles) -> None:
-    _, log = open_log(files, **SMALL)
+    manager, log = open_log(files, **SMALL)
     for n in range(8):
         append(log, _payload(n), count=10)
     log.flush()
-    delete_records(log, 25)
+    delete_records(manager, log, 25)
     files.flip_bit(log.segments[0].path, (2 * SIZE + 20) * 8)
     files.kill()
     log = first_log(open_manager(files, **SMALL)[0])
@@ -292,7 +292,7 @@ def test_retention_passes_a_hole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
 def test_a_repair_leaves_the_log_start_and_the_end_where_they_are(tmp_path: Path, repair: Any) -> None:
     manager, log = _filled(RealFiles(str(tmp_path)))
-    delete_records(log, 15)
+    delete_records(manager, log, 15)
     _rot_file(tmp_path, log, 11, 20)
     manager.close()
     assert repair(str(tmp_path)) == [], "below the log start there is nothing to repair"
@@ -411,8 +411,8 @@ def test_a_rotten_payload_that_is_accepted_as_lost_stops_nothing_when_a_look_up_
     manager.close()
     _rot_file(tmp_path, log, 13)
     accept_damaged(str(tmp_path))
-    log = first_log(open_manager(RealFiles(str(tmp_path)), **SMALL)[0])
-    delete_records(log, 13)
+    manager, log = open_log(RealFiles(str(tmp_path)), **SMALL)
+    delete_records(manager, log, 13)
     with pytest.raises(LogDamagedError, match="accepted as lost, the log continues at offset 14"):
         log.look_ups.offset_for_timestamp(0)
     assert append(log, b"goes on") == COUNT

@@ -136,7 +136,7 @@ def test_a_disk_that_fails_to_sync_is_left_by_whoever_can(files: MemoryFiles) ->
 def test_a_checkpoint_that_cannot_be_written_says_that_the_disk_refuses(files: MemoryFiles) -> None:
     clock = ManualClock()
     manager, log = open_log(files, clock=clock)
-    delete_records(log, 0)
+    delete_records(manager, log, 0)
     for code, refuses in ((errno.EMFILE, False), (errno.EIO, True)):
         append(log, b"moves")
         log.flush()
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_cannot_be_written_undoes_what_depends_on_it(files: Me
     log.flush()
     files.hook = failing(operation, path="checkpoint")
     with pytest.raises(StorageError, match="log start"):
-        delete_records(log, 20)
+        delete_records(manager, log, 20)
     with pytest.raises(OSError, match="Input/output"):
         manager.retention_pass()
     assert log.ends.log_start_offset == 0

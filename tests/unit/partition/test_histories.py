@@ -112,7 +112,7 @@ class Life:
         self._open()
 
     def delete(self) -> None:
-        delete_records(self.log, self.rng.randint(self.log.ends.log_start_offset, self.log.ends.high_watermark))
+        delete_records(self.manager, self.log, self.rng.randint(self.log.ends.log_start_offset, self.log.ends.high_watermark))
 
     def lose_derived_files(self) -> None:
         """They are rebuilt from the log, as far as it goes."""

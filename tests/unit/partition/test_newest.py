@@ -32,7 +32,7 @@ def random_logs(rng: random.Random) -> Iterator[Partition]:
     append(log, b"v" * 8)
     log.flush()
     yield log
-    delete_records(log, log.ends.log_end_offset // 3)
+    delete_records(manager, log, log.ends.log_end_offset // 3)
     yield log
     manager.write_checkpoint()
     manager.close()

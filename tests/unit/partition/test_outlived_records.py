@@ -63,7 +63,7 @@ def test_state_is_known_after_kill_deletion_and_kill(files: MemoryFiles) -> None
     _fill(log)
     files.kill()
     manager, log = _open(files)
-    delete_records(log, COUNT)
+    delete_records(manager, log, COUNT)
     assert manager.retention_pass() > 0
     for _ in range(3):
         files.kill()
@@ -76,7 +76,7 @@ def test_a_start_ends_a_removal_only_once_a_snapshot_holds_the_state(files: Memo
     manager, log = _open(files)
     files.hook = failing("create", path=".snapshot")
     _fill(log)
-    delete_records(log, COUNT)
+    delete_records(manager, log, COUNT)
     manager.write_checkpoint()
     files.kill()
     files.hook = failing("create", path=".snapshot")
@@ -98,7 +98,7 @@ def test_segments_stay_while_no_snapshot_can_be_written(files: MemoryFiles, is_e
         files.kill()
         files.hook = failing("create", path=".snapshot")
         manager, log = _open(files)
-    delete_records(log, COUNT)
+    delete_records(manager, log, COUNT)
     assert manager.retention_pass() == 0
     assert log.segments[0].base_offset == 0
     files.hook = None
@@ -112,9 +112,9 @@ def test_segments_stay_while_no_snapshot_can_be_written(files: MemoryFiles, is_e
 def test_epochs_that_could_not_be_written_refute_no_snapshot(files: MemoryFiles, is_cut: bool) -> None:
     _, log = _open(files)
     files.kill()
-    _, log = _open(files)
+    manager, log = _open(files)
     _fill(log)
-    delete_records(log, COUNT)
+    delete_records(manager, log, COUNT)
     files.kill()
     if is_cut:
         # One more epoch, whose batch a power cut takes; its entry stays.
@@ -131,7 +131,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(files: MemoryFiles,
     for _ in range(20):
         append(log, b"x" * 300)
     log.flush()
-    delete_records(log, log.segments[-1].base_offset)
+    delete_records(manager, log, log.segments[-1].base_offset)
     assert manager.retention_pass() > 0
     files.kill()
     files.hook = failing("create", path=LEADER_EPOCHS)
@@ -144,7 +144,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(files: MemoryFiles,
 def test_a_snapshot_that_cannot_be_read_makes_way_for_an_older_one(files: MemoryFiles) -> None:
     manager, log = _open(files)
     _fill(log)
-    delete_records(log, log.segments[2].base_offset)
+    delete_records(manager, log, log.segments[2].base_offset)
     manager.close()
     newest = snapshot_path(log.tp.directory_name, COUNT)
     assert newest in files.paths()
@@ -173,7 +173,7 @@ def test_a_hole_below_the_log_start_is_bridged_by_a_snapshot(files: MemoryFiles)
     manager, log = _open(files)
     _fill(log)
     first, second = log.segments[:2]
-    delete_records(log, COUNT)
+    delete_records(manager, log, COUNT)
     manager.write_checkpoint()
     files.kill()
     files.remove_file(second.path)
@@ -186,7 +186,7 @@ def test_a_hole_below_the_log_start_is_bridged_by_a_snapshot(files: MemoryFiles)
 def test_what_an_operator_repairs_keeps_its_state(tmp_path: Path, is_given_up: bool) -> None:
     manager, log = _open(RealFiles(str(tmp_path)))
     _fill(log)
-    delete_records(log, log.segments[1].base_offset)
+    delete_records(manager, log, log.segments[1].base_offset)
     assert manager.retention_pass() == 1
     for _ in range(2):
         for _ in range(20):
@@ -216,7 +216,7 @@ def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone(fil
     for _ in range(COUNT):
         append(log, b"x" * 300)
     log.flush()
-    delete_records(log, COUNT)
+    delete_records(manager, log, COUNT)
     assert manager.retention_pass()
     manager.close()
     for path in files.paths():

@@ -49,7 +49,7 @@ def _overtaken(log: Partition, by: Callable[[], object], read: Callable[[], obje
 
 def test_a_read_overtaken_by_retention_is_told_where_the_log_begins(manager: LogManager, log: Partition) -> None:
     def retire() -> None:
-        delete_records(log, -1)
+        delete_records(manager, log, -1)
         manager.retention_pass()
 
     error = _overtaken(log, retire, lambda: log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=1_000, cached_only=False))
@@ -67,7 +67,7 @@ def test_a_read_overtaken_by_a_deletion_is_told_that(manager: LogManager, log: P
 
 def test_a_look_up_overtaken_may_be_asked_again(manager: LogManager, log: Partition) -> None:
     def retire() -> None:
-        delete_records(log, -1)
+        delete_records(manager, log, -1)
         manager.retention_pass()
 
     error = _overtaken(log, retire, lambda: log.look_ups.offset_for_timestamp(0))

@@ -15,7 +15,16 @@ from brokerd.partition.partition import Partition
 from brokerd.partition.reader import NeedsRoom
 from brokerd.record.header import StampFlags, decode_header
 from brokerd.storage.files import WouldBlock
-from tests.support.build import append, arrow_batch, delete_records, first_log, open_manager, payloads, raw_batch, read_batches
+from tests.support.build import (
+    append,
+    arrow_batch,
+    delete_records,
+    first_log,
+    open_manager,
+    payloads,
+    raw_batch,
+    read_batches,
+)
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
@@ -197,7 +206,7 @@ def test_an_index_that_points_between_batches_is_dropped_not_believed(log: Parti
     assert log.damage is None
 
 
-def test_records_are_found_by_time(log: Partition) -> None:
+def test_records_are_found_by_time(log: Partition, manager: LogManager) -> None:
     for n in range(30):
         times = [START_WALL_MS + n * 100 + 10 * k for k in range(3)]
         log.append(arrow_batch([b"x" * 50] * 3, times), now_wall_ms=START_WALL_MS + 10_000)
@@ -212,7 +221,7 @@ def test_records_are_found_by_time(log: Partition) -> None:
     assert log.look_ups.offset_for_timestamp(START_WALL_MS + 2_921) is None
     log.append(arrow_batch([b"y"], [START_WALL_MS + 9_999]), now_wall_ms=START_WALL_MS)
     assert log.look_ups.offset_for_timestamp(START_WALL_MS + 9_999) is None
-    delete_records(log, 4)
+    delete_records(manager, log, 4)
     assert log.look_ups.offset_for_timestamp(0) == (4, START_WALL_MS + 110)
 
 
@@ -238,21 +247,22 @@ def test_log_append_time_is_stamped_and_searched(manager: LogManager) -> None:
 def test_deleted_records_are_gone_durably(files: MemoryFiles, log: Partition, manager: LogManager) -> None:
     _filled(log, 40)
     append(log, b"not durable yet")
-    assert delete_records(log, 50) == 50
-    assert delete_records(log, 20) == 50
+    assert delete_records(manager, log, 50) == 50
+    assert delete_records(manager, log, 20) == 50
     with pytest.raises(OffsetOutOfRangeError):
         log.read(49, below=LogEnd.HIGH_WATERMARK, max_bytes=1, cached_only=False)
     with pytest.raises(OffsetOutOfRangeError):
-        delete_records(log, 121)
+        delete_records(manager, log, 121)
     assert next(read_batches(log)).header.base_offset == 48
     segments = len(log.segments)
     assert manager.retention_pass() == segments - len(log.segments) > 0
     files.kill()
-    reopened = first_log(open_manager(files, **SMALL)[0])
+    restarted, _ = open_manager(files, **SMALL)
+    reopened = first_log(restarted)
     assert reopened.ends.log_start_offset == 50
     assert next(read_batches(reopened)).header.base_offset == 48
     reopened.flush()
-    assert delete_records(reopened, -1) == reopened.ends.high_watermark == 121
+    assert delete_records(restarted, reopened, -1) == reopened.ends.high_watermark == 121
 
 
 def test_retention_by_size_keeps_at_least_that_much(manager: LogManager) -> None:

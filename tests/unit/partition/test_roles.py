@@ -40,7 +40,7 @@ def partition() -> Partition:
     files = MemoryFiles()
     files.mkdir(TP.directory_name)
     open_files = OpenFiles(files, limit=4)
-    resources = LogResources(files, SpareFiles(files), open_files, 10, lambda: None)
+    resources = LogResources(files, SpareFiles(files), open_files, 10)
     found = Partition(TP, "t", TopicConfig(), resources, _empty(files, open_files))
     found.segments[-1].create()
     return found

@@ -135,7 +135,7 @@ def test_retention_passes_it_and_several_can_be_taken_out(root: Path) -> None:
         take_out(str(root), "t-0", POISON + 2)
     manager, log = _open(root)
     assert _seen(log, 4) == [4, 6, *range(POISON + 4, 2 * COUNT, 2)]
-    delete_records(log, 2 * COUNT - 1)
+    delete_records(manager, log, 2 * COUNT - 1)
     manager.retention_pass()
     assert log.segments[0].base_offset > POISON
     manager.close()
@@ -183,7 +183,7 @@ def test_rot_in_a_batch_that_is_taken_out_is_none_and_other_damage_keeps_its_own
 )
 def test_what_is_not_there_cannot_be_taken_out(root: Path, partition: str, offset: int, said: str) -> None:
     manager, log = _open(root)
-    delete_records(log, 4)
+    delete_records(manager, log, 4)
     manager.close()
     with pytest.raises(DataDirectoryError, match=said):
         take_out(str(root), partition, offset)
