@@ -5,8 +5,7 @@ partition_table.py        the partitions, by topic id and number
 topic_store.py            the topics (topic_changes.py: create, grow, alter, delete; partition_directories.py)
 replica_changes.py        roles and copies of partitions, as a cluster wants them
 checkpoint.py             each partition's recovery point, durable end, log start and leader epoch
-node_state.py             ids, clean-shutdown mark, an operator's decisions on members whose markers are lost
-node_epoch.py             the number of this life of the directory
+node_state.py             ids, the number of this life, clean-shutdown mark, decisions on members whose markers are lost
 flusher.py                group commit: flushes in threads
 retention.py              retention over all logs (log_time.py: its clock)
 """

@@ -3,7 +3,7 @@
 It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk: a bad batch there is
 damage, while one above is a torn tail.
 
-The file notes the node epoch of the start that wrote it, and a reader adds the starts since to each leader epoch (node_epoch.py).
+The file notes the node epoch of the start that wrote it, and a reader adds the starts since to each leader epoch (node_state.py).
 A partition without an entry was made after that, or its entry is lost: its log tells the epoch.
 """
 

@@ -17,7 +17,6 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from brokerd.datadir.log_time import DirectoryTime
-from brokerd.datadir.node_epoch import create_node_epoch, read_node_epoch, write_node_epoch
 from brokerd.datadir.node_state import (
     CleanLogs,
     ClusterIdentity,
@@ -26,10 +25,13 @@ from brokerd.datadir.node_state import (
     check_cluster,
     check_not_foreign,
     create_meta,
+    create_node_epoch,
     read_decided,
     read_meta,
+    read_node_epoch,
     take_clean_mark,
     write_clean_mark,
+    write_node_epoch,
 )
 from brokerd.datadir.partition_directories import remove_leftovers
 from brokerd.datadir.partition_opening import Opened, PartitionOpening, RecoveryReport

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from brokerd.coordinator.markers import Outcome
 from brokerd.datadir.checkpoint import lost_leader_epoch, read_checkpoint, write_checkpoint
-from brokerd.datadir.node_epoch import read_node_epoch
-from brokerd.datadir.node_state import Meta, read_meta, take_clean_mark
+from brokerd.datadir.node_state import Meta, read_meta, read_node_epoch, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError

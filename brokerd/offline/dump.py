@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.datadir import checkpoint, log_time, node_state, topic_store
-from brokerd.datadir.node_epoch import NODE_EPOCH_KIND, read_node_epoch
+from brokerd.datadir.node_state import NODE_EPOCH_KIND, read_node_epoch
 from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.coordinator_log import fields_of
@@ -25,7 +25,7 @@ from brokerd.record.header import BatchHeader, crc_seed, decode_header
 from brokerd.storage import holes, names, segment
 from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_document, read_json
 from brokerd.storage.files import File, RealFiles
-from brokerd.storage.index import decode_summary
+from brokerd.storage.segment import decode_summary
 from brokerd.storage.segment_walk import SegmentWalk
 
 Entry = dict[str, Any]

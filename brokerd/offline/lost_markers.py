@@ -16,9 +16,8 @@ from brokerd.errors import CorruptMessageError, DataDirectoryError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.coordinator_log import is_coordinator_log, read_records
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
-from brokerd.partition.markers import read_marker
+from brokerd.partition.markers import UnmarkedData, read_marker, undecided_text, unmarked_data, with_lost_markers
 from brokerd.partition.recovery import PartitionRecovery
-from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
 from brokerd.sharing import Shares
 from brokerd.storage.files import Files
 from brokerd.storage.open_files import OpenFiles

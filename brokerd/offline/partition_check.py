@@ -11,12 +11,11 @@ import pyarrow as pa
 from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.offline.coordinator_log import is_coordinator_log, problem_of
-from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_end
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
 from brokerd.partition.log_state import GIVEN_UP, CheckpointEntry, Snapshot
 from brokerd.partition.log_walk import LogWalk, RecoveryInput, segment_sizes
-from brokerd.partition.producer_state import ProducerStateEntry
+from brokerd.partition.producer_state import AbortedTransaction, ProducerStateEntry
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import DamagedRange

@@ -11,11 +11,12 @@ import contextlib
 from collections.abc import Callable, Mapping
 
 from brokerd.datadir.checkpoint import CHECKPOINT_KIND, Entries, decode_checkpoint
-from brokerd.datadir.node_epoch import create_node_epoch, find_node_epoch
 from brokerd.datadir.node_state import (
     CLEAN_KIND,
     META_KIND,
     create_meta,
+    create_node_epoch,
+    find_node_epoch,
     read_meta,
     take_clean_mark,
     write_clean_mark,

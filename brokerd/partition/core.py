@@ -27,12 +27,11 @@ from brokerd.errors import (
     UnknownTopicIdError,
 )
 from brokerd.ids import LogPosition
-from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry
 from brokerd.partition.log_ends import NOTHING_MOVED, UNSETTLED, LogEnd, LogEnds, Moved
 from brokerd.partition.log_state import CheckpointEntry, LogState, Snapshot, snapshot_of
-from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStateEntry, ProducerStates
+from brokerd.partition.producer_state import AbortedTransaction, BatchMetadata, Marker, ProducerStateEntry, ProducerStates
 from brokerd.record.header import BatchHeader, StampFlags, add_sequence
 from brokerd.storage.damage import DamagedRange, damage_at, damage_error, first_that_stops
 from brokerd.storage.segment_bounds import SegmentBounds

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_state import Snapshot
-from brokerd.partition.producer_state import WINDOW_BATCHES, BatchMetadata, ProducerStateEntry
+from brokerd.partition.producer_state import WINDOW_BATCHES, AbortedTransaction, BatchMetadata, ProducerStateEntry
 from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_document, write_document
 from brokerd.storage.files import Files
 from brokerd.storage.names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, offset_file, offsets_of

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
-from brokerd.partition.producer_state import ProducerStateEntry, ProducerStates
+from brokerd.partition.producer_state import AbortedTransaction, ProducerStateEntry, ProducerStates
 from brokerd.record.batch import NO_EPOCH_LIMIT
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.segment_bounds import SegmentBounds

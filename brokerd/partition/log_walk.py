@@ -19,10 +19,9 @@ from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import DamagedRange, first_that_stops
 from brokerd.storage.files import File, Files
 from brokerd.storage.holes import Hole, is_covered
-from brokerd.storage.index import SparseIndex
 from brokerd.storage.names import LOG_SUFFIX, offset_file, offsets_of
 from brokerd.storage.open_files import OpenFiles
-from brokerd.storage.segment import Segment
+from brokerd.storage.segment import Segment, SparseIndex
 from brokerd.storage.segment_walk import SegmentWalk, whole_batches
 
 _ALL_BYTES = 2**62

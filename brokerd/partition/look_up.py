@@ -19,16 +19,15 @@ import pyarrow as pa
 
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import CorruptMessageError, StorageError, UnsupportedVersionError
-from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.partition.core import TIMESTAMP_MAX_MS
+from brokerd.partition.producer_state import AbortedTransaction, AbortedTransactions
 from brokerd.partition.reader import PartitionReader
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader
 from brokerd.record.schema import decode_timestamps, payload_crc
 from brokerd.storage.damage import damage_at, past_taken_out
 from brokerd.storage.files import File
-from brokerd.storage.index import SparseIndex
-from brokerd.storage.segment import Segment
+from brokerd.storage.segment import Segment, SparseIndex
 
 IsWanted = Callable[[], bool]
 _NONE = -1

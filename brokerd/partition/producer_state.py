@@ -1,7 +1,8 @@
 """Decides which batches of idempotent producers one partition accepts: the table in ARCHITECTURE.md ("Producer state").
 
 No I/O: `prepare` decides on immutable entries and changes nothing; `commit` stores the new entry once the batch is written.
-`replay` applies a batch already in the log, without checks. Snapshots of the state are in log_state.py.
+`replay` applies a batch already in the log, without checks. The index of aborted transactions is derived in the same way. Snapshots
+of both are in log_state.py.
 
 The state is derived from the batches in log order. It excludes producers silent for producer.id.expiration.ms, and keeps at most
 max.producer.ids.per.partition others: a new producer evicts the one silent longest. Eviction depends on the order of batches alone,
@@ -17,8 +18,10 @@ alone. Expired producers do not raise it: no retry is that old.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from brokerd.errors import (
@@ -29,7 +32,6 @@ from brokerd.errors import (
     UnknownProducerIdError,
 )
 from brokerd.ids import PRODUCER_NUMBERS, producer_number, producer_tag
-from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
 
 # Those that a producer may have in flight, which are Kafka's five, and the one before: a copy that begins anew above that one
@@ -40,6 +42,7 @@ NO_NUMBER = -1
 ANY_OWNER = -1  # in place of an owner tag
 FORGOTTEN_OWNERS = 1_000  # with a number of their own
 _HALF_RING = (SEQUENCE_MAX + 1) // 2
+_marker_offset = attrgetter("marker_offset")
 
 
 class BatchMetadata(NamedTuple):
@@ -90,6 +93,56 @@ class Marker(NamedTuple):
     def producer_ids(self) -> tuple[int, ...]:
         """The producer ids of both lists."""
         return (*self.committed_ids, *self.aborted_ids)
+
+
+class AbortedTransaction(NamedTuple):
+    """Records of `producer_id` from `first_offset` up to the marker are aborted. Transactions that end later begin at
+    `last_stable_offset` or above.
+    """
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    last_stable_offset: int
+
+
+class AbortedTransactions:
+    """Index of one partition's aborted transactions, ordered by marker offset, whose records read_committed readers skip.
+
+    Look-ups go by overlap: a batch is aborted if it has that producer id and lies between the first offset and the marker. Matching
+    the first offset or the marker alone would let aborted records through where a range ends inside a transaction.
+    """
+
+    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+        """`entries`: in the order of the markers."""
+        self._entries = list(entries)
+
+    @property
+    def entries(self) -> tuple[AbortedTransaction, ...]:
+        """The whole index, in the order of the markers."""
+        return tuple(self._entries)
+
+    def add(self, entries: Iterable[AbortedTransaction]) -> None:
+        """Adds the transactions aborted by a marker at the log end."""
+        self._entries.extend(entries)
+
+    def overlapping(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
+        """The transactions whose span, from first record to marker, overlaps [`from_offset`, `until_offset`)."""
+        found: list[AbortedTransaction] = []
+        entries, at = self._entries, bisect_left(self._entries, from_offset, key=_marker_offset)
+        while at < len(entries):
+            marker_offset, stable = entries[at].marker_offset, entries[at].last_stable_offset
+            while at < len(entries) and entries[at].marker_offset == marker_offset:
+                if entries[at].first_offset < until_offset:
+                    found.append(entries[at])
+                at += 1
+            if stable >= until_offset:
+                break
+        return found
+
+    def forget_below(self, offset: int) -> None:
+        """Drops transactions whose marker lies below `offset`, where records can no longer be read."""
+        del self._entries[: bisect_left(self._entries, offset, key=_marker_offset)]
 
 
 class ProducerStates:

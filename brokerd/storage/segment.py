@@ -1,24 +1,80 @@
 """One segment: a data file that begins at a base offset, and its sparse index. Contains no policy.
 
+The index maps offset to position, and time to position. It is derived from the log, so never trusted. Entries are about
+index.interval.bytes apart; a search gives the position of a batch at or before the wanted one, and the reader walks headers from
+there. The index file is written after a roll or at shutdown, with a summary that a reader compares with the segment.
+
 The partition decides what to append, when to roll and what is durable; recovery checks the file after a crash.
 """
 
 from __future__ import annotations
 
 import contextlib
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from brokerd.record.batch import NO_EPOCH_LIMIT
 from brokerd.record.header import BatchHeader
 from brokerd.storage.checksummed_file import DocumentError, DocumentKind, read_document, write_document
 from brokerd.storage.files import Buffer, File, Files, write_all
-from brokerd.storage.index import SegmentSummary, SparseIndex, decode_index, decode_summary, encode_index
 from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.scan import Scan
 from brokerd.storage.segment_bounds import SegmentBounds
 
 INDEX_KIND = DocumentKind("offset-index", 1)
+_SUMMARY = struct.Struct("<IqqqqqqI")
+
+
+class SegmentSummary(NamedTuple):
+    """The bounds of a closed segment. Timestamps in ms, -1 if it is empty."""
+
+    seed: int  # CRC seed of the partition: rejects an index of another log
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    max_timestamp: int
+    first_log_time: int
+    max_log_time: int
+
+
+class SparseIndex:
+    """Entries (offset, position, largest timestamp before that batch). Any thread may read while one appends."""
+
+    __slots__ = ("offsets", "positions", "times")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.positions = array("q")
+        self.times = array("q")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, offset: int, position: int, max_timestamp_before: int) -> None:
+        """Adds the entry of a batch. Offsets, positions and times never decrease."""
+        # `offsets` last: searches in other threads use its length, so they never see an incomplete entry.
+        self.positions.append(position)
+        self.times.append(max_timestamp_before)
+        self.offsets.append(offset)
+
+    def floor(self, offset: int) -> tuple[int, int] | None:
+        """(base offset, position) of the last indexed batch that begins at or before `offset`; None: begin at the start."""
+        at = bisect_right(self.offsets, offset)
+        return (self.offsets[at - 1], self.positions[at - 1]) if at else None
+
+    def floor_by_position(self, position: int) -> tuple[int, int] | None:
+        """(base offset, position) of the last indexed batch that begins at or before `position`; None: begin at the start."""
+        at = bisect_right(self.positions, position, 0, len(self.offsets))
+        return (self.offsets[at - 1], self.positions[at - 1]) if at else None
+
+    def floor_by_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(base offset, position) of the last indexed batch before which every timestamp is smaller than `timestamp_ms`."""
+        at = bisect_left(self.times, timestamp_ms, 0, len(self.offsets))
+        return (self.offsets[at - 1], self.positions[at - 1]) if at else None
 
 
 class Segment(SegmentBounds):
@@ -121,7 +177,8 @@ class Segment(SegmentBounds):
         index = self.index  # a reader that meets a bad batch may drop it meanwhile
         if index is not None:
             summary = self.summary()
-            body = encode_index(index, summary)
+            columns = (index.offsets.tobytes(), index.positions.tobytes(), index.times.tobytes())
+            body = b"".join((_SUMMARY.pack(*summary, len(index)), *columns))
             write_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, body, sync_dir=False)
             self._written = summary
 
@@ -167,11 +224,17 @@ class Segment(SegmentBounds):
     def read_index(self) -> SparseIndex | None:
         """The index from its file if it agrees with `summary`; None otherwise. Raises OSError."""
         try:
-            index, summary = decode_index(read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND))
+            body = read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND)
+            summary, count = decode_summary(body)
         except (FileNotFoundError, DocumentError):
             return None
-        if summary != self.summary():
+        columns, size = body[_SUMMARY.size :], 8 * count
+        if summary != self.summary() or len(columns) != 3 * size:
             return None
+        index = SparseIndex()
+        index.offsets.frombytes(columns[:size])
+        index.positions.frombytes(columns[size : 2 * size])
+        index.times.frombytes(columns[2 * size :])
         self._written = summary
         return index
 
@@ -191,3 +254,11 @@ class Segment(SegmentBounds):
 
     def _path(self, suffix: str) -> str:
         return f"{self.directory}/{offset_file(self.base_offset, suffix)}"
+
+
+def decode_summary(body: bytes) -> tuple[SegmentSummary, int]:
+    """The summary and the number of entries of an index body. Raises DocumentError."""
+    if len(body) < _SUMMARY.size:
+        raise DocumentError("the index is shorter than its summary")
+    *summary, count = _SUMMARY.unpack_from(body)
+    return SegmentSummary(*summary), count

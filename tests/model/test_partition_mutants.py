@@ -13,7 +13,6 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import InvalidTxnStateError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition import core, cut, flush_state, recovery
-from brokerd.partition.aborted_transactions import AbortedTransactions
 from brokerd.partition.core import Append, PartitionCore, Role, Truncation
 from brokerd.partition.cut import LogCut
 from brokerd.partition.derived_files import read_snapshot
@@ -24,7 +23,7 @@ from brokerd.partition.log_state import Snapshot, snapshot_of
 from brokerd.partition.log_walk import LogWalk
 from brokerd.partition.markers import marker_of
 from brokerd.partition.partition import FlushTask, Partition
-from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStates
+from brokerd.partition.producer_state import AbortedTransactions, BatchMetadata, Marker, ProducerStates
 from brokerd.partition.reader import PartitionReader
 from brokerd.record.header import BatchHeader
 from brokerd.sharing import Caller

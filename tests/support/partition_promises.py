@@ -12,8 +12,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.core import PartitionCore, Role
+from brokerd.partition.producer_state import AbortedTransaction
 from brokerd.record.header import BatchHeader
 from tests.support.partition_replica import Replica
 

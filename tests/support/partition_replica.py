@@ -18,14 +18,13 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.derived_files import remove_snapshot
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import NOTHING_MOVED, LogEnd, Moved
 from brokerd.partition.log_state import NEW_PARTITION
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.partition import FlushTask, LogResources, Partition
-from brokerd.partition.producer_state import ProducerStateEntry
+from brokerd.partition.producer_state import AbortedTransaction, ProducerStateEntry
 from brokerd.partition.recovery import PartitionRecovery
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed

@@ -40,7 +40,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
-from brokerd.partition.unmarked import UnmarkedData, undecided_text, with_lost_markers
+from brokerd.partition.markers import UnmarkedData, undecided_text, with_lost_markers
 from brokerd.server.coordinator.members import IDS_MAX, PARTITIONS_MAX, Members, Peers
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, CoordinatorRecord, HeldBack
 

@@ -45,8 +45,8 @@ from brokerd.errors import (
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.log_ends import UNSETTLED, Moved
+from brokerd.partition.markers import unmarked_data
 from brokerd.partition.partition import Partition
-from brokerd.partition.unmarked import unmarked_data
 from brokerd.purgatory import TimedPurgatory
 from brokerd.record.control import encode_control
 from brokerd.record.header import BatchHeader

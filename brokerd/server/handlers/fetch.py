@@ -48,9 +48,9 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import LogPosition, TopicIdPartition
-from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
+from brokerd.partition.producer_state import AbortedTransaction
 from brokerd.partition.reader import FetchDataInfo, NeedsRoom
 from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.admin import STOPPING

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.node_epoch import create_node_epoch, read_node_epoch, write_node_epoch
+from brokerd.datadir.node_state import create_node_epoch, read_node_epoch, write_node_epoch
 from brokerd.errors import DataDirectoryError, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition import Partition

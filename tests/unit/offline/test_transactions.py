@@ -12,9 +12,9 @@ from brokerd.cli import main
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.dump import describe_path
-from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.derived_files import read_snapshot, write_snapshot
 from brokerd.partition.partition import Partition
+from brokerd.partition.producer_state import AbortedTransaction
 from brokerd.record import control
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import RealFiles

@@ -9,13 +9,12 @@ import struct
 import pytest
 
 from brokerd.errors import OffsetOutOfRangeError
-from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.partition.core import OpenData
 from brokerd.partition.derived_files import decode_snapshot, encode_snapshot
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_state import Snapshot
 from brokerd.partition.partition import Partition
-from brokerd.partition.producer_state import ANY_OWNER, BatchMetadata, ProducerStateEntry
+from brokerd.partition.producer_state import ANY_OWNER, AbortedTransaction, AbortedTransactions, BatchMetadata, ProducerStateEntry
 from brokerd.storage.checksummed_file import DocumentError
 from tests.support.build import append, delete_records, open_log
 from tests.support.files import MemoryFiles
