@@ -29,10 +29,6 @@ class Store:
         """Puts or deletes a key."""
         self.transact(Transaction({}, {} if value is None else {key: value}, (key,) if value is None else ()))
 
-    def compare_and_set(self, key: str, mod_revision: int, value: bytes) -> bool:
-        """Puts a key if nobody has changed it since that revision."""
-        return self.transact(Transaction({key: mod_revision}, {key: value}))
-
     def transact(self, transaction: Transaction) -> bool:
         """Runs a transaction; False if a comparison fails."""
         assert len(transaction.compares) <= OPERATIONS_MAX, "too many comparisons"

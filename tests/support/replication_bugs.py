@@ -225,6 +225,11 @@ def a_leader_that_is_gone_keeps_the_partition(put: Put) -> None:
     put(controller, "elect", patient)
 
 
+@mutant
+def a_partition_without_a_leader_is_forgotten(put: Put) -> None:
+    put(controller, "elect", lambda entry, nodes: None if entry.leader == NO_LEADER else elect(entry, nodes))
+
+
 @bug(LedPartition, "proposal", first=880)
 def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     return None if self.partition.is_stopped else proposal(self, *args)
