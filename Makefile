@@ -107,7 +107,7 @@ source-runs: setup java  ## streaming reads with random limits, splits and filte
 source-runs-planted: setup java  ## plant bugs into the source, one after another, and see that a dozen runs find each; SEED=n
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.spark.source_runs.planted $(if $(SEED),--seed $(SEED))
 
-transactions: setup  ## three hundred thousand random schedules of transactions on one to three nodes, each checked at every step; SCHEDULES=n
+transactions: setup  ## a hundred thousand random schedules of transactions on one node, each checked at every step; SCHEDULES=n
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.model.long_transactions $(if $(SCHEDULES),--schedules $(SCHEDULES))
 
 replication: setup  ## a hundred thousand random schedules of a replicated partition, each checked at every step; SCHEDULES=n

@@ -1,7 +1,6 @@
 """Random schedules of transactions: drivers, tasks, twins, crashes and all that may go wrong, with the real decisions.
 
-`make transactions` runs three hundred thousand, two thirds of them
-on several nodes; `BROKERD_TEST_SCALE=20` twenty times as many as `make test` does.
+`make transactions` runs a hundred thousand; `BROKERD_TEST_SCALE=20` twenty times as many as `make test` does.
 """
 
 from __future__ import annotations

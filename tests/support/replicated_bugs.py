@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from brokerd.errors import WireError
+from brokerd.errors import NotReadyError, WireError
 from brokerd.internode.v1.internode_pb2 import ReleaseRequest
 from brokerd.server.coordinator import members
 from brokerd.server.coordinator.leaders import Leaders
@@ -78,6 +78,23 @@ async def markers_are_written_for_a_decision_that_is_not_replicated(finish: Any,
 
 
 # --- what members append, and what readers see
+
+
+@bug(Leaders, "freeze", first=30)
+async def a_leader_that_does_not_answer_is_taken_for_empty(freeze: Any, self: Any, *asked: Any) -> Any:
+    original = self._freeze
+
+    async def nothing_then(*of_node: Any) -> Any:
+        try:
+            return await original(*of_node)
+        except NotReadyError:
+            return []
+
+    self._freeze = nothing_then
+    try:
+        return await freeze(self, *asked)
+    finally:
+        self._freeze = original
 
 
 MUTANTS.instead("a_late_batch_is_taken_after_the_freeze", Members, "_take_back", lambda _self, _producer_ids: None, first=20)

@@ -16,7 +16,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import Append, LogHealth, OpenData, PartitionCore
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan
 from brokerd.partition.leader_epochs import LeaderEpochs
-from brokerd.partition.log_ends import UNSETTLED, LogEnds, Moved
+from brokerd.partition.log_ends import LogEnds
 from brokerd.partition.log_state import LogState
 from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStates
 from brokerd.record.header import Attributes, BatchHeader, new_header
@@ -69,12 +69,11 @@ def _header(count: int, attributes: int, producer_id: int = -1, sequence: int = 
 class SimulatedPartition:
     """See the module."""
 
-    def __init__(self, tp: TopicIdPartition, *, is_alone: bool = True) -> None:
-        """Of a node that is alone, or of one of several, which knows no holds when it starts."""
+    is_leader = True
+
+    def __init__(self, tp: TopicIdPartition) -> None:
         self.tp = tp
         self.name = str(tp)
-        self.is_alone = is_alone
-        self.kept_stable_offset = 0  # by the checkpoint
         self.is_deleted = False
         self.before_marker: Callable[[SimulatedPartition, control_pb2.ControlRecord], None] = lambda *_: None
         self.log: list[Stored] = []
@@ -96,8 +95,6 @@ class SimulatedPartition:
         segment.next_offset = end
         state = LogState([segment], producers, epochs, 0, end, end)
         core = PartitionCore(str(self.tp), 0, _CONFIG, state)
-        if not self.is_alone and self.kept_stable_offset < end:  # as PartitionTable.lead
-            core.ends.hold_back(UNSETTLED, self.kept_stable_offset)
         core.lead(max(epochs.latest, 0) + 1)
         return core
 
@@ -133,9 +130,6 @@ class SimulatedPartition:
     def leader_epoch(self) -> int:
         return self.core.leader_epoch
 
-    def leads_in(self, epoch: int) -> bool:
-        return self.is_leader and self.core.leader_epoch == epoch
-
     @property
     def ends(self) -> LogEnds:
         return self.core.ends
@@ -151,32 +145,11 @@ class SimulatedPartition:
     def open_data(self, producer_id: int) -> OpenData | None:
         return self.core.open_data(producer_id)
 
-    @property
-    def is_leader(self) -> bool:
-        return True
-
-    @property
-    def look_ups(self) -> SimulatedPartition:
-        return self
-
-    def has_transactions(self, from_offset: int) -> bool:
-        return any(stored.header.next_offset > from_offset for stored in self.log)
-
     def latest_offset(self) -> int:
         return self.core.latest_offset()
 
     def hold_back(self, commit: str, first_offset: int) -> None:
         self.core.ends.hold_back(commit, first_offset)
-
-    def release(self, commit: str) -> Moved:
-        return self.core.ends.release(commit)
-
-    def wake(self, _moved: Moved) -> None:
-        pass
-
-    def checkpoint(self) -> None:
-        """The last stable offset is kept."""
-        self.kept_stable_offset = self.core.ends.announced_stable_offset
 
     # --- durability
 
@@ -261,9 +234,7 @@ class SimulatedPartition:
 
 
 def check_is_readable(partition: SimulatedPartition) -> None:
-    """A reader who begins now sees what the eager one saw, in the same order. Of several nodes, a leader that has started may hold
-    back for a while what it showed before."""
+    """A reader who begins now sees what the eager one saw, in the same order."""
     again = partition.read_again()
-    shown = len(partition.seen) if partition.is_alone or not partition.ends.held_back else len(again)
-    if again[: len(partition.seen)] != partition.seen[:shown]:
+    if again[: len(partition.seen)] != partition.seen:
         raise CorruptMessageError(f"{partition.tp}: read {partition.seen} before, and now {again}")

@@ -293,10 +293,7 @@ class Promises(Answers):
     def _check_markers(self, committed: CommitPrepared) -> None:
         """A commit is answered when all of its markers are durable."""
         ended = {*committed.committed_producer_ids, *committed.aborted_producer_ids}
-        counted = {(one.topic_id, one.partition) for one in committed.held_back}
         for partition in self._lists.disk.partitions.values():
-            if self._world.node_count > 1 and partition.tp not in counted:
-                continue  # void, if it is of them: it came late
             markers = [stored for stored in partition.log if stored.marker is not None and ended & set(stored.marker.producer_ids)]
             late = [stored for stored in markers if stored.header.next_offset > partition.ends.high_watermark]
             assert not late, f"{partition.tp}: a commit is answered before its marker is durable"
@@ -339,14 +336,9 @@ class Promises(Answers):
         assert isinstance(event, CommitPrepared)
         ended = {*event.committed_producer_ids, *event.aborted_producer_ids}
         others = [name for name, prepared in self._lists.broker.coordinator.prepared() if (name, prepared.txn_version) != commit]
-        counted = {(one.topic_id, one.partition) for one in event.held_back}
         for partition in self._lists.disk.partitions.values():
-            # What a leader has that was not asked is void: it came late.
-            is_late = partition.tp not in counted and self._world.node_count > 1
-            assert is_late or not ended & partition.open.keys(), f"{partition.tp} has no marker for some members of {commit}"
+            assert not ended & partition.open.keys(), f"{partition.tp} has no marker for some members of {commit}"
             core = partition.core
-            if self._world.node_count > 1 and core.ends.held_back:
-                continue  # released leader by leader
             if partition.open or core.ends.high_watermark < core.ends.log_end_offset or others or len(self._lists.names) > 1:
                 continue
             assert core.ends.last_stable_offset == core.ends.log_end_offset, f"{partition.tp} is behind when {commit} is visible"
@@ -364,12 +356,9 @@ class Promises(Answers):
         assert not found - Counter(rows), f"{commit} has rows {found - Counter(rows)} too much"
         assert not missing - lost, f"{commit} is said to be committed, but {missing - lost} are missing"
         ended = {*event.committed_producer_ids, *event.aborted_producer_ids}
-        counted = {(one.topic_id, one.partition) for one in event.held_back}
         for partition in self._lists.disk.partitions.values():
             held = ended & partition.core.producers.open_transactions.keys()
-            assert not held or (partition.tp not in counted and self._world.node_count > 1), (
-                f"{partition.tp} holds data of {held} after the commit of {commit}"
-            )
+            assert not held, f"{partition.tp} holds data of {held} after the commit of {commit}"
 
     def _decided_rows(self) -> list[tuple[int, int]]:
         return [

@@ -4,8 +4,8 @@ Goal: what transaction_promises.py checks, at every step.
 
 Method: drivers with their tasks, twins and leftovers, on one or two transactional ids and up to three partitions, ask a broker over
 a network that delays, repeats and loses; random flushes, crashes that cut each log anywhere, failing markers, expiry, sweeps,
-states that stand for the log, deleted topics. With several nodes: each is killed and started while the others go on, and the calls
-between them are delayed, repeated and lost. In the end nothing fails any more, and all must come to rest.
+states that stand for the log, deleted topics. In the end nothing fails any more, and all must come to rest. Several nodes are the
+subject of replicated_transactions.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brokerd.wire.v1 import control_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MembersAborted, VersionRepeated
 from tests.support.clock import ManualClock
 from tests.support.simulated_loop import SimulatedLoop
-from tests.support.simulated_transactions import Batch, Disk, SimulatedBroker, Witness, simulated
+from tests.support.simulated_transactions import Disk, SimulatedBroker, Witness, simulated
 from tests.support.transaction_actors import TIMEOUT_MS, Actor, Call, Driver, Versions, drivers_of, is_abort
 from tests.support.transaction_bench import partition as partition_name
 from tests.support.transaction_partition import SimulatedPartition, check_is_readable
@@ -47,9 +47,10 @@ class Process(NamedTuple):
 class Simulation:
     """See the module."""
 
-    def __init__(self, seed: int, *, trace: list[str] | None = None, node_count: int = 1) -> None:
+    node_count = 1
+
+    def __init__(self, seed: int, *, trace: list[str] | None = None) -> None:
         self.rng = rng = random.Random(seed)
-        self.node_count = node_count
         self.trace = trace
         self.clock = ManualClock()
         self.loop = SimulatedLoop()
@@ -62,8 +63,6 @@ class Simulation:
         self.processes: list[Process] = []
         self.is_calm = False
         self._crash_in = 0  # steps until a crash; below 1: none is due
-        self._kill_in = 0  # steps until one of several nodes is killed
-        self._loses_calls = False  # between nodes
         self._names = 0
         self._fails_markers = False  # for certain, after the next start
         self.promises = Promises(self)
@@ -110,14 +109,11 @@ class Simulation:
             self._add_drivers(name)
         actions = {**self._progress(), **self._faults()}
         names, weights = list(actions), [weight for weight, _ in actions.values()]
-        for name in self.rng.choices(names, weights, k=self.node_count * self.rng.randint(*_STEPS)):
+        for name in self.rng.choices(names, weights, k=self.rng.randint(*_STEPS)):
             actions[name][1]()
             self._crash_in -= 1
             if self._crash_in == 0:
                 self._crash()
-            self._kill_in -= 1
-            if self._kill_in == 0:
-                self._kill_node()
             if self.broker.is_serving:
                 self.promises.check_readers()
         self._calm_down()
@@ -154,19 +150,7 @@ class Simulation:
             "delete": self._delete,
             "read again": self._read_again,
         }
-        if self.node_count > 1:
-            faults |= {
-                "kill node": self._kill_node,
-                "depose": self._depose,
-                "late call": self._late_call,
-                "lose calls": self._lose_calls,
-            }
-        found = {name: (self.rng.choice((0, 0, 1, 4)), fault) for name, fault in faults.items()}
-        if self.node_count > 1:  # all at once, they are killed seldom: that would end whatever is between them
-            found |= {name: (self.rng.choice((0, 0, 0, 1)), faults[name]) for name in ("crash", "unlucky")}
-            found |= {"restart node": (8, self._restart_nodes), "checkpoint": (self.rng.choice((1, 8)), self._checkpoint)}
-            self._lose_calls()
-        return found
+        return {name: (self.rng.choice((0, 0, 1, 4)), fault) for name, fault in faults.items()}
 
     def _count(self, fact: str) -> None:
         self.facts[fact] = self.facts.get(fact, 0) + 1
@@ -194,8 +178,7 @@ class Simulation:
             return
         at = self.rng.randrange(len(self.network))
         call = self.network[at] if not self.is_calm and self.rng.random() < 0.12 else self.network.pop(at)
-        is_up = self.broker.is_serving or (isinstance(call.request, Batch) and self.node_count > 1)
-        if not is_up or (not self.is_calm and self.rng.random() < 0.03):
+        if not self.broker.is_serving or (not self.is_calm and self.rng.random() < 0.03):
             return
         if is_abort(call.request):
             self.promises.asked_to_abort.update(member.producer_id for member in call.request.members)
@@ -283,10 +266,9 @@ class Simulation:
 
     def _start(self) -> None:
         witness = Witness(self._recorded, self._marked)
-        self.broker = SimulatedBroker(self.loop, self.disk, self.rng, self.clock, witness, node_count=self.node_count)
+        self.broker = SimulatedBroker(self.loop, self.disk, self.rng, self.clock, witness)
         self.broker.fails_markers = not self.is_calm and (self._fails_markers or self.rng.random() < 0.3)
         self._fails_markers = False
-        self.broker.loses_calls = self._loses_calls and not self.is_calm
         self._begin(self.broker.start())
 
     def _recorded(self, name: str, event: Event) -> None:
@@ -294,7 +276,6 @@ class Simulation:
         if isinstance(event, CommitPrepared):
             if self.rng.random() < 0.4:
                 self._state()
-            self._kill_soon()
             self._count("prepared, with losers" if event.aborted_producer_ids else "prepared")
         elif isinstance(event, MembersAborted):
             self._count("aborted")
@@ -303,13 +284,8 @@ class Simulation:
 
     def _marked(self, record: control_pb2.ControlRecord) -> None:
         self.promises.marked(record)
-        self._kill_soon()
-        if record.committed_producer_ids and self.node_count == 1 and self.rng.random() < 0.3:
+        if record.committed_producer_ids and self.rng.random() < 0.3:
             self._crash_in = self.rng.randint(1, 6)  # when some of the markers are durable, or none
-
-    def _kill_soon(self) -> None:
-        if self.node_count > 1 and self.rng.random() < 0.3:
-            self._kill_in = self.rng.randint(1, 12)
 
     def _flush_log(self) -> None:
         self.broker.flush_log()
@@ -352,46 +328,6 @@ class Simulation:
         if self.rng.random() < 0.2:
             self._crash()
 
-    def _kill_node(self) -> None:
-        """One of several; it starts again, sooner or later, and all others go on."""
-        node_id = self.rng.randrange(self.node_count)
-        if not self.broker.nodes[node_id].is_up:
-            return
-        self._count("coordinator killed" if node_id == 0 else "leader killed")
-        self.broker.kill(node_id)
-        if node_id == 0:
-            self.promises.crashed()
-        self._collect()
-        if self.rng.random() < 0.4:
-            self._restart_nodes()
-
-    def _restart_nodes(self) -> None:
-        for node in list(self.broker.nodes):
-            if not node.is_up:
-                self.broker.restart(node.node_id)
-        self.loop.settle()
-        self._collect()
-
-    def _depose(self) -> None:
-        if self.broker.is_serving:
-            self._count("deposed")
-            self.broker.depose()
-            self.loop.settle()
-            self._collect()
-
-    def _late_call(self) -> None:
-        self._count("late call")
-        self.broker.arrive_late()
-        self._collect()
-
-    def _lose_calls(self) -> None:
-        self._loses_calls = self.broker.loses_calls = self.rng.random() < 0.7
-
-    def _checkpoint(self) -> None:
-        for partition in self.disk.partitions.values():
-            if self.rng.random() < 0.5:
-                partition.checkpoint()
-
     def _crash_between_markers(self) -> None:
         """One partition has the marker of a commit, another loses it, and the next life's disk takes none at first."""
         if not self.broker.is_serving or not self.broker.coordinator.prepared():
@@ -419,7 +355,7 @@ class Simulation:
         self._crash()
 
     def _create(self, tp: TopicIdPartition) -> None:
-        self.disk.partitions[tp] = SimulatedPartition(tp, is_alone=self.node_count == 1)
+        self.disk.partitions[tp] = SimulatedPartition(tp)
 
     def writable(self) -> list[TopicIdPartition]:
         """Partitions that there are."""
@@ -447,15 +383,11 @@ class Simulation:
         """Nothing fails any more. Drivers come to an end, and then all members."""
         self.is_calm = True
         self.network += self.late
-        self.broker.fails_markers = self.broker.loses_calls = False
-        self._restart_nodes()
+        self.broker.fails_markers = False
         for _ in range(_ROUNDS_MAX):
             self._round()
             if not self._running():
                 break
-            if self.node_count > 1:  # a coordinator that has started cannot tell a deleted topic from a new one: its members expire
-                self.clock.advance(TIMEOUT_MS)
-                self._sweep()
         assert not self._running(), "drivers go on for ever"
         for _ in range(4):
             self.clock.advance(MAX_MS)  # in which a sweep tries again, and everything expires
@@ -490,10 +422,5 @@ class Simulation:
 
 
 def run_seed(seed: int) -> dict[str, int]:
-    """Runs one schedule of a node that is alone."""
+    """Runs one schedule."""
     return Simulation(seed).run()
-
-
-def run_nodes_seed(seed: int) -> dict[str, int]:
-    """Runs one schedule of two or three nodes."""
-    return Simulation(seed, node_count=2 + seed % 2).run()

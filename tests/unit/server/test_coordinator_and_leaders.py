@@ -29,6 +29,7 @@ from brokerd.errors import (
 from brokerd.ids import MEMBER_BIT, TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import (
     MEMBER_STATE_OPEN,
+    MEMBER_STATE_UNSPECIFIED,
     FreezeMembersRequest,
     FreezeMembersResponse,
     HangingPartitionsRequest,
@@ -217,6 +218,44 @@ async def test_a_leader_verifies_again_after_it_has_begun_to_lead() -> None:
         running.loses = lambda _node_id, name: name == "VerifyMembers"
         with pytest.raises(CoordinatorNotAvailableError):
             await running.nodes[1].produce(member, running.tps[1], b"more", 1)
+
+
+async def test_the_coordinators_word_counts_no_more_once_a_freeze_has_overtaken_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(ManualClock()) as running:
+        member = await running.nodes[0].init(NAME, Execution(0, "e0", "r"), bytes([1]) * 16)
+        node, arrives = running.nodes[1], asyncio.Event()
+        call = node.broker.cluster.call
+
+        async def late(*asked: Any) -> Any:
+            answered = await call(*asked)
+            await arrives.wait()
+            return answered
+
+        monkeypatch.setattr(node.broker.cluster, "call", late)
+        producing = asyncio.create_task(node.produce(member, running.tps[1], b"row", 0))
+        await all_wait()
+        frozen = FreezeMembersRequest(coordinator_epoch=epoch(running), producer_ids=[member.producer_id])
+        await node.broker.members.freeze(frozen)
+        arrives.set()
+        with pytest.raises(CoordinatorNotAvailableError):
+            await producing
+
+
+async def test_members_are_not_open_while_they_are_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        transactions, states = running.nodes[0].broker.transactions, list[int]()
+        freeze = transactions.leaders.freeze
+
+        async def asked_about(*asked: Any) -> Any:
+            frozen = await freeze(*asked)
+            answered = await transactions.verify_members(VerifyMembersRequest(producer_ids=[member.producer_id]))
+            states.extend(one.state for one in answered.members)
+            return frozen
+
+        monkeypatch.setattr(transactions.leaders, "freeze", asked_about)
+        await commit(running, member)
+        assert states == [MEMBER_STATE_UNSPECIFIED]
 
 
 async def test_a_commit_needs_an_answer_of_every_leader_that_it_names() -> None:
