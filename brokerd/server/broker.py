@@ -19,7 +19,7 @@ from brokerd.server.admin import Admin
 from brokerd.server.cluster.alone import Alone
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator.groups import Groups
-from brokerd.server.coordinator.host import CoordinatorHost, Hosted
+from brokerd.server.coordinator.host import CoordinatorHost
 from brokerd.server.coordinator.leaders import Leaders
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
@@ -95,7 +95,7 @@ class BrokerParts:
         host = self.config.advertised_host or self.config.host
         return socket.gethostname() if host in _WILDCARDS else host, self.config.advertised_port or self.port
 
-    def _new_coordinator(self, logs: LogManager) -> Hosted:
+    def _new_coordinator(self, logs: LogManager) -> Transactions:
         log = CoordinatorLog(
             logs.partitions,
             self.cluster.topics.create_coordinator,
@@ -107,24 +107,21 @@ class BrokerParts:
             unusable=logs.checkpoint_problem,
             is_current=partial(self.cluster.is_current_leader, COORDINATOR_LOG),
         )
-        groups = Groups(self.config, log, logs.topics, logs.time, self.cluster.has_topic)
-        transactions = Transactions(
+        return Transactions(
             self.config,
             log,
             Leaders(self.cluster, self.members, lambda: log.leader_epoch),
-            groups,
+            Groups(self.config, log, logs.topics, logs.time, self.cluster.has_topic),
             ProducerIds(log, logs.partitions, self.cluster.producer_numbers),
             self.clock,
             decided_members=logs.decided_members,
             outcomes=self.outcomes,
-            name_of=groups.name_of,
         )
-        return Hosted(transactions, groups)
 
     @property
     def transactions(self) -> Transactions:
         """The coordinator's transactions. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
-        return self.coordinator.required.transactions
+        return self.coordinator.required
 
     @property
     def groups(self) -> Groups:

@@ -75,7 +75,7 @@ def a_transactions_offsets_are_not_recorded(
 ) -> None:
     original(self, name, principal, event, None)
     if offsets is not None:
-        self._groups.table.apply(offsets)
+        self.groups.table.apply(offsets)
 
 
 @bug(Groups, "settled")
@@ -115,7 +115,7 @@ def a_transactions_offsets_are_in_the_table_before_the_log(
     original: Any, self: Transactions, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None
 ) -> None:
     if offsets is not None:
-        self._groups.table.apply(offsets)
+        self.groups.table.apply(offsets)
     original(self, name, principal, event, offsets)
 
 

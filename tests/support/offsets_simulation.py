@@ -29,7 +29,7 @@ from brokerd.coordinator.transactional_id import Held
 from brokerd.datadir.node_state import DecidedMembers
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.server.coordinator.groups import AskedOffsets, Groups
 from brokerd.server.coordinator.leaders import Frozen, OpenMembers
 from brokerd.server.coordinator.log import CoordinatorLog
@@ -189,9 +189,10 @@ class Simulation:
         log: Any = self.log
         leaders: Any = AllLeaders(self)
         partitions: Any = SimpleNamespace(highest_producer_number=lambda: -1)
+        ids = ProducerIds(log, partitions, mock.AsyncMock(return_value=(0, PRODUCER_NUMBERS)))
         self.groups = Groups(BrokerConfig(), log, topics, time)
         self.transactions = Transactions(
-            BrokerConfig(), log, leaders, self.groups, ProducerIds(log, partitions), self.clock, decided_members=DecidedMembers()
+            BrokerConfig(), log, leaders, self.groups, ids, self.clock, decided_members=DecidedMembers()
         )
 
     def by_id(self, topic_id: bytes) -> Topic:

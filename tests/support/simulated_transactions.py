@@ -25,7 +25,7 @@ from brokerd.errors import RequestTimedOutError, StorageError, UnknownTopicIdErr
 from brokerd.ids import TopicIdPartition
 from brokerd.server.cluster.alone import Alone
 from brokerd.server.coordinator import members, producer_ids
-from brokerd.server.coordinator.host import CoordinatorHost, Hosted
+from brokerd.server.coordinator.host import CoordinatorHost
 from brokerd.server.coordinator.leaders import Leaders
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
@@ -165,17 +165,15 @@ class SimulatedBroker:
         self._peers = Alone(own, own, own, own, own)
         self.members = Members(own, own, own, self._peers, lambda: self.host.local)
         self.host = CoordinatorHost(own, self.members, self._new_coordinator)
-        self._empty = self._new_coordinator().transactions
+        self._empty = self._new_coordinator()
 
-    def _new_coordinator(self) -> Hosted:
+    def _new_coordinator(self) -> Transactions:
         own: Any = self
-        groups: Any = SimpleNamespace(table=SimpleNamespace(pieces=tuple), loaded=lambda: None)
+        groups: Any = SimpleNamespace(table=SimpleNamespace(pieces=tuple), loaded=lambda: None, name_of=str)
         log = SimulatedLog(self)
         leaders = Leaders(self._peers, self.members, lambda: log.leader_epoch)
-        transactions = Transactions(
-            self._config, log, leaders, groups, ProducerIds(log, own), self.clock, decided_members=DecidedMembers((), ())
-        )
-        return Hosted(transactions, groups)
+        ids = ProducerIds(log, own, self._peers.producer_numbers)
+        return Transactions(self._config, log, leaders, groups, ids, self.clock, decided_members=DecidedMembers((), ()))
 
     @property
     def is_serving(self) -> bool:
@@ -270,7 +268,7 @@ class SimulatedBroker:
             if isinstance(request, Batch):
                 await self._produce(request)
                 return Done()
-            transactions = self.host.required.transactions
+            transactions = self.host.required
             if isinstance(request, InitProducerIdRequest):
                 return await transactions.init_member(ALICE, request, lambda number: number)
             if isinstance(request, HeartbeatRequest):

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
-from typing import NamedTuple
 
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import (
@@ -21,7 +20,6 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.server.coordinator.groups import Groups
 from brokerd.server.coordinator.members import Members
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.server.failures import look_at_end
@@ -31,22 +29,15 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 
-class Hosted(NamedTuple):
-    """A coordinator of one leader epoch, on one log."""
-
-    transactions: Transactions
-    groups: Groups
-
-
 class CoordinatorHost:
     """See the module docstring. Create it inside the running event loop."""
 
-    def __init__(self, partitions: PartitionTable, members: Members, new: Callable[[], Hosted]) -> None:
+    def __init__(self, partitions: PartitionTable, members: Members, new: Callable[[], Transactions]) -> None:
         """`new` gives a coordinator that has not read its log yet."""
         self._partitions = partitions
         self._members = members
         self._new = new
-        self._hosted: Hosted | None = None
+        self._hosted: Transactions | None = None  # of one leader epoch, on one log
         self._former: list[Transactions] = []  # whose decisions are still under way
         self._following = asyncio.Lock()
         self._swept: Transactions | None = None  # whose sweep is under way
@@ -54,23 +45,17 @@ class CoordinatorHost:
         self._tasks: dict[str, asyncio.Task[None]] = {}  # background work, one of each kind
 
     @property
-    def hosted(self) -> Hosted | None:
+    def local(self) -> Transactions | None:
         """The coordinator, if this node is it and has loaded it."""
         hosted = self._hosted
-        return hosted if hosted is not None and hosted.transactions.log.is_led else None
+        return hosted if hosted is not None and hosted.log.is_led else None
 
     @property
-    def local(self) -> Transactions | None:
-        """The coordinator's transactions, if this node is it and has loaded it."""
-        hosted = self.hosted
-        return hosted.transactions if hosted is not None else None
-
-    @property
-    def required(self) -> Hosted:
+    def required(self) -> Transactions:
         """The coordinator. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
-        hosted = self.hosted
-        if hosted is not None:
-            return hosted
+        local = self.local
+        if local is not None:
+            return local
         if self._epoch() is not None:
             raise CoordinatorLoadInProgressError("the coordinator is being loaded: retry", retry_after_ms=200)
         raise NotCoordinatorError("this node is not the coordinator: ask for it with FindCoordinator")
@@ -91,7 +76,7 @@ class CoordinatorHost:
         DataDirectoryError.
         """
         await self._follow()
-        await self.required.transactions.sweep()
+        await self.required.sweep()
 
     async def follow(self) -> None:
         """Call it after each change of roles, of this node or of others: loads or forgets the coordinator. In the background,
@@ -103,35 +88,35 @@ class CoordinatorHost:
         except DataDirectoryError as error:
             logger.error("%s", error)
         if self._hosted is not None:
-            self._hosted.transactions.retry_soon()
-            self._in_background(f"sweep in epoch {self._hosted.transactions.epoch}", self.sweep)
+            self._hosted.retry_soon()
+            self._in_background(f"sweep in epoch {self._hosted.epoch}", self.sweep)
         self._in_background("settle", self._settle)
 
     async def _follow(self) -> None:
         async with self._following:
-            while (epoch := self._epoch()) != (self._hosted.transactions.epoch if self._hosted is not None else None):
+            while (epoch := self._epoch()) != (self._hosted.epoch if self._hosted is not None else None):
                 self._forget()
                 if epoch is None:
                     return
                 hosted = self._new()
                 try:
-                    await hosted.transactions.log.durable()  # a replica without what is not may lead next
+                    await hosted.log.durable()  # a replica without what is not may lead next
                 except WireError as error:
                     logger.info("the coordinator's log is not replicated yet: %s", error)
                     return
                 try:
-                    await hosted.transactions.load()
+                    await hosted.load()
                 except (DataDirectoryError, UnknownTopicIdError):
                     if self._epoch() == epoch:
                         raise
                     continue  # this node has lost the lead, or its copy, while the log was read
-                if hosted.transactions.epoch != epoch or self._epoch() != epoch:
+                if hosted.epoch != epoch or self._epoch() != epoch:
                     continue  # it has changed meanwhile
                 if self._is_stopping:
-                    hosted.transactions.begin_stop()
+                    hosted.begin_stop()
                 if self._partitions.elects_itself:
-                    self._hold(hosted.transactions)
-                self._partitions.bound_producer_numbers(hosted.transactions.producer_ids.limit)
+                    self._hold(hosted)
+                self._partitions.bound_producer_numbers(hosted.producer_ids.limit)
                 self._hosted = hosted
                 logger.debug("the coordinator is loaded, in epoch %d", epoch)
 
@@ -144,7 +129,7 @@ class CoordinatorHost:
     def _forget(self) -> None:
         if self._hosted is not None:
             logger.info("this node is the coordinator no longer")
-            self._former = [one for one in (*self._former, self._hosted.transactions) if one.is_at_work]
+            self._former = [one for one in (*self._former, self._hosted) if one.is_at_work]
             self._hosted = None
 
     async def _settle(self) -> None:
@@ -165,7 +150,7 @@ class CoordinatorHost:
         """Refuses new decisions; pending ones continue."""
         self._is_stopping = True
         if self._hosted is not None:
-            self._hosted.transactions.begin_stop()
+            self._hosted.begin_stop()
 
     async def drain(self) -> None:
         """Waits for all pending decisions, and records their ends."""
@@ -175,7 +160,7 @@ class CoordinatorHost:
         for former in self._former:
             await former.decided()
         if self._hosted is not None:
-            await self._hosted.transactions.drain()
+            await self._hosted.drain()
 
     # Periodic jobs, while it is hosted
 
@@ -196,9 +181,9 @@ class CoordinatorHost:
 
     async def sweep_groups(self) -> None:
         """See Groups.sweep."""
-        hosted = self.hosted
-        if hosted is not None:
-            await hosted.groups.sweep()
+        local = self.local
+        if local is not None:
+            await local.groups.sweep()
 
     async def compact(self) -> None:
         """See Transactions.compact."""
@@ -208,6 +193,6 @@ class CoordinatorHost:
 
     def forget_topic(self, topic_id: bytes) -> None:
         """Forgets all groups' offsets of a deleted topic."""
-        hosted = self.hosted
-        if hosted is not None:
-            hosted.groups.table.forget_topic(topic_id)
+        local = self.local
+        if local is not None:
+            local.groups.table.forget_topic(topic_id)

@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -54,6 +54,9 @@ from brokerd.server.paging import Pauses
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.sharing import CALLER
 from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
+
+if TYPE_CHECKING:
+    from brokerd.server.coordinator.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
@@ -105,26 +108,6 @@ class Peers(Protocol):
         the WireError in the response; NotReadyError if the node cannot be reached."""
 
 
-class Coordinator(Protocol):
-    """The coordinator, where it is this node."""
-
-    @property
-    def epoch(self) -> int:
-        """Its epoch."""
-
-    def open_member(self, producer_id: int) -> OpenMember | None:
-        """The member; None if it is not open. Raises CoordinatorNotAvailableError while it is being decided."""
-
-    def renew(self, producer_id: int) -> None:
-        """Renews a member; no effect for any other producer id."""
-
-    async def verify_members(self, asked: pb.VerifyMembersRequest) -> pb.VerifyMembersResponse:
-        """Which members are open; none has ended at it that another coordinator has opened. Raises retriable errors."""
-
-    async def prepared_holds(self, asked: pb.PreparedHoldsRequest) -> pb.PreparedHoldsResponse:
-        """What prepared commits hold back. Raises retriable errors."""
-
-
 class _Verified(NamedTuple):
     """The coordinator's word that a member is open. `leads`: PartitionTable.leads when it was asked for."""
 
@@ -158,7 +141,7 @@ class Members:
         time: DirectoryTime,
         purgatory: TimedPurgatory,
         peers: Peers,
-        hosted: Callable[[], Coordinator | None],
+        hosted: Callable[[], Transactions | None],
     ) -> None:
         """`hosted`: the coordinator, if this node is it and has loaded its log."""
         self.partitions = partitions
@@ -288,7 +271,7 @@ class Members:
         """Members with open data in any partition."""
         return self._members.keys()
 
-    def _coordinator_here(self) -> Coordinator | None:
+    def _coordinator_here(self) -> Transactions | None:
         hosted = self._hosted()
         return hosted if hosted is not None and hosted.epoch >= self._coordinator_epoch else None
 

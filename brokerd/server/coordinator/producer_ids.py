@@ -25,15 +25,10 @@ MARGIN = 1_000_000_000  # producers whose records are gone, or lost, leave no tr
 Numbers = Callable[[int], Awaitable[tuple[int, int]]]
 
 
-async def every_number(at_least: int) -> tuple[int, int]:
-    """The range of a coordinator that is alone."""
-    return at_least, PRODUCER_NUMBERS
-
-
 class ProducerIds:
     """See the module."""
 
-    def __init__(self, log: CoordinatorLog, partitions: PartitionTable, numbers: Numbers = every_number) -> None:
+    def __init__(self, log: CoordinatorLog, partitions: PartitionTable, numbers: Numbers) -> None:
         """`numbers` gives a range that nobody else is given, from a number on or above: its first number, and its end."""
         self._numbers = numbers
         self._ceiling = 0  # the end of the range

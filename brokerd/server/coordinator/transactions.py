@@ -118,15 +118,13 @@ class Transactions:
         *,
         decided_members: DecidedMembers,
         outcomes: Outcomes | None = None,
-        name_of: Callable[[TopicIdPartition], str] = str,
     ) -> None:
-        """`outcomes` goes on counting. `name_of` names partitions in texts."""
+        """`outcomes` goes on counting."""
         self.log = log
         self.producer_ids = producer_ids
         self.leaders = leaders
-        self._groups = groups
+        self.groups = groups
         self._clock = clock
-        self._name_of = name_of
         self._limits = TransactionLimits(
             Shares(config.max_transactional_ids),
             Shares(config.max_open_members),
@@ -164,7 +162,7 @@ class Transactions:
                 f"the coordinator's log cannot be used: {error.message.rstrip('.')}. Without it commits could be lost or done "
                 "twice, and readers would start elsewhere, so the broker does not start; run `brokerd doctor` for advice"
             ) from error
-        self._groups.loaded()
+        self.groups.loaded()
         self.producer_ids.loaded()
         with contextlib.suppress(NotReadyError):  # the first that needs one tries again
             await self.producer_ids.fill()
@@ -174,7 +172,7 @@ class Transactions:
         for record in self.log.read():
             self.producer_ids.load(record)
             if record is not None and is_of_group(record):
-                self._groups.table.apply(record)
+                self.groups.table.apply(record)
             yield record
 
     @property
@@ -360,7 +358,7 @@ class Transactions:
                     continue  # another member was opened meanwhile
                 decided = await self._decided(partial(self.coordinator.commit, principal, asked, frozen.held))
                 if isinstance(decided, CommitPrepared):
-                    committed = await self._decided(partial(self._groups.decide, offsets)) if offsets is not None else None
+                    committed = await self._decided(partial(self.groups.decide, offsets)) if offsets is not None else None
                     decided.held_back.extend(frozen.held_back)
                     self._prepare(name, principal, decided, committed)
                 return decided
@@ -380,7 +378,7 @@ class Transactions:
         self.log.append([record] if offsets is None else [record, offsets])
         self.coordinator.apply(record, self._clock.monotonic_ms())
         if offsets is not None:
-            self._groups.table.apply(offsets)
+            self.groups.table.apply(offsets)
         self.outcomes.committed += 1
 
     async def _finish(self, name: str) -> bool:
@@ -470,7 +468,7 @@ class Transactions:
         if self.log.has_grown():
             try:
                 with self.coordinator.writing_state(self._clock.wall_ms()) as state:
-                    others = itertools.chain(self.producer_ids.pieces(), self._groups.table.pieces())
+                    others = itertools.chain(self.producer_ids.pieces(), self.groups.table.pieces())
                     await self.log.compact(state.pieces(others=others))
             except (WireError, OSError) as error:
                 logger.warning("the coordinator's log cannot be compacted: %s", error)
@@ -520,7 +518,7 @@ class Transactions:
             self.log.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
         data = await self.leaders.open_data(ended)
         await self.log.durable()  # including the events that ended them
-        await self._lost_markers.find(ended, data, self.log.read, self._name_of)
+        await self._lost_markers.find(ended, data, self.log.read, self.groups.name_of)
         are_written = True
         for ending, producer_ids in self._lost_markers.committed(ended).items():
             name, version = ending.transactional_id, ending.version

@@ -47,11 +47,11 @@ async def families(broker: BrokerParts, *, stream_count: int) -> list[Metric]:
     if isinstance(broker.cluster, ClusterNode):
         found += cluster_families(broker.cluster.figures())
         found += replication_families(await broker.cluster.replication_figures(pauses))
-    hosted = broker.coordinator.hosted
-    if hosted is not None:  # else another node reports them
-        found += await transaction_families(hosted.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
-        found += _outcomes(hosted.transactions)
-        table = hosted.groups.table
+    transactions = broker.coordinator.local
+    if transactions is not None:  # else another node reports them
+        found += await transaction_families(transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
+        found += _outcomes(transactions)
+        table = transactions.groups.table
         limit, cluster = broker.config.metrics_max_group_partitions, broker.cluster
 
         def is_current(log: Partition) -> bool:

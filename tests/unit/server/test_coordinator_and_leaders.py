@@ -170,7 +170,7 @@ async def test_only_the_coordinator_answers_for_transactions_and_groups() -> Non
         for part in ("transactions", "groups"):
             with pytest.raises(NotCoordinatorError):
                 getattr(other, part)
-        assert other.coordinator.hosted is None
+        assert other.coordinator.local is None
         await other.coordinator.sweep()
         await other.coordinator.sweep_groups()
         await other.coordinator.compact()
@@ -845,10 +845,10 @@ async def test_a_log_that_cannot_be_used_is_tried_again(monkeypatch: pytest.Monk
         with monkeypatch.context() as patch:
             patch.setattr("brokerd.server.coordinator.log.decode", rotten)
             await running.lead(0)
-            assert host.hosted is None
+            assert host.local is None
             assert "rotten" in caplog.text
         await host.sweep()
-        assert host.hosted is not None
+        assert host.local is not None
 
 
 @pytest.mark.parametrize("leads_again", [True, False])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.errors import DataDirectoryError, UnknownTopicIdError
-from brokerd.server.coordinator.host import CoordinatorHost, Hosted
+from brokerd.server.coordinator.host import CoordinatorHost
 from tests.support.wait import DEADLINE_S
 
 
@@ -45,10 +45,9 @@ async def test_a_sweep_of_a_former_coordinator_holds_up_no_other() -> None:
     async def settle() -> bool:
         return True
 
-    def new() -> Hosted:
+    def new() -> Any:
         loaded.append(Transactions(log.leader_epoch))
-        transactions: Any = loaded[-1]
-        return Hosted(transactions, SimpleNamespace())  # type: ignore[arg-type]
+        return loaded[-1]
 
     members: Any = SimpleNamespace(settle=settle)
     host = CoordinatorHost(partitions, members, new)
@@ -83,7 +82,7 @@ async def test_a_copy_that_goes_while_it_is_loaded_is_no_failure(error: Exceptio
 
     loading.load = load
     members: Any = SimpleNamespace(settle=settle)
-    host = CoordinatorHost(partitions, members, lambda: Hosted(loading, SimpleNamespace()))  # type: ignore[arg-type]
+    host = CoordinatorHost(partitions, members, lambda: loading)
     await host.follow()
-    assert host.hosted is None
+    assert host.local is None
     assert not caplog.records
