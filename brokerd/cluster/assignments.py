@@ -8,7 +8,7 @@ node alone is on a disk that is gone, and an empty log in its place would hide t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.cluster.election import any_copy_of, outdone, replica_of
@@ -64,8 +64,13 @@ def to_lead(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, i
     """Partitions that this life was elected for, with the new leader epochs. `epochs`: the highest leader epoch that each partition
     of the directory has seen.
     """
-    elected = _elected(image, life, epochs)
-    return {tp: epoch for tp, epoch in elected.items() if epoch > epochs[tp]}
+    return {
+        tp: entry.leader_epoch
+        for tp, seen, entry in _entries(image, epochs)
+        if (entry.leader, entry.leader_node_epoch) == (life.node_id, life.node_epoch)
+        and entry.leader_epoch > seen
+        and _is_in_sync(entry, life.directory_id)
+    }
 
 
 def to_follow(
@@ -75,13 +80,10 @@ def to_follow(
     has no role; it follows them in an epoch that it has seen before, too.
     """
     found = {}
-    for tp, seen in epochs.items():
-        partition = image.partition(tp)
-        if partition is not None and image.topic(tp.topic_id) is not None:
-            entry = partition.entry
-            is_new = entry.leader_epoch > seen or (entry.leader_epoch == seen and tp in unled)
-            if entry.leader not in (NO_LEADER, node_id) and node_id in entry.replicas and is_new:
-                found[tp] = entry.leader_epoch
+    for tp, seen, entry in _entries(image, epochs):
+        is_new = entry.leader_epoch > seen or (entry.leader_epoch == seen and tp in unled)
+        if entry.leader not in (NO_LEADER, node_id) and node_id in entry.replicas and is_new:
+            found[tp] = entry.leader_epoch
     return found
 
 
@@ -117,13 +119,14 @@ def to_outdo(
     those that this life has led in. `disputed`: those that had gone back, when this life has first seen them.
     """
     found = {}
-    for tp, seen in epochs.items():
-        partition = image.partition(tp)
-        if partition is None or image.topic(tp.topic_id) is None or life.node_id not in partition.entry.replicas:
-            continue
-        entry = partition.entry
+    for tp, seen, entry in _entries(image, epochs):
         leader = image.nodes.get(entry.leader)
-        if leader is None or leader.epoch != entry.leader_node_epoch or replica_of(leader) not in entry.isr:
+        if (
+            life.node_id not in entry.replicas
+            or leader is None
+            or leader.epoch != entry.leader_node_epoch
+            or replica_of(leader) not in entry.isr
+        ):
             continue  # the controller has to elect one first
         is_led_here = (leader.id, leader.epoch) == (life.node_id, life.node_epoch)
         if tp in disputed or entry.leader_epoch < seen or (entry.leader_epoch == seen and is_led_here):
@@ -131,16 +134,12 @@ def to_outdo(
     return found
 
 
-def _elected(image: ClusterImage, life: Life, tps: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int]:
-    found = {}
-    for tp in tps:
+def _entries(image: ClusterImage, epochs: Mapping[TopicIdPartition, int]) -> Iterator[tuple[TopicIdPartition, int, PartitionEntry]]:
+    """The partitions of the directory whose topics exist: the highest leader epoch that each has seen, and its entry."""
+    for tp, seen in epochs.items():
         partition = image.partition(tp)
         if partition is not None and image.topic(tp.topic_id) is not None:
-            entry = partition.entry
-            is_elected = (entry.leader, entry.leader_node_epoch) == (life.node_id, life.node_epoch)
-            if is_elected and _is_in_sync(image, tp, life.directory_id):
-                found[tp] = entry.leader_epoch
-    return found
+            yield tp, seen, partition.entry
 
 
 def _is_copy_due(entry: PartitionEntry, node_id: int, directory_id: str) -> bool:
@@ -149,6 +148,5 @@ def _is_copy_due(entry: PartitionEntry, node_id: int, directory_id: str) -> bool
     return any(copy.directory_id == directory_id or copy.node_id != node_id for copy in entry.isr)
 
 
-def _is_in_sync(image: ClusterImage, tp: TopicIdPartition, directory_id: str) -> bool:
-    partition = image.partition(tp)
-    return partition is not None and directory_id in {replica.directory_id for replica in partition.entry.isr}
+def _is_in_sync(entry: PartitionEntry, directory_id: str) -> bool:
+    return any(replica.directory_id == directory_id for replica in entry.isr)

@@ -70,7 +70,7 @@ class ClusterImage:
         self._topics: dict[bytes, tuple[TopicEntry, int]] = {}  # with its mod_revision
         self._partitions: dict[bytes, dict[int, PartitionAt]] = {}  # by topic id and number
 
-    def put(self, key: str, value: bytes, *, create_revision: int, mod_revision: int) -> None:
+    def put(self, key: str, value: bytes, create_revision: int, mod_revision: int) -> None:
         """A key was created or changed."""
         self.delete(key)
         try:

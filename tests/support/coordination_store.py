@@ -66,5 +66,5 @@ def see(image: ClusterImage, event: Event) -> None:
     if event.value is None:
         image.delete(event.key)
     else:
-        image.put(event.key, event.value, create_revision=event.create_revision, mod_revision=event.mod_revision)
+        image.put(event.key, event.value, event.create_revision, event.mod_revision)
     assert not image.problems, image.problems

@@ -11,10 +11,11 @@ import pytest
 
 from brokerd.coordinator import group_table
 from brokerd.coordinator.group_table import Group, GroupTable, NameOf
+from brokerd.coordinator.records import Event
 from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator.groups import Groups
 from brokerd.server.coordinator.transactions import Transactions
-from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, CoordinatorRecord
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord
 from tests.support.loop import one_turn
 from tests.support.mutants import Mutants
 from tests.support.offsets_simulation import Log
@@ -56,7 +57,7 @@ def a_group_that_has_an_offset_is_taken_for_one_that_the_program_began(put: Put)
 # --- what comes before what
 
 
-@bug(Transactions, "_prepare")
+@bug(Transactions, "_record")
 def a_transaction_and_its_offsets_are_two_batches(original: Any, self: Transactions, *arguments: Any) -> None:
     append = self.log.append
 
@@ -69,9 +70,9 @@ def a_transaction_and_its_offsets_are_two_batches(original: Any, self: Transacti
         original(self, *arguments)
 
 
-@bug(Transactions, "_prepare")
+@bug(Transactions, "_record")
 def a_transactions_offsets_are_not_recorded(
-    original: Any, self: Transactions, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None
+    original: Any, self: Transactions, name: str, principal: str, event: Event, offsets: CoordinatorRecord | None = None
 ) -> None:
     original(self, name, principal, event, None)
     if offsets is not None:
@@ -110,9 +111,9 @@ def offsets_that_the_disk_refuses_are_applied(original: Any, self: Groups, *reco
         raise
 
 
-@bug(Transactions, "_prepare")
+@bug(Transactions, "_record")
 def a_transactions_offsets_are_in_the_table_before_the_log(
-    original: Any, self: Transactions, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None
+    original: Any, self: Transactions, name: str, principal: str, event: Event, offsets: CoordinatorRecord | None = None
 ) -> None:
     if offsets is not None:
         self.groups.table.apply(offsets)

@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from unittest import mock
 
@@ -80,7 +81,8 @@ class _Cluster(ClusterNode):
 
     def __init__(self, process: TransactionalProcess, config: BrokerConfig) -> None:
         self._config, self._keys = config, KEYS
-        self._client, self._joined = cast("Any", process.client), process.membership
+        self._client = cast("Any", process.client)
+        self._parts = cast("Any", SimpleNamespace(membership=process.membership))
         self._calls = cast("Any", _Calls(process))
         self.token = process.token
 

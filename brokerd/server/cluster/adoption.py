@@ -48,7 +48,7 @@ async def _write(config: BrokerConfig, logs: LogManager, client: CoordinationCli
     found = (await client.read(keys.prefix)).items
     image = ClusterImage(keys)
     for item in found:
-        image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
+        image.put(*item)
     if image.cluster_id not in ("", logs.cluster_id):
         raise CoordinationError(
             f"there is a cluster '{config.cluster_name}' already, and this data directory is not of it: a node alone can only "

@@ -340,7 +340,7 @@ class Membership:
         if self._known.get(item.key) != item:
             self._known[item.key] = item
             self.partition_changes += self.image.keys.split(item.key)[:1] == ("partitions",)
-            self.image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
+            self.image.put(*item)
             if item.key in self.image.problems:
                 logger.error("etcd's key %s cannot be read: %s", item.key, self.image.problems[item.key])
 

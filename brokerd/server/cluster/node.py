@@ -87,6 +87,15 @@ class ClusterFigures(NamedTuple):
     call_seconds: float  # of those that were answered
 
 
+class _Parts(NamedTuple):
+    """What a node has once it has joined, or is about to."""
+
+    membership: Membership
+    leading: Leading
+    copying: Copying
+    controller: Controller
+
+
 class ClusterNode:
     """See the module docstring. Create it inside the running event loop."""
 
@@ -102,11 +111,8 @@ class ClusterNode:
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
         self._calls = NodeCalls(config)
         self._is_new = False  # its directory was not in use before
-        self._joined: Membership | None = None
+        self._parts: _Parts | None = None
         self.topics: ClusterTopics  # changes of topics, once it has joined
-        self._leading: Leading | None = None
-        self._copying: Copying | None = None
-        self._controller: Controller | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._differing: set[int] = set()  # nodes with another auth file
 
@@ -154,7 +160,7 @@ class ClusterNode:
             if found is None:
                 return
             image = ClusterImage(self._keys)
-            image.put(found.key, found.value, create_revision=found.create_revision, mod_revision=found.mod_revision)
+            image.put(*found)
             other = image.nodes.get(node_id)
             is_over = not self._waits or attempt > self._lease_s + _EXPIRY_S
             if is_over or other is None or (attempt == 0 and await self._log_time_of(other) is not None):
@@ -178,28 +184,22 @@ class ClusterNode:
         is called when the cluster may have changed who leads what, after this node has followed."""
         auth = await asyncio.to_thread(self._auth_hash)
         registration = Registration(*address, logs.directory_id, self._config.rack, self.token, auth)
-        membership = self._joined = Membership(
-            self._client,
-            self._keys,
-            logs.cluster_id,
-            logs.node_id,
-            registration,
-            self._lease_s,
-        )
+        membership = Membership(self._client, self._keys, logs.cluster_id, logs.node_id, registration, self._lease_s)
         lag_max_ms = self._config.replica_lag_time_max_ms
-        leading = self._leading = Leading(self._client, membership, logs.partitions, lag_max_ms, logs.refusals)
+        leading = Leading(self._client, membership, logs.partitions, lag_max_ms, logs.refusals)
         directory = ClusterDirectory(
             self._client, membership, logs.topics, logs.partitions, logs.changes, logs.replicas, admin, on_deleted, leading.unable
         )
-        copying = self._copying = Copying(
+        copying = Copying(
             Means(logs.partitions, logs.replicas, membership, self._calls, flusher, admin, self._client.clock, leading.unable)
         )
         logs.partitions.leader_in_cluster = self._leader
         factor = self._config.default_replication_factor
+        controller = Controller(self._client, membership, factor)
+        self._parts = _Parts(membership, leading, copying, controller)
         self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, self.call, factor)
         await self._take_over_log_time(logs.time)
         await membership.start()
-        controller = self._controller = Controller(self._client, membership, factor)
         news = _News(membership, self._config.cluster_name)
 
         async def follow() -> None:
@@ -229,7 +229,7 @@ class ClusterNode:
         """Of a node that is alive, if one answers. Before this one is registered, and may lead."""
         image, prefix = ClusterImage(self._keys), f"{self._keys.prefix}nodes/"
         for item in (await self._client.read(prefix)).items:
-            image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
+            image.put(*item)
 
         others = [node for node_id, node in sorted(image.nodes.items()) if node_id != self.node_id]
         for answered in await asyncio.gather(*map(self._log_time_of, others)):
@@ -254,8 +254,8 @@ class ClusterNode:
 
     async def hand_over(self) -> None:
         """Before a stop: see Leading.hand_over. It follows the next leaders until it leaves."""
-        if self._leading is not None:
-            await self._leading.hand_over()
+        if self._parts is not None:
+            await self._parts.leading.hand_over()
 
     async def leave(self) -> None:
         """Ends the registration, so that nobody waits for its lease."""
@@ -263,10 +263,9 @@ class ClusterNode:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._copying is not None:
-            await self._copying.stop()
-        if self._joined is not None:
-            await self._joined.stop()
+        if self._parts is not None:
+            await self._parts.copying.stop()
+            await self._parts.membership.stop()
         await self._calls.close()
         await self._client.close()
 
@@ -284,15 +283,19 @@ class ClusterNode:
         self._differing = differing
 
     @property
+    def _joined(self) -> _Parts:
+        assert self._parts is not None, "it has joined"
+        return self._parts
+
+    @property
     def _membership(self) -> Membership:
-        assert self._joined is not None, "it has joined"
-        return self._joined
+        return self._joined.membership
 
     def replica_streams(self) -> tuple[Membership, Leading]:
         """What serves the streams of followers. Raises NotReadyError before it has joined."""
-        if self._joined is None or self._leading is None:
+        if self._parts is None:
             raise NotReadyError("this node has not joined the cluster yet")
-        return self._joined, self._leading
+        return self._parts.membership, self._parts.leading
 
     # What handlers ask
 
@@ -320,10 +323,10 @@ class ClusterNode:
 
     async def replication_figures(self, pauses: Pauses) -> ReplicationFigures:
         """What this node leads and copies, in numbers."""
-        if self._leading is None or self._copying is None or self._controller is None:
+        if self._parts is None:
             return ReplicationFigures()
-        figures = await self._leading.figures(pauses)
-        return figures._replace(elections=self._controller.elections, bytes_in=self._copying.bytes_in)
+        figures = await self._parts.leading.figures(pauses)
+        return figures._replace(elections=self._parts.controller.elections, bytes_in=self._parts.copying.bytes_in)
 
     def nodes(self) -> Sequence[Node]:
         """All nodes that are alive."""
@@ -415,10 +418,9 @@ class ClusterNode:
     async def has_log_start(self, partition: Partition, timeout_s: float) -> None:
         """Returns once all in-sync replicas have the partition's log start, durably. Raises RequestTimedOutError,
         NotLeaderError."""
-        assert self._leading is not None, "it has joined"
         try:
             async with asyncio.timeout(timeout_s):
-                await self._leading.has_log_start(partition, partition.ends.log_start_offset)
+                await self._joined.leading.has_log_start(partition, partition.ends.log_start_offset)
         except TimeoutError:
             text = f"{partition.name}: the log start has moved, but not all in-sync replicas have it yet"
             raise RequestTimedOutError(text, fate=Fate.UNKNOWN) from None
@@ -514,13 +516,9 @@ class _News:
         generation = -1
         while True:
             generation = await self._membership.after(generation)
-            self.look()
-
-    def look(self) -> None:
-        """Tells what has changed since the last look."""
-        self._look_at_registration()
-        self._look_at_nodes(self._membership.image)
-        self._look_at_controller(self._membership.image)
+            self._look_at_registration()
+            self._look_at_nodes(self._membership.image)
+            self._look_at_controller(self._membership.image)
 
     def _look_at_registration(self) -> None:
         life = self._membership.life

@@ -360,7 +360,8 @@ class Transactions:
                 if isinstance(decided, CommitPrepared):
                     committed = await self._decided(partial(self.groups.decide, offsets)) if offsets is not None else None
                     decided.held_back.extend(frozen.held_back)
-                    self._prepare(name, principal, decided, committed)
+                    self._record(name, principal, decided, committed)
+                    self.outcomes.committed += 1
                 return decided
             finally:
                 self._deciding -= deciding
@@ -372,14 +373,6 @@ class Transactions:
         except WireError:
             await self.log.confirmed()
             raise
-
-    def _prepare(self, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None) -> None:
-        record = self._record_of(name, principal, event)
-        self.log.append([record] if offsets is None else [record, offsets])
-        self.coordinator.apply(record, self._clock.monotonic_ms())
-        if offsets is not None:
-            self.groups.table.apply(offsets)
-        self.outcomes.committed += 1
 
     async def _finish(self, name: str) -> bool:
         """Writes the markers of the prepared commit and makes them take effect; False if none is prepared. The caller holds the
@@ -563,11 +556,13 @@ class Transactions:
             await self.log.confirmed()
             raise
 
-    def _record(self, name: str, principal: str, event: Event) -> None:
-        """Appends an event and applies it; no effect if it raises."""
+    def _record(self, name: str, principal: str, event: Event, offsets: CoordinatorRecord | None = None) -> None:
+        """Appends an event, a group's offsets with it, and applies both; no effect if it raises."""
         record = self._record_of(name, principal, event)
-        self.log.append([record])
+        self.log.append([record] if offsets is None else [record, offsets])
         self.coordinator.apply(record, self._clock.monotonic_ms())
+        if offsets is not None:
+            self.groups.table.apply(offsets)
 
     def _record_of(self, name: str, principal: str, event: Event) -> CoordinatorRecord:
         return record_of(name, principal, self._clock.wall_ms(), event)

@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from brokerd.cluster.changes import OPERATIONS_MAX
 from brokerd.cluster.image import Node
-from brokerd.cluster.keys import encode
+from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import CoordinationError, Fate, NotLeaderError, counted, some_of
@@ -204,20 +204,18 @@ class Leading:
     async def hand_over(self) -> None:
         """Before a stop: lets others lead what this node leads, where one is in sync and alive."""
         image, node_id = self._membership.image, self._membership.node_id
-        led = [(tp, at) for tp, at in image.partitions() if at.entry.leader == node_id]
-        due = {tp: Proposal(entry, at.mod_revision) for tp, at in led if (entry := handed_over(at.entry, image.nodes)) is not None}
-        await self._write(due)
+        led = [tp for tp, at in image.partitions() if at.entry.leader == node_id]
+        await self._change(led, lambda entry: handed_over(entry, image.nodes))
 
     async def _resign(self, tps: Collection[TopicIdPartition]) -> None:
         """Leaves the in-sync replicas of these partitions, so that nobody waits for this one, and lets others lead them. What no
         other has in sync stays as it is."""
-        image, node_id, due = self._membership.image, self._membership.node_id, {}
-        for tp in tps:
-            at = image.partition(tp)
-            entry = resigned(at.entry, node_id, image.nodes) if at is not None else None
-            if at is not None and entry is not None:
-                due[tp] = Proposal(entry, at.mod_revision)
-        await self._write(due)
+        await self._change(tps, lambda entry: resigned(entry, self._membership.node_id, self._membership.image.nodes))
+
+    async def _change(self, tps: Collection[TopicIdPartition], change: Callable[[PartitionEntry], PartitionEntry | None]) -> None:
+        """Writes what `change` makes of the entries of these partitions; None: nothing."""
+        seen = [(tp, at) for tp in tps if (at := self._membership.image.partition(tp)) is not None]
+        await self._write({tp: Proposal(entry, at.mod_revision) for tp, at in seen if (entry := change(at.entry)) is not None})
 
     def _due(self, nodes: Mapping[int, Node]) -> dict[TopicIdPartition, Proposal]:
         now_ms = self._client.clock.monotonic_ms()
