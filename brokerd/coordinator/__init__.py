@@ -2,12 +2,12 @@
 it has many members, and a single commit decides them all. Groups have no members yet: the last commit wins.
 
     transactional_id.py         one transactional id: the table of answers
-    transaction_coordinator.py  all transactional ids: owners, limits, expiry, decisions, state rebuilt from the log
+    transaction_coordinator.py  all transactional ids: owners, limits, expiry, decisions, state rebuilt from the log; snapshots of
+                                them, written to the log in pieces
     markers.py                  the control record of each partition; the outcome of members whose control record is lost
     pages.py                    decisions split over several requests
     group_table.py              all groups: committed offsets by partition, owners, limits, expiry
     records.py                  the records of the log
-    snapshot.py                 snapshots of all transactional ids, written to the log in pieces
     loading.py                  rebuilds the transactional ids by reading the log from its start
 
 All of it is pure: messages in, decisions out. Requests and events are the protobuf messages of the wire and the log (proto/), and

@@ -1,6 +1,6 @@
 """Rebuilds the coordinator from its log.
 
-A snapshot (snapshot.py) replaces all events before it once its end has been read; events interleaved with its pieces are applied
+A snapshot (StateWriter) replaces all events before it once its end has been read; events interleaved with its pieces are applied
 after it. A snapshot without an end is ignored.
 
 If an operator has accepted the loss of records, a snapshot may lack some of its own. It is used if nothing usable precedes it,

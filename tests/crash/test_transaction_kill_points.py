@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from brokerd.coordinator.group_table import NO_OFFSET
-from brokerd.coordinator.snapshot import StateWriter
+from brokerd.coordinator.transaction_coordinator import StateWriter
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator import log as coordinator_log

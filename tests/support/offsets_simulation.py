@@ -24,7 +24,7 @@ from unittest import mock
 from brokerd.config.broker import BrokerConfig
 from brokerd.coordinator.group_table import NO_OFFSET, partition_of
 from brokerd.coordinator.records import decode, is_of_group
-from brokerd.coordinator.snapshot import StateWriter
+from brokerd.coordinator.transaction_coordinator import StateWriter
 from brokerd.coordinator.transactional_id import Held
 from brokerd.datadir.node_state import DecidedMembers
 from brokerd.datadir.topic_store import Topic

@@ -19,7 +19,7 @@ from unittest import mock
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.coordinator.records import Event, decode, event_of
-from brokerd.coordinator.snapshot import StateWriter
+from brokerd.coordinator.transaction_coordinator import StateWriter
 from brokerd.datadir.node_state import DecidedMembers
 from brokerd.errors import RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from brokerd.coordinator.loading import load
 from brokerd.coordinator.markers import RecordFor, control_records
 from brokerd.coordinator.records import Event, decode, record_of
-from brokerd.coordinator.snapshot import PIECE_ENTRIES_MAX
-from brokerd.coordinator.transaction_coordinator import TransactionCoordinator, TransactionLimits
+from brokerd.coordinator.transaction_coordinator import PIECE_ENTRIES_MAX, TransactionCoordinator, TransactionLimits
 from brokerd.coordinator.transactional_id import NO_VERSION, CommitDecision, Held, HeldData, Progress
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import Shares

@@ -13,8 +13,7 @@ from typing import Any
 
 from brokerd.coordinator.loading import Loading
 from brokerd.coordinator.records import Event
-from brokerd.coordinator.snapshot import StateWriter
-from brokerd.coordinator.transaction_coordinator import TransactionCoordinator
+from brokerd.coordinator.transaction_coordinator import StateWriter, TransactionCoordinator
 from brokerd.coordinator.transactional_id import TransactionalIdState
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition

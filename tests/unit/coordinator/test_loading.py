@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.coordinator import loading
 from brokerd.coordinator.records import decode, offsets_committed, record_of
-from brokerd.coordinator.snapshot import PIECE_BYTES_MAX, PIECE_ENTRIES_MAX
+from brokerd.coordinator.transaction_coordinator import PIECE_BYTES_MAX, PIECE_ENTRIES_MAX
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, MemberOpened, StateEnds, TransactionalIdForgotten
 from tests.support.transaction_bench import ID, PRINCIPAL, TransactionBench, execution, known_of

@@ -13,7 +13,7 @@ from brokerd.cli import main
 from brokerd.coordinator import records as transaction_records
 from brokerd.coordinator.group_table import NO_OFFSET
 from brokerd.coordinator.records import record_of
-from brokerd.coordinator.snapshot import StateWriter
+from brokerd.coordinator.transaction_coordinator import StateWriter
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import DataDirectoryError
 from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint

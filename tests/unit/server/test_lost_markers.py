@@ -294,7 +294,7 @@ async def test_data_below_the_log_start_waits_for_nobody(tmp_path: Path, compact
 async def test_the_doctor_reads_a_damaged_log_of_the_transactions_as_a_start_does(
     tmp_path: Path, compacting: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("brokerd.coordinator.snapshot.PIECE_BYTES_MAX", 1)
+    monkeypatch.setattr("brokerd.coordinator.transaction_coordinator.PIECE_BYTES_MAX", 1)
 
     scene = Scene(tmp_path)
     async with scene.before() as broker:

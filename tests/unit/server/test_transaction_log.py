@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.coordinator.records import decode
-from brokerd.coordinator.snapshot import StateWriter
+from brokerd.coordinator.transaction_coordinator import StateWriter
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import NotEnoughReplicasError, StorageError, WireError
 from brokerd.offline.doctor import accept_damaged
