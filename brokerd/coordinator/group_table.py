@@ -83,10 +83,6 @@ class Group:
         """Topics with an offset."""
         return self._topics.keys()
 
-    def added_slots(self, offsets: Iterable[CommittedOffset]) -> int:
-        """The number of slots by which these offsets would enlarge the group."""
-        return sum(slots_of(one) - slots_of(self.offset(partition_of(one))) for one in offsets)
-
     def put(self, offsets: Iterable[CommittedOffset]) -> None:
         """Adds or replaces offsets. Each is copied: a reference into a record would keep the whole record in memory."""
         for one in offsets:
@@ -165,7 +161,8 @@ class GroupTable:
             raise PolicyViolationError(
                 f"group {group_id!r} exceeds max.groups: delete unused groups (brokerd groups delete), or raise the limit"
             )
-        added = (group or Group(group_id, owner)).added_slots(offsets)
+        known = group or Group(group_id, owner)
+        added = sum(slots_of(one) - slots_of(known.offset(partition_of(one))) for one in offsets)
         if added > 0 and not self._slots_max.has_room(owner, added):
             raise PolicyViolationError(
                 f"group {group_id!r}: max.group.offsets leaves no room for {added} more (a partition's offset, and each 256 bytes "

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.coordinator.records import event_of, record_of
-from brokerd.coordinator.transactional_id import CommitDecision, Execution, Held, TransactionalIdState, aborted
+from brokerd.coordinator.transactional_id import CommitDecision, Held, TransactionalIdState, aborted
 from brokerd.errors import (
     InvalidRequestError,
     InvalidTxnStateError,
@@ -388,7 +388,7 @@ class TransactionCoordinator:
             self._drop(name)
 
     def _opened(self, state: TransactionalIdState, member: MemberOpened, now_ms: int) -> None:
-        key = _key_of(state.transactional_id, member)
+        key = ExecutionKey(state.transactional_id, member.txn_version, member.execution_id)
         self._open[member.producer_id] = LiveMember(state, member, now_ms, key)
         life = self._lives.setdefault(key, _Life(now_ms))
         life.members += 1
@@ -443,7 +443,3 @@ class TransactionCoordinator:
                 del self._owned[state.principal]
             self._close(state, list(state.members.values()))
             self._limits.transactional_ids.add(state.principal, -1)
-
-
-def _key_of(transactional_id: str, execution: Execution) -> ExecutionKey:
-    return ExecutionKey(transactional_id, execution.txn_version, execution.execution_id)

@@ -22,7 +22,8 @@ The high watermark and the in-sync set
 - Only the leader proposes changes of the set, by compare-and-set on the entry. Until the entry changes, a proposal may still be
   made. So if a joiner has gone, the entry is written anew, and a late transaction finds another revision.
 - To join, a replica needs all below the high watermark, and all that the log had when the epoch began, which the leader before may
-  have acknowledged. Its registration is compared in the same transaction.
+  have acknowledged. It needs the log start, too: what is deleted stays deleted. One that would leave at once does not join. Its
+  registration is compared in the same transaction.
 - A replica leaves at once if its node has ended, has another directory, or has less than it had reported, or if its log has
   stopped; after replica.lag.time.max.ms, if it has not reached the end of the log.
 - A new leader answers `latest` with OFFSET_NOT_AVAILABLE, and the coordinator does not load its log, until the high watermark has

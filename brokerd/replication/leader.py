@@ -8,11 +8,8 @@ that it rests on. Until a proposal is decided, the leader counts everybody who m
 - Who leaves is counted until the proposal is made. Otherwise what was acknowledged without it would be lost if the proposal fails,
   and it is elected.
 
-A follower joins when it has everything below the high watermark, and everything that the log had when the leader's epoch began:
-the leader before may have acknowledged that. It has the log start, too: what is deleted stays deleted. It is not one that would
-leave at once. It leaves when it has not reached the end of the log for replica.lag.time.max.ms, when its node has ended or has
-another directory, or when it has less than it had reported: its disk has lost something (Kafka's Partition.maybeShrinkIsr and
-maybeExpandIsr, and KIP-841 for nodes that have ended). A leader whose disk fails hands over to one whose disk does not.
+When a follower joins and leaves, and when a leader hands over: replication/__init__.py (Kafka's Partition.maybeShrinkIsr and
+maybeExpandIsr, and KIP-841 for nodes that have ended).
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ target leads. So at no time do fewer nodes have what is acknowledged than before
 target of the same replicas with another one in front (Kafka's KIP-455, and its preferred leaders); it leads as soon as it is in
 sync, whatever the others are.
 
-Whenever replicas go, a new leader epoch begins, also under the same leader: it forgets what they had reported. One that is added
-again has removed its copy meanwhile, and would join, and be elected, by what it had before (Kafka raises the epoch there, too).
+Whenever replicas go, a new leader epoch begins (replication/__init__.py says why; Kafka raises the epoch there, too).
 """
 
 from __future__ import annotations

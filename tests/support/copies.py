@@ -53,7 +53,7 @@ class _Peers:
     def __init__(self, node_id: int) -> None:
         self.node_id, self.topics = node_id, self
 
-    def coordinator(self) -> int:
+    def leader_of(self, _tp: TopicIdPartition) -> int:
         return NO_LEADER
 
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:

@@ -58,9 +58,6 @@ class InnerPeers:
     def leaders(self) -> Collection[int]:
         return self._cluster.nodes.keys()  # which change meanwhile
 
-    def coordinator(self) -> int:
-        return self.leader_of(COORDINATOR_LOG)
-
     def has_topic(self, topic_id: bytes) -> bool:
         return topic_id in self._cluster.topics
 

@@ -81,10 +81,6 @@ class Alone:
         """This node."""
         return (self.node_id,)
 
-    def coordinator(self) -> int:
-        """This node."""
-        return self.node_id
-
     async def is_current_leader(self, _tp: TopicIdPartition, _epoch: int) -> bool:
         """True: nobody else could take its place."""
         return True

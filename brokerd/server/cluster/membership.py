@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from brokerd.cluster.assignments import Life
 from brokerd.cluster.image import ClusterImage
@@ -268,10 +268,10 @@ class Membership:
                     self._lease.lost.set()
                 return False
             if isinstance(found, Changes):
-                self._apply(found)
+                self._apply(found.events)
             else:
                 self._has_gone_back |= found.has_gone_back or any(map(self._is_contradicted, found.items))
-                self._replace(found)
+                self._apply([*(self._known.keys() - {item.key for item in found.items}), *found.items])
                 if self._has_gone_back:
                     self._begin_anew(found.revision)
                 self._client.has_reached(found.revision)
@@ -323,16 +323,12 @@ class Membership:
             if self._lease is not None and (found != registered or is_too_old):
                 self._lease.lost.set()
 
-    def _replace(self, snapshot: Snapshot) -> None:
-        for key in self._known.keys() - {item.key for item in snapshot.items}:
-            self._delete(key)
-        for item in snapshot.items:
-            self._put(item)
-
-    def _apply(self, changes: Changes) -> None:
-        for event in changes.events:
+    def _apply(self, events: Iterable[KeyValue | str]) -> None:
+        """Keys put, and the names of keys that are gone."""
+        for event in events:
             if isinstance(event, str):
-                self._delete(event)
+                self._known.pop(event, None)
+                self.image.delete(event)
             else:
                 self._put(event)
 
@@ -343,10 +339,6 @@ class Membership:
             self.image.put(*item)
             if item.key in self.image.problems:
                 logger.error("etcd's key %s cannot be read: %s", item.key, self.image.problems[item.key])
-
-    def _delete(self, key: str) -> None:
-        self._known.pop(key, None)
-        self.image.delete(key)
 
 
 def _lasting(registration: Registration) -> Registration:

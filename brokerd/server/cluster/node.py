@@ -441,10 +441,6 @@ class ClusterNode:
         """The nodes that are alive: each may lead partitions."""
         return self.image.nodes.keys()
 
-    def coordinator(self) -> int:
-        """The node id of the coordinator; NO_LEADER."""
-        return self.leader_of(COORDINATOR_LOG)
-
     @property
     def is_registered(self) -> bool:
         """True while others take this node for alive, as far as it knows."""

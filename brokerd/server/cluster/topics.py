@@ -398,7 +398,8 @@ class ClusterTopics:
             await self._until_followed(name, 0, Fate.NOT_APPENDED)
             seen = self._membership.revision
             try:
-                topic = self._named(name)
+                log = self._topics.any_by_id(COORDINATOR.id) if name == COORDINATOR.name else None
+                topic = log if log is not None else self._topics.by_name(name)
                 if 0 <= number < topic.partition_count:
                     return topic
                 raise UnknownTopicOrPartitionError(f"topic '{name}' has partitions 0 to {topic.partition_count - 1}, not {number}")
@@ -407,10 +408,6 @@ class ClusterTopics:
                     raise
             await self._until_followed(name, seen + 1, Fate.NOT_APPENDED)
         raise _behind(name, Fate.NOT_APPENDED)
-
-    def _named(self, name: str) -> Topic:
-        log = self._topics.any_by_id(COORDINATOR.id) if name == COORDINATOR.name else None
-        return log if log is not None else self._topics.by_name(name)
 
     def _has_followed(self, name: str, revision: int) -> bool:
         """True if the data directory and the image say the same of a topic, at this revision or later."""

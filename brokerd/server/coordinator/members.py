@@ -7,10 +7,6 @@ needed that it has ended. FreezeMembers takes the word back: from then on, nothi
 coordinator says again that they are open, which it does not do while it decides on them. So a late batch is never covered by a
 commit that did not count it.
 
-A commit's marker and its hold are set in one step, and the hold lasts until Release: no part is visible before all of it may be.
-A leader that starts knows no holds. It shows nothing behind the last stable offset that it kept if that is of a transaction, until
-the coordinator has told what is prepared (`settle`).
-
 Each partition derives its open data from its log. This module keeps the record counts and an index of members and partitions:
 without it, a commit of ten thousand members over a hundred partitions would take a million look-ups in the event loop.
 """
@@ -32,7 +28,7 @@ from brokerd.coordinator.markers import RecordFor, control_records
 from brokerd.coordinator.transactional_id import MEMBER_EPOCH
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.topic_store import COORDINATOR
+from brokerd.datadir.topic_store import COORDINATOR_LOG
 from brokerd.errors import (
     CoordinatorNotAvailableError,
     Fate,
@@ -96,9 +92,6 @@ class Peers(Protocol):
 
     def leaders(self) -> Collection[int]:
         """The nodes alive that lead any partition, this one included if it does."""
-
-    def coordinator(self) -> int:
-        """The node id of the coordinator; NO_LEADER if there is none."""
 
     def has_topic(self, topic_id: bytes, /) -> bool:
         """True if the cluster has this topic, which this node's directory may not have heard of yet."""
@@ -576,7 +569,7 @@ class Members:
 
     async def _ask(self, request: Message, response_type: type[R]) -> R:
         """What the coordinator answers, which is another node. Raises WireErrors."""
-        node_id = self._peers.coordinator()
+        node_id = self._peers.leader_of(COORDINATOR_LOG)
         if node_id in (NO_LEADER, self._peers.node_id):
             raise CoordinatorNotAvailableError("there is no coordinator at present")
         return await self._peers.call(node_id, request, response_type)
@@ -586,7 +579,7 @@ class Members:
     def _role_changed(self, partition: Partition) -> None:
         """A partition has another role or epoch: counts what is open there if this node leads it, and forgets it otherwise."""
         tp = partition.tp
-        if tp.topic_id == COORDINATOR.id:
+        if tp == COORDINATOR_LOG:
             return
         self._roles += 1
         self._named.pop(tp, None)

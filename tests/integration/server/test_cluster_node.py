@@ -358,7 +358,7 @@ def test_no_producer_id_is_given_twice_though_the_coordinator_is_restored(monkey
 def test_a_node_that_does_not_lead_names_who_does() -> None:
     async def scenario(machines: Machines) -> None:
         async with machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
-            assert cluster_of(one).coordinator() == 1, "the coordinator's log is made with the cluster"
+            assert cluster_of(one).leader_of(COORDINATOR_LOG) == 1, "the coordinator's log is made with the cluster"
             topic_id = await create_topic(client, "orders", 2)
             await becomes(lambda: two.broker.topics.has("orders"), True)
             led_by = {cluster_of(one).leader_of(tp): tp for tp in (TopicIdPartition(topic_id, 0), TopicIdPartition(topic_id, 1))}
