@@ -144,7 +144,7 @@ def who_joins_is_not_counted_before_it_is_decided(count: Any, self: Any) -> None
 
 @bug(LedPartition, "proposal", first=5825)
 def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args: Any) -> Proposal | None:
-    self._joining, self._last, self._is_uncertain = None, None, False
+    self._joining = None
     self._count()
     return proposal(self, *args)  # type: ignore[no-any-return]
 

@@ -147,7 +147,6 @@ class SimulatedBroker:
 
     elects_itself = True
     node_id = 0
-    leads = 1
 
     def __init__(self, loop: SimulatedLoop, disk: Disk, rng: random.Random, clock: Clock, witness: Witness) -> None:
         self.loop = loop

@@ -15,7 +15,8 @@ first batch     the leader asks the coordinator whether the member is open (Veri
 commit          the coordinator stops verifying the members, freezes them at all leaders (FreezeMembers), and decides by what is
                 below the high watermarks; each partition that is listed needs its leader's answer
 decision        durable in the coordinator's log, with the partitions that it holds back
-markers         into these partitions and no others; each leader sets its hold in the same step (WriteMarkers)
+markers         into these partitions and no others, since what else there may be of the members was not counted; each leader sets
+                its hold in the same step (WriteMarkers)
 release         once all markers are durable, leader by leader (Release), in one step at each
 leader starts   it shows nothing behind the last stable offset that was announced before, if that is of a transaction, until the
                 coordinator names no prepared commit there (PreparedHolds), or has released those that it named: their Release may

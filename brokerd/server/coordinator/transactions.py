@@ -4,14 +4,10 @@
     members frozen at all leaders -> the decision on a commit -> commit durable -> its markers
     all its markers durable -> last stable offsets advance, in one step at each leader -> its response
 
-Group offsets of a commit (groups.py) are in the batch of its record: a crash keeps both or neither.
+The package's docstring has the steps. Group offsets of a commit (groups.py) are in the batch of its record: a crash keeps both or
+neither.
 
-The record of a commit lists the partitions it holds back, each with an offset: their last stable offsets do not pass it until the
-commit is finished, restarts included. Markers of the commit go into these partitions alone: what else there may be of its members
-was not counted.
-
-There is no await between a decision and `apply`, so decisions do not interleave. What a commit's decision rests on, the members'
-data, is asked for before; meanwhile no leader is told that these members are open. A response, even a refusal, is sent only when
+There is no await between a decision and `apply`, so decisions do not interleave. A response, even a refusal, is sent only when
 everything it depends on is durable. A commit that cannot be finished (a disk refuses a marker, a leader does not answer) stays
 prepared; the next request retries it, and so does the sweep, with a growing delay. Open data of a member that is neither open nor
 in a prepared commit is void: it is aborted at the start and by each sweep, unless its partition may have lost the marker to damage
