@@ -26,10 +26,9 @@ from brokerd.clock import SystemClock
 from brokerd.config.settings import by_name, not_text
 from brokerd.config.spark_options import SINK, split_options
 from brokerd.errors import ConfigError
-from brokerd.sink.commit import abort_parts, commit_parts, parts_of
 from brokerd.sink.options import ACCEPTED, Delivery, SinkOptions, parse_sink_options
 from brokerd.sink.task import write_as_member, write_at_least_once
-from brokerd.sink.transaction_ids import TransactionIds, batch_ids
+from brokerd.sink.transaction import TransactionIds, abort_parts, batch_ids, commit_parts
 from brokerd.sink.writer import plan_write
 
 ROWS_MAX = 2_000  # of a micro-batch that the driver writes
@@ -186,7 +185,7 @@ def _write_here(options: SinkOptions, ids: TransactionIds, rows: list[pa.RecordB
     if options.delivery is Delivery.AT_LEAST_ONCE:
         write_at_least_once(options, iter(rows))
         return
-    parts = parts_of([write_as_member(options, ids, iter(rows))])
+    parts = [write_as_member(options, ids, iter(rows))]
     try:
         commit_parts(options, parts)
     except BaseException:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from brokerd.config.client import ProducerConfig, producer_config, transaction_conflict
 from brokerd.config.settings import INT64_MAX, is_number
@@ -14,7 +15,6 @@ from brokerd.config.spark_options import SINK, SplitOptions, parse_flag, require
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 from brokerd.ids import topic_name_problem
-from brokerd.sink.transaction_ids import NO_TRANSACTION_OPTIONS, TransactionOptions
 
 # A micro-batch sends its rows within milliseconds and then flushes, so a longer linger makes fuller batches at no cost in latency.
 SINK_DEFAULTS = {"linger.ms": "100"}
@@ -54,6 +54,17 @@ class Delivery(Enum):
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
+
+
+class TransactionOptions(NamedTuple):
+    """Options that select the transaction. `app_id` and `version` are given together."""
+
+    app_id: str | None = None
+    version: int | None = None
+    label: str | None = None
+
+
+NO_TRANSACTION_OPTIONS = TransactionOptions()
 
 
 @dataclass(frozen=True, slots=True)

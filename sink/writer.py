@@ -1,4 +1,4 @@
-"""Spark's writers. Thin: task.py writes a task's rows, commit.py commits or aborts, options.py and columns.py check and convert.
+"""Spark's writers. Thin: options.py checks, task.py writes a task's rows, transaction.py commits or aborts.
 
 Spark creates a writer on the driver and pickles it to the tasks. For a stream it creates another one for each commit, in a separate
 process, which has only the tasks' commit messages.
@@ -16,9 +16,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from brokerd.allocator import tune_spark_worker
 from brokerd.client.leases import lease_client
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
-from brokerd.sink.commit import SinkCommitMessage, abort_parts, commit_parts, parts_of
 from brokerd.sink.options import Delivery, SinkOptions, check_columns, parse_sink_options
-from brokerd.sink.transaction_ids import TransactionIds, batch_ids, streaming_ids
+from brokerd.sink.transaction import TransactionIds, abort_parts, batch_ids, commit_parts, streaming_ids
 
 # Spark expects truncation for mode("overwrite"), and for outputMode("complete"), which writes the whole result each time.
 _NO_OVERWRITE = 'a log cannot be overwritten: write with .mode("append")'
@@ -74,7 +73,7 @@ class BrokerdBatchWriter(DataSourceArrowWriter):
         self._options = options
         self._job_id = str(uuid.uuid4())  # pickled, so the same in all tasks and in commit
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Writes one task's rows; returns once all are acknowledged."""
 
         def ids() -> TransactionIds:
@@ -84,11 +83,11 @@ class BrokerdBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Makes the rows of these tasks visible, atomically."""
-        commit_parts(self._options, parts_of(messages))
+        commit_parts(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Discards the rows of these tasks, best effort; the rest goes when the transaction expires."""
-        abort_parts(self._options, parts_of(messages))
+        abort_parts(self._options, messages)
 
 
 class BrokerdStreamWriter(DataSourceStreamArrowWriter):
@@ -97,7 +96,7 @@ class BrokerdStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Writes one task's rows of a micro-batch; returns once all are acknowledged."""
         return _write(
             self._options, lambda: streaming_ids(self._options.transaction, _local_property, topic=self._options.topic), iterator
@@ -105,14 +104,14 @@ class BrokerdStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 (Spark's; the parts say it too)
         """Makes the rows of the micro-batch visible, atomically. Idempotent."""
-        commit_parts(self._options, parts_of(messages))
+        commit_parts(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Discards the rows of these tasks, best effort; the rest goes with the next commit."""
-        abort_parts(self._options, parts_of(messages))
+        abort_parts(self._options, messages)
 
 
-def _write(options: SinkOptions, ids: Callable[[], TransactionIds], iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+def _write(options: SinkOptions, ids: Callable[[], TransactionIds], iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
     # Imported here: it takes 40 ms of processor, which the processes that plan or commit a write need not pay.
     from brokerd.sink.task import write_as_member, write_at_least_once
 

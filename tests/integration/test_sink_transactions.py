@@ -13,10 +13,9 @@ import pytest
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
 from brokerd.errors import ProducerFencedError, ReplayMismatchError, TxnAbortedError, TxnConflictError
-from brokerd.sink.commit import SinkCommitMessage, TransactionPart, abort_parts, commit_parts, parts_of
 from brokerd.sink.options import SinkOptions, parse_sink_options
 from brokerd.sink.task import write_as_member
-from brokerd.sink.transaction_ids import TransactionIds
+from brokerd.sink.transaction import TransactionIds, TransactionPart, abort_parts, commit_parts
 from tests.support.daemon import RunningDaemon
 from tests.support.reading import committed_rows
 
@@ -54,8 +53,8 @@ def rows(first: int, end: int, **columns: Any) -> Iterator[pa.RecordBatch]:
 
 def write(options: SinkOptions, of: TransactionIds, *tasks: Iterator[pa.RecordBatch]) -> list[TransactionPart]:
     """The messages of the tasks, as the driver gets them."""
-    messages: list[SinkCommitMessage] = [write_as_member(options, of, task) for task in tasks]
-    return parts_of(pickle.loads(pickle.dumps(messages)))
+    parts: list[TransactionPart] = pickle.loads(pickle.dumps([write_as_member(options, of, task) for task in tasks]))
+    return parts
 
 
 def values(daemon: RunningDaemon, topic: str) -> list[int]:
@@ -201,4 +200,4 @@ def test_abort_never_raises(topics: tuple[str, str], daemon: RunningDaemon) -> N
     parts = write(options_for(daemon, topic), ids(topic), rows(0, 10))
     nobody = parse_sink_options({"bootstrap.servers": "127.0.0.1:1", "topic": topic})
     abort_parts(nobody, parts)
-    abort_parts(nobody, parts_of([None, None]))
+    abort_parts(nobody, [None, None])

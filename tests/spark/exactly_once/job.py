@@ -20,13 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import WriterCommitMessage
 
 from brokerd.sink import foreach_batch
-from brokerd.sink.commit import TransactionPart, commit_parts
 from brokerd.sink.options import SinkOptions
 from brokerd.sink.task import write_as_member
-from brokerd.sink.transaction_ids import TransactionIds
+from brokerd.sink.transaction import TransactionIds, TransactionPart, commit_parts
 from tests.spark.exactly_once.faulty_sink import VARIABLE, Accident, FaultyBrokerd, FaultySource
 from tests.spark.exactly_once.ways import append_by
 from tests.support.wait import wait_until
@@ -82,7 +80,7 @@ def append_with_accident(spark: SparkSession, own: dict[str, str]) -> Callable[[
     commit, write_rows = commit_parts, write_as_member
     options = {"bootstrap.servers": settings["servers"], **settings.get("options", {})}
 
-    def write_with_accident(options: SinkOptions, ids: TransactionIds, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write_with_accident(options: SinkOptions, ids: TransactionIds, rows: Iterator[pa.RecordBatch]) -> TransactionPart:
         return write_rows(options, ids, accident.rows(rows))
 
     def commit_with_accident(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:

@@ -17,7 +17,7 @@ from brokerd.errors import (
     TxnAbortedError,
 )
 from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS
-from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS
+from brokerd.sink.transaction import JOB_COMMIT_TIMEOUT_MAX_MS
 from brokerd.wire.v1.coordinator_log_pb2 import TransactionalIdForgotten
 from tests.support.transaction_bench import AGE_MAX_MS, ID, TIMEOUT_MS, TransactionBench, execution
 

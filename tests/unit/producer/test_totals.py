@@ -11,7 +11,7 @@ import pytest
 from brokerd.producer.core.membership import Totals
 from brokerd.producer.core.partitioner import murmur2
 from brokerd.producer.producer import Producer
-from brokerd.sink.columns import RowTotals
+from brokerd.sink.task import RowTotals
 from tests.support.broker_double import double_of
 from tests.support.wait import DEADLINE_S
 

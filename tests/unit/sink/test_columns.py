@@ -8,8 +8,8 @@ import pytest
 from brokerd.errors import ConfigError, InvalidRecordError
 from brokerd.producer.core.partitioner import murmur2
 from brokerd.record.schema import SCHEMA_0
-from brokerd.sink.columns import TopicRows, to_records
 from brokerd.sink.options import check_columns
+from brokerd.sink.task import TopicRows, to_records
 
 HEADERS = "array<struct<key:string,value:binary>>"
 

@@ -1,20 +1,29 @@
-"""Ids of a task's transaction: from Spark's local properties and the options, the same for all tasks of one write."""
+"""Ids of a task's transaction: from Spark's local properties and the options, the same for all tasks of one write. And for how long
+its commit is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.sink.transaction_ids import (
-    NO_TRANSACTION_OPTIONS,
+from brokerd.producer.core.membership import Totals, TransactionEnd
+from brokerd.sink import transaction
+from brokerd.sink.options import NO_TRANSACTION_OPTIONS, TransactionOptions, parse_sink_options
+from brokerd.sink.transaction import (
+    JOB_COMMIT_TIMEOUT_MAX_MS,
     Property,
     TransactionIds,
-    TransactionOptions,
+    TransactionPart,
     batch_ids,
+    commit_parts,
     streaming_ids,
 )
+
+HOUR_MS = 3_600_000
 
 QUERY = "899cad3f-0000-4000-8000-000000000000"
 SESSION = "spark-session-0b2f9c1e-0000-4000-8000-000000000000"
@@ -131,3 +140,37 @@ def test_applications_and_topics_that_join_to_one_name_stay_apart() -> None:
     first = ids_of(PLAIN, TransactionOptions(app_id="etl", version=1), topic="orders-eu")
     second = ids_of(PLAIN, TransactionOptions(app_id="etl-orders", version=1), topic="eu")
     assert first.transactional_id != second.transactional_id
+
+
+class Asked:
+    """A client that notes for how long it is to ask."""
+
+    def __init__(self) -> None:
+        self.timeouts_ms: list[int | None] = []
+        self.one_writes: list[bool] = []
+
+    def end_transaction(self, end: TransactionEnd, *, timeout_ms: int | None = None) -> int:
+        self.timeouts_ms.append(timeout_ms)
+        self.one_writes.append(end.is_one_write)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("is_one_write", "configured_ms", "expected_ms"),
+    [(True, HOUR_MS, JOB_COMMIT_TIMEOUT_MAX_MS), (True, 1_000, 1_000), (False, HOUR_MS, HOUR_MS)],
+)
+def test_a_commit_is_asked_for_no_longer_than_its_id_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, is_one_write: bool, configured_ms: int, expected_ms: int
+) -> None:
+    asked = Asked()
+
+    @contextlib.contextmanager
+    def lease(_config: object) -> Iterator[Asked]:
+        yield asked
+
+    monkeypatch.setattr(transaction, "lease_client", lease)
+    options = parse_sink_options({"bootstrap.servers": "127.0.0.1:1", "topic": "t", "default.api.timeout.ms": str(configured_ms)})
+    ids = TransactionIds("job-of-a-query", 0, "e", "", "me", is_one_write)
+    commit_parts(options, [TransactionPart(ids, Totals(), None)])
+    assert asked.timeouts_ms == [expected_ms]
+    assert asked.one_writes == [is_one_write], "the broker is told"

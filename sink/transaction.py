@@ -1,4 +1,5 @@
-"""The transaction that a task's rows belong to, derived from the sink's options and the task's local properties. Pure.
+"""The transaction that a task's rows belong to: its ids, derived from the sink's options and the task's local properties; the
+tasks' parts of it; and the driver's commit or abort.
 
     write                          transactional id                              version       execution
     writeStream                    spark-<query id>-<target>     micro-batch   one execution of that batch
@@ -17,17 +18,31 @@ as another write, and a write of another run as a replay. The run must not depen
 job group, `spark.app.id` or `spark.app.startTime`. It is the job tag that Spark makes of a random session id and the number of the
 root execution; all writes inside foreachBatch share it, even in a thread that inherits Spark's local properties. A writeStream has
 one write, and no run.
+
+A commit or abort is one EndTransaction for the members of all tasks. Only a commit makes their rows visible. Spark does not retry a
+commit, so requests without a response are retried here. EndTransaction is idempotent: a commit whose request was lost is carried
+out, and one whose response was lost is not carried out twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from brokerd.errors import ConfigError
+from pyspark.sql.datasource import WriterCommitMessage
+
+from brokerd.client.leases import lease_client
+from brokerd.errors import BrokerdError, ConfigError, ReplayMismatchError
 from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH
+from brokerd.producer.core.membership import MemberReport, Totals, TransactionEnd
+from brokerd.sink.options import SinkOptions, TransactionOptions
+
+logger = logging.getLogger(__name__)
 
 # Local properties of Spark tasks.
 _QUERY_ID = "sql.streaming.queryId"
@@ -48,17 +63,6 @@ _NO_RUN = (
     "sc.removeJobTag(tag) for tags of your own, or set option delivery=at_least_once"
 )
 Property = Callable[[str], str | None]
-
-
-class TransactionOptions(NamedTuple):
-    """Options that select the transaction. `app_id` and `version` are given together."""
-
-    app_id: str | None = None
-    version: int | None = None
-    label: str | None = None
-
-
-NO_TRANSACTION_OPTIONS = TransactionOptions()
 
 
 class TransactionIds(NamedTuple):
@@ -126,3 +130,77 @@ def _fitting(transactional_id: str) -> str:
         return transactional_id
     digest = hashlib.sha256(transactional_id.encode()).hexdigest()[:_HASH_LENGTH]
     return f"{transactional_id[: TRANSACTIONAL_ID_MAX_LENGTH - _HASH_LENGTH - 1]}-{digest}"
+
+
+# --- the tasks' parts, and the driver's decision
+
+# The broker forgets the id of a batch write an hour after its commit, and would then answer a retry that nothing was committed.
+JOB_COMMIT_TIMEOUT_MAX_MS = 1_800_000
+_ABORT_TIMEOUT_MS = 5_000  # the job or task has failed already; members that are not aborted expire, or end with the next commit
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPart(WriterCommitMessage):
+    """One task's part, as its commit message, which Spark pickles. `totals`: of all rows that the task read, sent or not. `member`
+    is None if it had no rows, or sent none because the version is already committed (`is_skipped`)."""
+
+    ids: TransactionIds
+    totals: Totals
+    member: MemberReport | None
+    is_skipped: bool = False
+
+
+def commit_parts(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Commits the tasks' rows. Commits the version even if there are none.
+
+    Raises TxnAbortedError (run the write again), ReplayMismatchError unless failOnReplayMismatch=false, ProducerFencedError,
+    TxnConflictError, and BrokerUnreachableError or a retriable error if the outcome is unknown.
+    """
+    parts = _parts_of(messages)
+    if not parts:
+        return
+    timeout_ms = options.producer.api_timeout_ms
+    if parts[0].ids.is_one_write:
+        timeout_ms = min(timeout_ms, JOB_COMMIT_TIMEOUT_MAX_MS)
+    with lease_client(options.producer) as client:
+        try:
+            client.end_transaction(_end(parts, is_commit=True), timeout_ms=timeout_ms)
+        except ReplayMismatchError as error:
+            if options.fail_on_replay_mismatch:
+                raise
+            logger.warning("%s; passed over, since failOnReplayMismatch is false", error)
+
+
+def abort_parts(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Aborts the known members of a failed write or task. Never raises an Exception: it would hide the error that Spark reports."""
+    parts = _parts_of(messages)
+    if not any(part.member for part in parts):
+        return
+    with contextlib.suppress(Exception):
+        try:
+            with lease_client(options.producer) as client:
+                client.end_transaction(_end(parts, is_commit=False), timeout_ms=_ABORT_TIMEOUT_MS)
+        except BrokerdError as error:
+            name = parts[0].ids.transactional_id
+            logger.warning("the rows of %s, if they are not committed, stay undecided until it expires: %s", name, error)
+
+
+def _parts_of(messages: Sequence[WriterCommitMessage | None]) -> list[TransactionPart]:
+    """An at-least-once write has none. In an abort, failed tasks have no message."""
+    return [message for message in messages if isinstance(message, TransactionPart)]
+
+
+def _end(parts: Sequence[TransactionPart], *, is_commit: bool) -> TransactionEnd:
+    members = [part.member for part in parts if part.member is not None]
+    totals = Totals()
+    for part in parts:
+        totals = totals.plus(part.totals)
+    return TransactionEnd(
+        *parts[0].ids[:4],
+        is_commit=is_commit,
+        members=members,
+        partitions={tp for member in members for tp in member.partitions},
+        totals=totals if is_commit else Totals(),
+        any_skipped=any(part.is_skipped for part in parts),
+        is_one_write=parts[0].ids.is_one_write,
+    )
