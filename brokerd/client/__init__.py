@@ -2,8 +2,7 @@
 
     broker_client.py      which node answers what: any, a partition's leader, the coordinator; retries; asynchronous
     nodes.py              the nodes that are known, and which one to ask
-    connection.py         a connection to one node over gRPC
-    silence.py            notices nodes that hang
+    connection.py         a connection to one node over gRPC; notices nodes that hang
     security.py           TLS and tokens: authenticates the client and the broker
     response_checks.py    checks of a broker's responses
     fetching.py           reads ranges of partitions: positions and fetch streams

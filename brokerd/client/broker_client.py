@@ -21,13 +21,12 @@ from google.protobuf.message import Message
 
 from brokerd import __version__
 from brokerd.backoff import backoff_ms
-from brokerd.client.connection import Connection, RawStream
+from brokerd.client.connection import NOTHING, Asked, Awaited, Connection, RawStream, Silence, loop_ms, patience_ms
 from brokerd.client.metadata import NOTHING_KNOWN, Metadata, id_of, read_metadata, read_node
 from brokerd.client.nodes import ANY_NODE as ANY_NODE
 from brokerd.client.nodes import Nodes
 from brokerd.client.response_checks import made_plain, senseless
 from brokerd.client.security import ClientSecurity
-from brokerd.client.silence import NOTHING, Asked, Awaited, Silence, loop_ms, patience_ms
 from brokerd.clock import Clock
 from brokerd.config.client import GRPC_MAX_MESSAGE_BYTES, ClientConfig, parse_bootstrap_servers
 from brokerd.errors import (

@@ -32,9 +32,8 @@ import pyarrow as pa
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import is_repeatable
 from brokerd.client.columns import BatchSlice, FetchedBatch, decoded, remedy
-from brokerd.client.connection import RawStream
+from brokerd.client.connection import Asked, RawStream
 from brokerd.client.offsets import READ_COMMITTED, add_partition, isolation_to_proto
-from brokerd.client.silence import Asked
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from brokerd.client.broker_client import BrokerClient
+from brokerd.client.connection import Asked
 from brokerd.client.response_checks import TIMESTAMP_MAX_MS, checked_offset, senseless
-from brokerd.client.silence import Asked
 from brokerd.errors import BrokerdError, ConfigError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.wire.errors import from_proto

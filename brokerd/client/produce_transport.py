@@ -12,9 +12,8 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from brokerd.client.broker_client import BrokerClient, check_client
-from brokerd.client.connection import RawStream
+from brokerd.client.connection import Asked, RawStream
 from brokerd.client.response_checks import timestamp_or_none
-from brokerd.client.silence import Asked
 from brokerd.client.transactions import heartbeat, init_member, init_producer_id
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from brokerd.client.connection import Connection
+from brokerd.client.connection import Connection, Silence
 from brokerd.client.security import ClientSecurity
-from brokerd.client.silence import Silence
 from brokerd.config.client import ClientConfig
 from tests.support.wait import DEADLINE_S
 

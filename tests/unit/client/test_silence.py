@@ -12,9 +12,9 @@ import pytest
 
 from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
+from brokerd.client.connection import NOTHING, Asked, Awaited, Silence, patience_ms
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, list_offsets
-from brokerd.client.silence import NOTHING, Asked, Awaited, Silence, patience_ms
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ConsumerConfig
 from brokerd.producer.producer import Producer
