@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -38,7 +38,6 @@ from brokerd.producer.transaction import (
     Given,
     InputReader,
     TransactionBase,
-    partitions_of,
     transactional_id_of,
 )
 from brokerd.producer.waiting import SharedLock, Wait
@@ -357,11 +356,9 @@ class Transaction(TransactionBase):
 
     async def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:
         """Commits a group's offsets with the transaction, as the blocking one; `group` is an aio.Consumer or a group id."""
-        if not self._sends_read(offsets, group, expected):
-            assert isinstance(group, str)
-            assert expected is not None
-            ids = await self._coordinator().partition_ids(partitions_of(offsets))
-            self._offsets.add(offsets, group, expected, lambda _: ids)
+        named = self._unread(offsets, group, expected)
+        if named is not None:
+            self._offsets.add(named, await self._coordinator().partition_ids(named.offsets))
 
     async def __aexit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         """Commits, or aborts after an exception. Raises as the blocking one. If cancelled during the commit, the transaction is
@@ -410,6 +407,6 @@ class AsyncCoordinator:
         """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
         await self._ask(lambda client: end_transaction(client, end, timeout_ms=timeout_ms))
 
-    async def partition_ids(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
+    async def partition_ids(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
         """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
         return ids_in(await self._ask(lambda client: client.metadata(sorted({tp.topic for tp in tps}))), tps)

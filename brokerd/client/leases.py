@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
@@ -22,6 +22,7 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import TransactionEnd
+from brokerd.producer.transaction import Coordinator
 
 T = TypeVar("T")
 C = TypeVar("C", bound=ClientConfig)
@@ -117,28 +118,22 @@ def _shared_settings(config: ClientConfig) -> ClientConfig:
     return ClientConfig(**{field.name: getattr(config, field.name) for field in fields(ClientConfig)})
 
 
-class ClientCoordinator:
-    """The calls that end the transactions of a producer with these settings (brokerd/producer/transaction.py)."""
+class ClientCoordinator(Coordinator):
+    """The calls that end the transactions of a producer with these settings."""
 
     def __init__(self, config: ProducerConfig) -> None:
         """Does not connect yet."""
         self._config = config
 
     def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
-        """The last committed version; -1 = none. Retries until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
-        BrokerUnreachableError."""
         with lease_client(self._config) as client:
             listing = client.find_transaction(transactional_id, timeout_ms=timeout_ms)
         return listing.last_version if listing is not None else NO_VERSION
 
     def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
-        """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
         with lease_client(self._config) as client:
             client.end_transaction(end, timeout_ms=timeout_ms)
 
-    def partition_ids(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
-        """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
-        wanted = list(tps)
+    def partition_ids(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
         with lease_client(self._config) as client:
-            metadata = client.metadata(sorted({tp.topic for tp in wanted}))
-        return ids_in(metadata, wanted)
+            return ids_in(client.metadata(sorted({tp.topic for tp in tps})), tps)

@@ -15,9 +15,9 @@ import contextlib
 import logging
 import secrets
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from brokerd.arguments import OffsetAndMetadata, checked_by_partition, checked_offset, checked_offsets, group_id_problem
 from brokerd.config.client import ProducerConfig
@@ -64,12 +64,32 @@ class InputReader(Protocol):
 
 Given = Mapping[TopicPartition, int | OffsetAndMetadata]
 Expected = Mapping[TopicPartition, int | OffsetAndMetadata | None]
-FindIds = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, TopicIdPartition]]
 
 
-def partitions_of(given: Given) -> list[TopicPartition]:
-    """The partitions of the given offsets. Raises TypeError, ValueError."""
-    return list(checked_offsets(given))
+class NamedOffsets(NamedTuple):
+    """Offsets of a group; `expected`: those that it must have at the commit, NO_OFFSET for none."""
+
+    group_id: str
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    expected: Mapping[TopicPartition, int]
+
+
+def named_offsets(given: Given, group_id: str, expected: Expected) -> NamedOffsets | None:
+    """Offsets of a group id; None if there are none. Raises TypeError, ValueError."""
+    offsets = checked_offsets(given)
+    problem = group_id_problem(group_id)
+    if problem is not None:
+        raise ValueError(f"group id {problem}")
+    if not offsets:
+        return None
+    before = {
+        tp: NO_OFFSET if one is None else checked_offset(tp, one).offset
+        for tp, one in checked_by_partition(expected, "expected", "offsets").items()
+    }
+    missing = [tp for tp in offsets if tp not in before]
+    if missing:
+        raise ValueError(f"expected lacks {missing[0]}: give the offset that the group had there when the input was read, or None")
+    return NamedOffsets(group_id, offsets, before)
 
 
 class SentOffsets:
@@ -94,32 +114,13 @@ class SentOffsets:
             return
         group_id, begun = reader.transaction_input({tp: one.offset for tp, one in offsets.items()})
         offsets = {tp: one._replace(leader_epoch_id=one.leader_epoch_id or begun[tp][2]) for tp, one in offsets.items()}
-        self._add(group_id, offsets, {tp: begun[tp][0] for tp in offsets}, {tp: begun[tp][1] for tp in offsets})
+        expected = {tp: begun[tp][1] for tp in offsets}
+        self.add(NamedOffsets(group_id, offsets, expected), {tp: begun[tp][0] for tp in offsets})
         self._readers.append((reader, {tp: offset for tp, (offset, *_) in offsets.items()}))
 
-    def add(self, given: Given, group_id: str, expected: Expected, find_ids: FindIds) -> None:
-        """Adds offsets of a group id. Raises TypeError, ValueError, TransactionStateError, and the errors of `find_ids`."""
-        offsets = checked_offsets(given)
-        problem = group_id_problem(group_id)
-        if problem is not None:
-            raise ValueError(f"group id {problem}")
-        if not offsets:
-            return
-        before = _before(expected)
-        missing = [tp for tp in offsets if tp not in before]
-        if missing:
-            raise ValueError(
-                f"expected lacks {missing[0]}: give the offset that the group had there when the input was read, or None"
-            )
-        self._add(group_id, offsets, find_ids(offsets), before)
-
-    def _add(
-        self,
-        group_id: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        ids: Mapping[TopicPartition, TopicIdPartition],
-        expected: Mapping[TopicPartition, int],
-    ) -> None:
+    def add(self, named: NamedOffsets, ids: Mapping[TopicPartition, TopicIdPartition]) -> None:
+        """Adds offsets, given the ids of their partitions. Raises TransactionStateError."""
+        group_id, offsets, expected = named
         if self._offsets and group_id != self._group_id:
             raise TransactionStateError(
                 f"this transaction already has offsets of group '{self._group_id}', so it cannot take those of '{group_id}': a "
@@ -142,12 +143,6 @@ class SentOffsets:
             reader.transaction_failed(offsets)
 
 
-def _before(expected: object) -> dict[TopicPartition, int]:
-    """The offsets that the group must have at the commit, NO_OFFSET for none. Raises TypeError, ValueError."""
-    given = checked_by_partition(expected, "expected", "offsets")
-    return {tp: NO_OFFSET if one is None else checked_offset(tp, one).offset for tp, one in given.items()}
-
-
 class Coordinator(Protocol):
     """The calls that commit and abort transactions; each retries until its time is over."""
 
@@ -158,7 +153,7 @@ class Coordinator(Protocol):
     def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
         """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
 
-    def partition_ids(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
+    def partition_ids(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
         """The ids of partitions. Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
 
 
@@ -253,23 +248,24 @@ class TransactionBase:
             ) from error
         self.is_committed = True
 
-    def _sends_read(self, offsets: Given, group: InputReader | str, expected: Expected | None) -> bool:
-        """Adds offsets of a consumer and returns True; False for a group id with `expected`. Raises like `send_offsets`."""
+    def _unread(self, offsets: Given, group: InputReader | str, expected: Expected | None) -> NamedOffsets | None:
+        """Adds offsets that a consumer has read. Returns those of a group id, which lack the ids of their partitions;
+        None if there are none. Raises like `send_offsets`."""
         if not self._is_open:
             raise TransactionStateError(
                 "call send_offsets() inside the block of its transaction: with producer.transaction() as txn"
             )
-        if not isinstance(group, str):
-            if expected is not None:
-                raise ValueError("expected needs a group id; with a consumer, the offsets at which it began to read are used")
-            self._offsets.add_read(offsets, group)
-            return True
-        if expected is None:
-            raise ValueError(
-                f"group '{group}': send_offsets() needs the consumer that has read the input, or `expected`, the offsets that the "
-                "group had when it was read: without them two programs could commit the same input"
-            )
-        return False
+        if isinstance(group, str):
+            if expected is None:
+                raise ValueError(
+                    f"group '{group}': send_offsets() needs the consumer that has read the input, or `expected`, the offsets that "
+                    "the group had when it was read: without them two programs could commit the same input"
+                )
+            return named_offsets(offsets, group, expected)
+        if expected is not None:
+            raise ValueError("expected needs a group id; with a consumer, the offsets at which it began to read are used")
+        self._offsets.add_read(offsets, group)
+        return None
 
     def _tell_readers(self) -> None:
         """Notifies the consumers of the outcome."""
@@ -333,10 +329,9 @@ class Transaction(TransactionBase):
         automatically, has no group, or has not read the partition; GroupAuthorizationFailedError if it has sought and may not use
         the group; TypeError, ValueError; UnknownTopicOrPartitionError and BrokerUnreachableError for a group id.
         """
-        if not self._sends_read(offsets, group, expected):
-            assert isinstance(group, str)
-            assert expected is not None
-            self._offsets.add(offsets, group, expected, self._coordinator().partition_ids)
+        named = self._unread(offsets, group, expected)
+        if named is not None:
+            self._offsets.add(named, self._coordinator().partition_ids(named.offsets))
 
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
         """Commits, or aborts after an exception in the block.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -118,7 +118,7 @@ class AwaitedCoordinator(AsyncCoordinator):
         """As it decides."""
         self._coordinator.end(end, timeout_ms=timeout_ms)
 
-    async def partition_ids(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
+    async def partition_ids(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
         """As it finds."""
         return self._coordinator.partition_ids(tps)
 

@@ -107,7 +107,7 @@ def test_a_transaction_is_not_ended_by_a_child_of_a_fork(broker: BrokerDouble) -
                 if child_id == 0:
                     refused = False
                     try:
-                        offsets = transaction.send_offsets({TopicPartition("t", 0): 1}, "g", expected={})
+                        offsets = transaction.send_offsets({TopicPartition("t", 0): 1}, "g", expected={TopicPartition("t", 0): 0})
                         refused = await is_refused(producer, lambda _: offsets)
                         refused &= await is_refused(producer, lambda _: transaction.__aexit__(None, None, None))
                     finally:

@@ -28,7 +28,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.transaction import SentOffsets
+from brokerd.producer.transaction import named_offsets
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings
 from tests.support.fake_broker import FakeBroker
@@ -226,7 +226,7 @@ def test_offsets_are_checked(broker: FakeBroker, given: Any, error: type[Excepti
     with group_consumer(broker) as consumer, pytest.raises(error, match=r"offset|metadata|epoch|partition"):
         consumer.commit(given)
     with pytest.raises(error, match=r"offset|metadata|epoch|partition"):
-        SentOffsets().add(given, "g", {T0: None}, lambda _: {})
+        named_offsets(given, "g", {T0: None})
     assert broker.calls["Metadata"] == 0
 
 
