@@ -541,6 +541,7 @@ class Intake:
 
     def _refuse(self, chunk: RecordChunk, error: BrokerdError) -> None:
         batch = ProducerBatch(TopicPartition(chunk.topic, _NO_PARTITION), chunk.created_ms)
+        batch.record_count = chunk.row_count
         with self._shared.lock:
             self._core.pool.release(chunk.paid_bytes)
             chunk.placement.segments.append(BatchSpan(0, batch, 0, chunk.row_count))

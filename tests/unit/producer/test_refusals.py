@@ -51,6 +51,7 @@ def test_a_staged_record_whose_partition_is_gone_fails_alone() -> None:
                 future.result(DEADLINE_S)
         assert innocent.result(DEADLINE_S).offset == 0
         assert [type(error) for error in told] == [InvalidRequestError]
+        assert producer.metrics()["record-error-total"] == 2
         afterwards = producer.send("t", b"afterwards", partition=1)
         producer.flush(DEADLINE_S)
         assert afterwards.result(0).offset == 0
