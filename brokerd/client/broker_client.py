@@ -25,7 +25,7 @@ from brokerd.client.connection import NOTHING, Asked, Awaited, Connection, RawSt
 from brokerd.client.metadata import NOTHING_KNOWN, Metadata, id_of, read_metadata, read_node
 from brokerd.client.nodes import ANY_NODE as ANY_NODE
 from brokerd.client.nodes import Nodes
-from brokerd.client.response_checks import made_plain, senseless
+from brokerd.client.response_checks import checked_count, made_plain
 from brokerd.client.security import ClientSecurity
 from brokerd.clock import Clock
 from brokerd.config.client import GRPC_MAX_MESSAGE_BYTES, ClientConfig, parse_bootstrap_servers
@@ -271,10 +271,6 @@ class BrokerClient:
             was_accepted=self._was_accepted,
         )
 
-    async def wait_or_raise(self, retries: CallRetries, error: BrokerdError) -> None:
-        """After a failed attempt: waits for the next, or raises the final error."""
-        await asyncio.sleep(self.retry_wait_ms(retries, error) / 1000)
-
     def retry_wait_ms(self, retries: CallRetries, error: BrokerdError, *, is_quiet: bool = False) -> int:
         """After a failed attempt: how long to wait before the next, or raises the final error. `is_quiet`: logs nothing."""
         now_ms = self.clock.monotonic_ms()
@@ -435,7 +431,7 @@ class BrokerClient:
                         # says more, but not whether this attempt was made.
                         error = fresh(answer)
                         error.fate = Fate.UNKNOWN
-                await self.wait_or_raise(retries, error)
+                await asyncio.sleep(self.retry_wait_ms(retries, error) / 1000)
                 if failures is not None:
                     failures.append(failure)
                 now_ms = self.clock.monotonic_ms()
@@ -464,9 +460,7 @@ class BrokerClient:
                 request = self._request_for(head, {tp: parts[tp] for tp in group})
                 asked = Asked({tp: self.leader_epoch(tp) for tp in group})
                 response: Any = await self.call_once(node_id, request, response_type, timeout_ms, asked)
-                found = response.results
-                if len(found) != len(group):
-                    raise senseless(_method_of(response_type), f"{len(found)} results, {len(group)} were requested")
+                found = checked_count(_method_of(response_type), response.results, len(group))
                 for tp, one in zip(group, found, strict=True):
                     results[tp] = self._judged(tp, from_proto(one.error)) if one.HasField("error") else one
                 unanswered.difference_update(group)

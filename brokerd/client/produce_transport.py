@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from brokerd.client.broker_client import BrokerClient, check_client
 from brokerd.client.connection import Asked, RawStream
-from brokerd.client.response_checks import timestamp_or_none
+from brokerd.client.response_checks import error_in, timestamp_or_none
 from brokerd.client.transactions import heartbeat, init_member, init_producer_id
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
@@ -23,8 +23,15 @@ from brokerd.event_loop import settle
 from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH, ProducerIdAndEpoch, TopicIdPartition, TopicInfo
 from brokerd.producer.core.accumulator import NO_OFFSET, NO_TIMESTAMP
 from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, ProduceTransport, RequestLimits
-from brokerd.wire.errors import from_proto
+from brokerd.producer.core.transport import (
+    Hello,
+    PartitionResult,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceStream,
+    ProduceTransport,
+    RequestLimits,
+)
 from brokerd.wire.methods import PRODUCE
 from brokerd.wire.records import join_records
 from brokerd.wire.v1 import produce_pb2
@@ -76,7 +83,7 @@ class GrpcProduceTransport(ProduceTransport):
         await settle()
 
 
-class GrpcProduceStream:
+class GrpcProduceStream(ProduceStream):
     """ProduceStream over one gRPC stream."""
 
     def __init__(self, stream: RawStream, hello: Hello, limits: RequestLimits) -> None:
@@ -85,17 +92,14 @@ class GrpcProduceStream:
         self._hello: Hello | None = hello  # None once it is sent
 
     def send(self, request: ProduceRequest) -> Coroutine[Any, Any, None]:
-        """Sends a request; awaiting it applies flow control. Raises BrokerUnreachableError on a lost connection."""
         hello, self._hello = self._hello, None
         asked = Asked({batch.tp: batch.leader_epoch for batch in request.batches}) if request.acks else None
         return self._stream.send(encode_request(request, hello), asked)
 
     async def receive(self) -> ProduceResponse:
-        """The next response, in the order of requests. Raises BrokerUnreachableError on a lost connection."""
         return decode_response(await self._stream.receive())
 
     async def close(self) -> None:
-        """Ends the stream; a waiting `receive` raises. The outcome of requests in flight is unknown. Idempotent."""
         self._stream.close()
 
 
@@ -130,9 +134,8 @@ def decode_response(data: bytes) -> ProduceResponse:
             tp=TopicIdPartition(result.topic_id, result.partition),
             base_offset=max(NO_OFFSET, result.base_offset),
             append_timestamp=timestamp_or_none(result.append_timestamp) if result.is_log_append_time else NO_TIMESTAMP,
-            error=from_proto(result.error) if result.HasField("error") else None,
+            error=error_in(result),
         )
         for result in message.results
     ]
-    error = from_proto(message.error) if message.HasField("error") else None
-    return ProduceResponse(message.correlation_id, error, results)
+    return ProduceResponse(message.correlation_id, error_in(message), results)

@@ -77,9 +77,7 @@ class ProduceResponse:
 class ProduceStream(Protocol):
     """One ordered stream to one node. `send` and `receive` may be awaited at the same time, each by one task."""
 
-    @property
-    def limits(self) -> RequestLimits:
-        """The limits of the node for one request."""
+    limits: RequestLimits  # of the node for one request
 
     async def send(self, request: ProduceRequest) -> None:
         """Sends a request; waits for flow control. Raises BrokerUnreachableError on a lost connection."""

@@ -267,14 +267,14 @@ def test_a_source_waits_until_a_new_leader_knows_the_end(
 ) -> None:
     """Else a query that had read all would report a loss, and one with Trigger.AvailableNow would leave records behind."""
     waiting = threading.Event()
-    wait_or_raise = BrokerClient.wait_or_raise
+    retry_wait_ms = BrokerClient.retry_wait_ms
 
-    async def noticed(self: BrokerClient, retries: CallRetries, error: BrokerdError) -> None:
+    def noticed(self: BrokerClient, retries: CallRetries, error: BrokerdError) -> int:
         assert isinstance(error, OffsetNotAvailableError)
         waiting.set()
-        await wait_or_raise(self, retries, error)
+        return retry_wait_ms(self, retries, error)
 
-    monkeypatch.setattr(BrokerClient, "wait_or_raise", noticed)
+    monkeypatch.setattr(BrokerClient, "retry_wait_ms", noticed)
     options = {"bootstrap.servers": elected.running.address, "subscribe": "t", "startingOffsets": "earliest"}
     reader = BrokerdStreamReader(parse_source_options(options, is_streaming=True), pa.schema([]), SystemClock())
     start = {**reader.initialOffset(), "t": {"0": 4}} if has_read_all else reader.initialOffset()
