@@ -206,8 +206,7 @@ def split(
             for partition in used:
                 at, count = int(ends[partition]), int(ends[partition + 1] - ends[partition])
                 taken = arrow_batch.take(places.slice(at, count))
-                size = taken.nbytes + count * ROW_OVERHEAD_BYTES
-                pieces.append(PartitionPiece(partition, Piece(taken, count, size, timestamp_ms), at))
+                pieces.append(PartitionPiece(partition, _piece(taken, timestamp_ms), at))
             if all(part.piece.size_bytes <= batch_size for part in pieces):
                 return SplitRows(pieces, order)
         rows = arrow_batch.take(pa.array(order))
@@ -220,10 +219,12 @@ def split(
     pieces = []
     for partition, points in cuts.items():
         for lo, hi in itertools.pairwise(points):
-            part = copied(rows.slice(lo, hi - lo))
-            size = part.nbytes + (hi - lo) * ROW_OVERHEAD_BYTES
-            pieces.append(PartitionPiece(partition, Piece(part, hi - lo, size, timestamp_ms), lo))
+            pieces.append(PartitionPiece(partition, _piece(copied(rows.slice(lo, hi - lo)), timestamp_ms), lo))
     return SplitRows(pieces, order)
+
+
+def _piece(rows: pa.RecordBatch, timestamp_ms: int) -> Piece:
+    return Piece(rows, rows.num_rows, rows.nbytes + rows.num_rows * ROW_OVERHEAD_BYTES, timestamp_ms)
 
 
 def _cut(ends_bytes: Any, lo: int, hi: int, batch_size: int) -> list[int]:
@@ -353,13 +354,7 @@ def split_rows(batch: ProducerBatch, size_max: int) -> list[Piece]:
     rows = rows.drop_columns([name for name, column in zip(rows.schema.names, rows.columns, strict=True) if _says_nothing(column)])
     count = max(2, -(-batch.uncompressed_bytes // size_max))
     rows_each = max(1, rows.num_rows // count)
-    empty = rows.slice(0, 0)
-    pieces = []
-    for at in range(0, rows.num_rows, rows_each):
-        copied = pa.concat_batches([empty, rows.slice(at, rows_each)])
-        size = copied.nbytes + copied.num_rows * ROW_OVERHEAD_BYTES
-        pieces.append(Piece(copied, copied.num_rows, size, NO_TIMESTAMP))
-    return pieces
+    return [_piece(copied(rows.slice(at, rows_each)), NO_TIMESTAMP) for at in range(0, rows.num_rows, rows_each)]
 
 
 def _says_nothing(column: pa.Array) -> bool:

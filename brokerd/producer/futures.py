@@ -109,23 +109,20 @@ class Placement:
     def _place_of(self, number: int) -> int:
         return number if self.places is None else self.places[number]
 
-    def row_of(self, number: int) -> int:
-        """The first row of an entry; a record of `send` has just that one."""
-        place = self._place_of(number)
-        return place if self.first_rows is None else self.first_rows[place]
-
     def timestamp_of(self, number: int) -> int:
         """The timestamp of a record of `send`, explicit or the time of the call; ms."""
         timestamp = self.timestamps.get(number)
         return self.sent_ns[self._place_of(number)] // 1_000_000 if timestamp is None else timestamp
 
-    def segment_of(self, row: int) -> tuple[BatchSpan, int]:
-        """The segment that holds row `row` of the input, and the row's position there."""
+    def locate(self, number: int) -> tuple[ProducerBatch, int]:
+        """The batch that holds a record of `send` now, and its position there."""
+        place = self._place_of(number)
+        row = place if self.first_rows is None else self.first_rows[place]
         order = self.orders[0][1] if self.orders else None  # none if they were refused
         if order is not None:
             row = int(self._inverse_of(order)[row])
         segment = self._segment_at(row)
-        return segment, row - segment.first_row
+        return segment.batch.locate(segment.at + row - segment.first_row)
 
     def _segment_at(self, row: int) -> BatchSpan:
         """The segment with a row, by order of appending."""
@@ -271,14 +268,10 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
         self._row = row
 
     def _batches(self) -> Iterable[ProducerBatch]:
-        return (self._locate()[0],)
-
-    def _locate(self) -> tuple[ProducerBatch, int]:
-        segment, place = self._placement.segment_of(self._placement.row_of(self._row))
-        return segment.batch.locate(segment.at + place)
+        return (self._placement.locate(self._row)[0],)
 
     def _value(self) -> RecordMetadata:
-        batch, position = self._locate()
+        batch, position = self._placement.locate(self._row)
         offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + position
         timestamp = batch.append_timestamp  # LogAppendTime overrides the record's own
         if timestamp == NO_TIMESTAMP:

@@ -357,23 +357,34 @@ class Intake:
     ) -> list[columns.SplitRows]:
         """Splits large batches by partition, in the calling thread; their rows are numbered from `first_row` on. `partitions` and
         `key_hashes`: of all these rows, if known."""
-        batch_size = self._core.accumulator.batch_size_of(topic)
-        count, timestamp_ms = len(view.leaders), self._clock.wall_ms()
+        timestamp_ms = self._clock.wall_ms()
         parts = []
         at = 0
         for rows in together:
             wanted = None if partitions is None else partitions[at : at + rows.num_rows]
             hashes = None if key_hashes is None else key_hashes[at : at + rows.num_rows]
-            keyless = None
-            if self.partitioning.has_keyless_rows(rows, wanted):
-                with self._shared.lock:
-                    load = self._core.accumulator.load_of(topic, view)
-                    keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
-            chosen = self.partitioning.choose(rows, wanted, keyless, count, hashes=hashes)
-            split = columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)
+            split = self._split_rows(topic, view, rows, wanted, hashes, timestamp_ms)
             parts.append(split._replace(first_row=first_row + at))
             at += rows.num_rows
         return parts
+
+    def _split_rows(
+        self,
+        topic: str,
+        view: TopicInfo,
+        rows: pa.RecordBatch,
+        wanted: Int32s | None,
+        hashes: Int32s | None = None,
+        timestamp_ms: int = 0,
+    ) -> columns.SplitRows:
+        """Splits rows by partition; `timestamp_ms`: of those without one. Changes no state but the sticky partition."""
+        keyless = None
+        if self.partitioning.has_keyless_rows(rows, wanted):
+            with self._shared.lock:
+                keyless = self.partitioning.keyless_rows(topic, rows, self._core.accumulator.load_of(topic, view))
+        count, batch_size = len(view.leaders), self._core.accumulator.batch_size_of(topic)
+        chosen = self.partitioning.choose(rows, wanted, keyless, count, hashes=hashes)
+        return columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)
 
     def for_room(self, batch: SplitBatch, deadline_ms: int) -> Wait[bool]:
         """Waits for memory for all rows of the batch, then stages it."""
@@ -524,7 +535,7 @@ class Intake:
             self._usual_bytes.pop(chunk.topic, None)
         if not has_rows:
             with self._shared.lock:
-                self._core.pool.release(chunk.paid_bytes)
+                self._core.pool.adjust(-chunk.paid_bytes)
             return
         try:
             rows = self._split(chunk)
@@ -543,27 +554,23 @@ class Intake:
         batch = ProducerBatch(TopicPartition(chunk.topic, _NO_PARTITION), chunk.created_ms)
         batch.record_count = chunk.row_count
         with self._shared.lock:
-            self._core.pool.release(chunk.paid_bytes)
+            self._core.pool.adjust(-chunk.paid_bytes)
             chunk.placement.segments.append(BatchSpan(0, batch, 0, chunk.row_count))
             self._core.fail(batch, error, self._clock.monotonic_ms())
             chunk.placement.is_placed = True
 
     def _split(self, chunk: RecordChunk) -> columns.SplitRows:
-        """Splits the taken rows by partition. Changes no state but the sticky partition."""
+        """Splits the taken rows by partition."""
         topic, rows, wanted = chunk.topic, chunk.to_arrow(), chunk.chosen_partitions
         with self._shared.lock:
             view = self._core.topics.view(topic) or TopicInfo(b"", (0,) * chunk.partition_count)
-            count = len(view.leaders)
-            batch_size = self._core.accumulator.batch_size_of(topic)
-            load = self._core.accumulator.load_of(topic, view)
             if rows.num_rows == 1 and not chunk.has_batches:
                 used_bytes = chunk.used_bytes
                 named = int(wanted[0]) if wanted is not None and wanted[0] >= 0 else None
+                load = self._core.accumulator.load_of(topic, view)
                 partition = self.partitioning.choose_one(topic, rows, named, used_bytes, load)
                 return columns.SplitRows([columns.PartitionPiece(partition, Piece(rows, 1, used_bytes, 0), 0)], None)
-            keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
-        chosen = self.partitioning.choose(rows, wanted, keyless, count)
-        return columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=0)
+        return self._split_rows(topic, view, rows, wanted)
 
     def _place_batch(self, batch: SplitBatch) -> None:
         with self._shared.lock:

@@ -219,11 +219,7 @@ class Producer:
             self._intake.partitioning.check(partitions, len(view.leaders))
         size_bytes = small_batch_bytes(normalized[0])
         if len(normalized) == 1 and size_bytes <= self._intake.small_batch_bytes:
-            added = self._small_batch(topic, normalized[0], size_bytes, partitions, deadline_ms)
-            if isinstance(added, BatchFuture):
-                return added
-            future: BatchFuture = yield added
-            return future
+            return (yield from self._small_batch(topic, normalized[0], size_bytes, partitions, deadline_ms))
         view = view or self._intake.peek(topic) or (yield self._intake.for_topic(topic, deadline_ms))
         placement = Placement(topic, self._shared)
         first_row = 0
@@ -245,8 +241,8 @@ class Producer:
 
     def _small_batch(
         self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None, deadline_ms: int
-    ) -> BatchFuture | Wait[BatchFuture]:
-        """Adds a copy of the rows, whose memory the caller may reuse, to the topic's chunk; a Wait if there is no room yet."""
+    ) -> Generator[Wait[Any], Any, BatchFuture]:
+        """Adds a copy of the rows, whose memory the caller may reuse, to the topic's chunk; waits if there is no room yet."""
         rows = columns.copied(rows)
         named = None if partitions is None else partitions.copy()
 
@@ -265,7 +261,8 @@ class Producer:
             future = add(chunk)
             if chunk.is_open or self._was_sealed_with(chunk, future.number):
                 return future
-        return self._intake.for_chunk(topic, size_bytes, highest, deadline_ms, add)
+        waited: BatchFuture = yield self._intake.for_chunk(topic, size_bytes, highest, deadline_ms, add)
+        return waited
 
     # --- waiting
 

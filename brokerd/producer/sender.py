@@ -201,10 +201,11 @@ class Sender:
         self._notify()
         return result
 
-    def _report_to_all(self, event: Callable[[int], None]) -> None:
+    def _report_to_all(self, event: Callable[[int], T]) -> T:
         """Like `_report`, but always schedules a step."""
-        self._report(event)
+        result = self._report(event)
         self._news.set()
+        return result
 
     # --- commands
 
@@ -256,11 +257,8 @@ class Sender:
 
     def _check_refusal(self, error: BrokerdError) -> None:
         """Raises a refusal that is final, which stops the producer."""
-        if isinstance(error, AuthenticationError):
-            is_final = self._report(partial(self._core.on_refused, error))
-            self._news.set()
-            if is_final:
-                raise error
+        if isinstance(error, AuthenticationError) and self._report_to_all(partial(self._core.on_refused, error)):
+            raise error
 
     def _open(self, command: OpenStream) -> None:
         old = self._streams.pop(command.node_id, None)

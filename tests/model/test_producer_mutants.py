@@ -65,7 +65,7 @@ def reenqueued_at_the_tail(_original: Any, self: RecordAccumulator, batch: Produ
 def expired_batch_freed_while_in_flight(fail: Any, self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: int) -> None:
     fail(self, batch, error, now_ms)
     if batch.is_in_flight:
-        self.pool.release(batch.accounted_bytes)
+        self.pool.adjust(-batch.accounted_bytes)
 
 
 MUTANTS.instead(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -215,16 +215,11 @@ class ProducerBatch:
 
     def locate(self, position: int) -> tuple[ProducerBatch, int]:
         """The batch that holds the record at `position` now, and its position there."""
-        batch = self
-        while batch.parts:
-            for part in batch.parts:
-                if position < part.record_count:
-                    batch = part
-                    break
-                position -= part.record_count
-            else:
-                raise IndexError(position)
-        return batch, position
+        for batch in self.leaves():
+            if position < batch.record_count:
+                return batch, position
+            position -= batch.record_count
+        raise IndexError(position)
 
 
 class WaitingCall(Protocol):
@@ -273,13 +268,9 @@ class BufferPool:
         return call in self._waiting and not self.admits(self._waiting[call], call)
 
     def adjust(self, delta_bytes: int) -> None:
-        """Corrects the bytes in use, for example after encoding; they may exceed the total briefly."""
+        """Corrects the bytes in use, for example after encoding, or frees some; they may exceed the total briefly."""
         self.used_bytes += delta_bytes
         assert self.used_bytes >= 0, f"{self.used_bytes} bytes held after {delta_bytes}"
-
-    def release(self, size_bytes: int) -> None:
-        """Frees bytes."""
-        self.adjust(-size_bytes)
 
 
 # The response comes when the last batch of a request is durable. If one large request carried all partitions, none could send again
@@ -323,8 +314,8 @@ class RecordAccumulator:
         self.incomplete: dict[ProducerBatch, None] = {}  # without an outcome, in order of creation
         self._batch_count = 0
         self._flushing: set[ProducerBatch] = set()
-        self._batch_sizes: dict[str, int] = {}  # bytes by topic, if the broker accepts less than batch.size
-        self._learned_ms: dict[str, int] = {}  # time of the last `learn_batch_size`
+        # By topic, if the broker accepts less than batch.size: the bytes that it accepts, and when that was learned last.
+        self._learned: dict[str, tuple[int, int]] = {}
         self.is_closed = False  # everything is sent without linger; the caller appends nothing more
 
     # --- appending
@@ -354,23 +345,21 @@ class RecordAccumulator:
 
     def batch_size_of(self, topic: str) -> int:
         """Bytes at which a batch of the topic closes: batch.size, or less if the broker has refused batches of that size."""
-        return self._batch_sizes.get(topic, self._config.batch_size)
+        learned = self._learned.get(topic)
+        return self._config.batch_size if learned is None else learned[0]
 
     def learn_batch_size(self, topic: str, size_bytes: int, now_ms: int) -> int:
         """Lowers the batch size of the topic to `size_bytes`, if that is less than before. Returns the effective size."""
-        self._learned_ms[topic] = now_ms
-        self._batch_sizes[topic] = size_bytes = max(1, min(size_bytes, self.batch_size_of(topic)))
+        size_bytes = max(1, min(size_bytes, self.batch_size_of(topic)))
+        self._learned[topic] = (size_bytes, now_ms)
         return size_bytes
 
-    def forget_batch_size(self, topic: str) -> None:
-        """Forgets the learned batch size of a topic."""
-        self._batch_sizes.pop(topic, None)
-        self._learned_ms.pop(topic, None)
-
-    def forget_batch_sizes(self, until_ms: int) -> None:
-        """Forgets batch sizes last learned at or before `until_ms`, since the broker's limit may have been raised."""
-        for topic in [topic for topic, learned_ms in self._learned_ms.items() if learned_ms <= until_ms]:
-            self.forget_batch_size(topic)
+    def forget_batch_sizes(self, until_ms: int, topics: Collection[str]) -> None:
+        """Forgets the learned batch sizes of `topics`, and those last learned at or before `until_ms`: the broker's limit may have
+        been raised."""
+        self._learned = {
+            topic: learned for topic, learned in self._learned.items() if learned[1] > until_ms and topic not in topics
+        }
 
     # --- ready, drain
 
@@ -505,7 +494,7 @@ class RecordAccumulator:
         """Frees the memory of a batch that has ended, and its queue if that is empty and idle: a long-lived producer keeps no
         unused queues."""
         assert batch.state is BatchState.ENDED, "a batch that may still be read or sent is not freed"
-        self.pool.release(batch.accounted_bytes)
+        self.pool.adjust(-batch.accounted_bytes)
         batch.accounted_bytes = 0
         batch.pieces = []
         batch.encoded = None
@@ -539,8 +528,8 @@ class RecordAccumulator:
 
     # --- queries
 
-    def queued(self, tp: TopicPartition) -> Iterable[ProducerBatch]:
-        """Batches of a partition that are not in flight."""
+    def queued(self, tp: TopicPartition) -> Sequence[ProducerBatch]:
+        """Batches of a partition that are not in flight, oldest first."""
         queue = self._queues.get(tp)
         return tuple(queue.batches) if queue is not None else ()
 
@@ -559,11 +548,6 @@ class RecordAccumulator:
         """Number of batches of a partition that are in flight."""
         queue = self._queues.get(tp)
         return queue.in_flight_count if queue is not None else 0
-
-    def first(self, tp: TopicPartition) -> ProducerBatch | None:
-        """The oldest batch of a partition that is not in flight."""
-        queue = self._queues.get(tp)
-        return queue.batches[0] if queue is not None and queue.batches else None
 
     def partitions(self) -> list[TopicPartition]:
         """Partitions with batches that are queued or in flight."""

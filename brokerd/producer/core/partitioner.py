@@ -173,16 +173,14 @@ class PartitionLoad:
 
     def is_avoided(self, partition: int) -> bool:
         """True if the partition has no leader, refuses records, or has a retry queued."""
-        return self._takes_none(partition) or self._is_backing_off(partition)
+        takes_none = self._view.leaders[partition] == NO_LEADER or partition in self._view.problems
+        return takes_none or self._is_backing_off(partition)
 
     def pick(self, number: int) -> int:
         """The partition for a random number. Its weight is the length of the longest queue minus that of its own, plus 1."""
         if self._ends is None:
             self._ends = self._cumulative()
         return int(np.searchsorted(self._ends, number % int(self._ends[-1]), side="right"))
-
-    def _takes_none(self, partition: int) -> bool:
-        return self._view.leaders[partition] == NO_LEADER or partition in self._view.problems
 
     def _cumulative(self) -> npt.NDArray[np.int64]:
         """Cumulative weights: a partition is chosen by the numbers from the previous partition's sum up to its own (exclusive)."""
@@ -254,14 +252,12 @@ class RowPartitioner:
         self._sticky: dict[str, StickyPartitioner] = {}
 
     def has_keyless_rows(self, rows: pa.RecordBatch, wanted: Int32s | None) -> bool:
-        """True if `keyless_rows` would assign any row."""
+        """True if some row needs a partition from `keyless_rows`."""
         is_keyless = self._config.partitioner_ignore_keys or rows.column(KEY.index).null_count > 0
         return is_keyless and (wanted is None or bool((wanted < 0).any()))
 
-    def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, load: PartitionLoad) -> Int32s | None:
-        """Under the lock: chooses partitions for the rows without a key, in order. None if no row needs one."""
-        if not self.has_keyless_rows(rows, wanted):
-            return None
+    def keyless_rows(self, topic: str, rows: pa.RecordBatch, load: PartitionLoad) -> Int32s:
+        """Under the lock: chooses partitions for the rows without a key, in order."""
         key = rows.column(KEY.index)
         keyless = len(key) if self._config.partitioner_ignore_keys else key.null_count
         return self._sticky_of(topic).assign(keyless, rows.nbytes // rows.num_rows + ROW_OVERHEAD_BYTES, load)

@@ -124,7 +124,7 @@ class ProducerCore:
         is_busy = bool(self.accumulator.incomplete)
         commands: list[Command] = []
         next_ms = min(
-            self._step_identity(commands, now_ms, has_rows=is_busy),
+            NEVER_MS if self.fatal_error is not None else self.identity.step(commands, now_ms, has_rows=is_busy),
             self._step_connections(commands, now_ms),
             self._step_metadata(commands, now_ms, is_busy=is_busy),
             next_expiry_ms,
@@ -149,11 +149,6 @@ class ProducerCore:
         if topics:
             commands.append(FetchMetadata(topics))
         return NEVER_MS
-
-    def _step_identity(self, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
-        if self.fatal_error is not None:
-            return NEVER_MS
-        return self.identity.step(commands, now_ms, has_rows=has_rows)
 
     def _step_connections(self, commands: list[Command], now_ms: int) -> int:
         check = self.accumulator.ready(self.topics.leader_of, self.identity.may_drain, now_ms)
@@ -196,9 +191,9 @@ class ProducerCore:
     def on_metadata(self, response: Mapping[str, TopicInfo | WireError], now_ms: int) -> None:
         """Takes the broker's view of the requested topics."""
         self._was_accepted = True
-        self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)
-        for topic in self.topics.on_result(response, now_ms):
-            self.accumulator.forget_batch_size(topic)
+        replaced = self.topics.on_result(response, now_ms)
+        self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms, replaced)
+        for topic in replaced:
             known = dict.fromkeys((*self.accumulator.partitions(), *self.own_identity.sequences, *self.identity.sequences))
             for tp in [tp for tp in known if tp.topic == topic]:
                 self.topics.replaced.add(tp)
@@ -412,8 +407,9 @@ class ProducerCore:
     def _note_leaderless(self, topic: str, view: TopicInfo, now_ms: int) -> None:
         """Notes why batches wait for a leader."""
         for number, why in view.problems.items():
-            batch = self.accumulator.first(TopicPartition(topic, number))
-            if batch is not None and self.topics.leader_of(batch.tp) == NO_LEADER:
+            tp = TopicPartition(topic, number)
+            batch = next(iter(self.accumulator.queued(tp)), None)
+            if batch is not None and self.topics.leader_of(tp) == NO_LEADER:
                 batch.last_error = NotLeaderError(why)
                 if batch.retried_since_ms < 0:
                     batch.retried_since_ms = now_ms
@@ -497,8 +493,7 @@ class ProducerCore:
 
     def end_aborted(self, now_ms: int, *, has_unplaced: bool) -> bool:
         """Ends the member that is being aborted, if any, as soon as it may end. Returns True if it did."""
-        is_aborted = self.identity.abort_by_ms is not None
-        if not is_aborted or has_unplaced or self.accumulator.incomplete:
+        if self.identity.abort_by_ms is None or has_unplaced or self.accumulator.incomplete:
             return False
         if not self.identity.may_end_abort(now_ms, is_closed=self.is_closed):
             return False

@@ -115,14 +115,6 @@ class NodeConnection:
             and now_ms >= self.throttled_until_ms
         )
 
-    def withdraw(self, batch: ProducerBatch) -> None:
-        """Removes an unsent batch from its request."""
-        for correlation_id, request in list(self.in_flight.items()):
-            for tp in [tp for tp, candidate in request.batches.items() if candidate is batch]:
-                del request.batches[tp]
-            if not request.batches:
-                del self.in_flight[correlation_id]
-
 
 class Streams:
     """The streams of one producer."""
@@ -210,7 +202,11 @@ class Streams:
     def withdraw(self, batch: ProducerBatch) -> None:
         """Removes an unsent batch from its request."""
         for connection in self.by_node.values():
-            connection.withdraw(batch)
+            for correlation_id, request in list(connection.in_flight.items()):
+                for tp in [tp for tp, candidate in request.batches.items() if candidate is batch]:
+                    del request.batches[tp]
+                if not request.batches:
+                    del connection.in_flight[correlation_id]
 
     def overflow(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
         """Moves batches that do not fit into a request to a second one right after it; returns its command."""
@@ -218,6 +214,6 @@ class Streams:
         connection = self.by_node[request.node_id]
         if connection.incarnation == request.incarnation and request.correlation_id in connection.in_flight:
             for batch in rest.values():
-                connection.withdraw(batch)
+                self.withdraw(batch)
             connection.in_flight[self._correlation_id] = InFlightRequest(rest, now_ms)
         return request._replace(correlation_id=self._correlation_id, batches=rest)

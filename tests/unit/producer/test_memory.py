@@ -23,7 +23,7 @@ def test_room_is_taken_in_the_order_of_the_calls() -> None:
     assert not pool.admits(50, first)
     assert not pool.admits(10, second), "it came later"
     assert not pool.admits(10), "others wait"
-    pool.release(40)
+    pool.adjust(-40)
     assert not pool.admits(10, second)
     assert pool.admits(50, first)
     pool.used_bytes += 50
@@ -38,7 +38,7 @@ def test_a_call_that_is_over_keeps_nobody_waiting() -> None:
     assert not pool.admits(50, interrupted)
     assert not pool.admits(50, other)
     interrupted.is_over = True
-    pool.release(60)
+    pool.adjust(-60)
     assert pool.admits(50, other)
     other.is_over = True
     assert not pool.is_exhausted
