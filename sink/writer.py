@@ -7,7 +7,8 @@ process, which has only the tasks' commit messages.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -66,59 +67,53 @@ def plan_write(
     return parsed
 
 
-class BrokerdBatchWriter(DataSourceArrowWriter):
-    """The writer of df.write.format("brokerd"), also inside foreachBatch."""
+class _Writer(ABC):
+    """What both writers do."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._job_id = str(uuid.uuid4())  # pickled, so the same in all tasks and in commit
+
+    @abstractmethod
+    def _ids(self) -> TransactionIds:
+        """Of the task's transaction. Raises ConfigError."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Writes one task's rows; returns once all are acknowledged."""
+        # Imported here: it takes 40 ms of processor, which the processes that plan or commit a write need not pay.
+        from brokerd.sink.task import write_as_member, write_at_least_once
 
-        def ids() -> TransactionIds:
-            return batch_ids(self._options.transaction, _local_property, topic=self._options.topic, job_id=self._job_id)
+        tune_spark_worker()
+        if self._options.delivery is Delivery.AT_LEAST_ONCE:
+            return write_at_least_once(self._options, iterator)
+        return write_as_member(self._options, self._ids(), iterator)
 
-        return _write(self._options, ids, iterator)
+    # Spark tells the writer of a stream the number of the micro-batch, which the parts say too.
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Makes the rows of these tasks visible, atomically."""
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803, ARG002
+        """Makes the rows of these tasks visible, atomically. Idempotent."""
         commit_parts(self._options, messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Discards the rows of these tasks, best effort; the rest goes when the transaction expires."""
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803, ARG002
+        """Discards the rows of these tasks, best effort; the rest goes with a stream's next commit, or expires."""
         abort_parts(self._options, messages)
 
 
-class BrokerdStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of df.writeStream.format("brokerd")."""
+class BrokerdBatchWriter(_Writer, DataSourceArrowWriter):
+    """The writer of df.write.format("brokerd"), also inside foreachBatch."""
 
     def __init__(self, options: SinkOptions) -> None:
-        self._options = options
+        super().__init__(options)
+        self._job_id = str(uuid.uuid4())  # pickled, so the same in all tasks and in commit
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes one task's rows of a micro-batch; returns once all are acknowledged."""
-        return _write(
-            self._options, lambda: streaming_ids(self._options.transaction, _local_property, topic=self._options.topic), iterator
-        )
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 (Spark's; the parts say it too)
-        """Makes the rows of the micro-batch visible, atomically. Idempotent."""
-        commit_parts(self._options, messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Discards the rows of these tasks, best effort; the rest goes with the next commit."""
-        abort_parts(self._options, messages)
+    def _ids(self) -> TransactionIds:
+        return batch_ids(self._options.transaction, _local_property, topic=self._options.topic, job_id=self._job_id)
 
 
-def _write(options: SinkOptions, ids: Callable[[], TransactionIds], iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-    # Imported here: it takes 40 ms of processor, which the processes that plan or commit a write need not pay.
-    from brokerd.sink.task import write_as_member, write_at_least_once
+class BrokerdStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """The writer of df.writeStream.format("brokerd")."""
 
-    tune_spark_worker()
-    if options.delivery is Delivery.AT_LEAST_ONCE:
-        return write_at_least_once(options, iterator)
-    return write_as_member(options, ids(), iterator)
+    def _ids(self) -> TransactionIds:
+        return streaming_ids(self._options.transaction, _local_property, topic=self._options.topic)
 
 
 def _local_property(name: str) -> str | None:
