@@ -1,13 +1,12 @@
 """Client side of the protocol, shared by the sink, the source and the command line.
 
     broker_client.py      which node answers what: any, a partition's leader, the coordinator; retries; asynchronous
-    nodes.py              the nodes that are known, and which one to ask
     connection.py         a connection to one node over gRPC; notices nodes that hang
     security.py           TLS and tokens: authenticates the client and the broker
     response_checks.py    checks of a broker's responses
     fetching.py           reads ranges of partitions: positions and fetch streams
     columns.py            batches as columns with offsets
-    metadata.py           nodes and topics
+    metadata.py           nodes and topics; which node to ask
     topics.py             calls about topics
     offsets.py            calls about offsets (bounds.py: the syntax users write them in)
     groups.py             calls about groups

@@ -22,9 +22,8 @@ from google.protobuf.message import Message
 from brokerd import __version__
 from brokerd.backoff import backoff_ms
 from brokerd.client.connection import NOTHING, Asked, Awaited, Connection, RawStream, Silence, loop_ms, patience_ms
-from brokerd.client.metadata import NOTHING_KNOWN, Metadata, id_of, read_metadata, read_node
-from brokerd.client.nodes import ANY_NODE as ANY_NODE
-from brokerd.client.nodes import Nodes
+from brokerd.client.metadata import ANY_NODE as ANY_NODE
+from brokerd.client.metadata import NOTHING_KNOWN, Metadata, Nodes, id_of, read_metadata, read_node
 from brokerd.client.response_checks import checked_count, made_plain
 from brokerd.client.security import ClientSecurity
 from brokerd.clock import Clock

@@ -111,11 +111,7 @@ process.in_forked_child(_clients.forget)
 def lease_client(config: ClientConfig) -> contextlib.AbstractContextManager[BlockingClient]:
     """Leases this process's client for these settings (those that a ProducerConfig or ConsumerConfig adds are ignored):
     `with lease_client(config) as client`. Raises ConfigError if bootstrap.servers cannot be read."""
-    return _clients.lease(_shared_settings(config))
-
-
-def _shared_settings(config: ClientConfig) -> ClientConfig:
-    return ClientConfig(**{field.name: getattr(config, field.name) for field in fields(ClientConfig)})
+    return _clients.lease(ClientConfig(**{field.name: getattr(config, field.name) for field in fields(ClientConfig)}))
 
 
 class ClientCoordinator(Coordinator):

@@ -15,7 +15,7 @@ from brokerd.client import offsets, topics
 from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.connection import Connection
-from brokerd.client.nodes import Nodes
+from brokerd.client.metadata import Nodes
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
