@@ -286,10 +286,6 @@ class Intake:
 
         return Wait(poll, deadline_ms, lambda: self._core.is_unusable or topics.answer_count != seen)
 
-    def peek(self, topic: str) -> TopicInfo | None:
-        """The topic's view, if rows for it are accepted now. Needs no lock, since whatever takes the rows checks again under it."""
-        return None if self._core.is_unusable else self._core.topics.peek(topic, self._shared.now_ms())
-
     def for_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int, add: Callable[[RecordChunk], T]) -> Wait[T]:
         """Waits for a chunk of the topic with room for `size` bytes and, if given, with `partition`; calls `add` with it. Raises
         ValueError, MessageTooLargeError, BufferExhaustedError, and the errors of `for_topic`."""

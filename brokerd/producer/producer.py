@@ -220,7 +220,7 @@ class Producer:
         size_bytes = small_batch_bytes(normalized[0])
         if len(normalized) == 1 and size_bytes <= self._intake.small_batch_bytes:
             return (yield from self._small_batch(topic, normalized[0], size_bytes, partitions, deadline_ms))
-        view = view or self._intake.peek(topic) or (yield self._intake.for_topic(topic, deadline_ms))
+        view = view or (yield self._intake.for_topic(topic, deadline_ms))
         placement = Placement(topic, self._shared)
         first_row = 0
         for together in columns.rounds(normalized):

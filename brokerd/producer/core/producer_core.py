@@ -141,8 +141,6 @@ class ProducerCore:
 
     def _step_metadata(self, commands: list[Command], now_ms: int, *, is_busy: bool) -> int:
         due_ms = self.topics.due_ms(now_ms, is_busy=is_busy)
-        if due_ms is None:
-            return NEVER_MS
         if due_ms > now_ms:
             return due_ms
         topics = self.topics.begin(now_ms)

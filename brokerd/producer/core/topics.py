@@ -20,6 +20,7 @@ from brokerd.ids import (
     TopicPartition,
     topic_name_problem,
 )
+from brokerd.producer.core.accumulator import NEVER_MS
 
 _ERRORS_MAX = 10_000  # of topics that do not exist
 
@@ -77,10 +78,6 @@ class TopicRegistry:
             return None
         self._used_ms[topic] = now_ms
         return self._views.get(topic)
-
-    def peek(self, topic: str, now_ms: int) -> TopicInfo | None:
-        """Like `use`, but changes nothing, so it needs no lock."""
-        return None if self._is_idle(topic, now_ms) else self._views.get(topic)
 
     def _is_idle(self, topic: str, now_ms: int) -> bool:
         return now_ms - self._used_ms.get(topic, 0) >= self._config.metadata_max_idle_ms
@@ -141,17 +138,17 @@ class TopicRegistry:
         """Marks all topics as out of date."""
         self._is_refresh_needed = True
 
-    def due_ms(self, now_ms: int, *, is_busy: bool) -> int | None:
-        """The time of the next request, or None. A new topic is requested at once, unless a back-off is running. An idle producer
-        does not refresh its topics.
+    def due_ms(self, now_ms: int, *, is_busy: bool) -> int:
+        """The time of the next request (NEVER_MS: none). A new topic is requested at once, unless a back-off is running. An idle
+        producer does not refresh its topics.
         """
         if self._asked or not self._used_ms:
-            return None
+            return NEVER_MS
         if self._new:
             return now_ms if self._failures == 0 else max(now_ms, self._not_before_ms)
         if self._is_refresh_needed:
             return max(now_ms, self._not_before_ms)
-        return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms) if is_busy else None
+        return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms) if is_busy else NEVER_MS
 
     def begin(self, now_ms: int) -> tuple[str, ...]:
         """Begins a request and returns its topics: all, or only the new ones if no refresh is due. Drops idle topics, which may

@@ -20,6 +20,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import NO_LEADER, TopicInfo, TopicPartition
+from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.topics import TopicRegistry
 from brokerd.producer.intake import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
@@ -50,7 +51,7 @@ def topics() -> TopicRegistry:
 def test_an_idle_topic_is_not_asked_for_any_more(topics: TopicRegistry) -> None:
     assert topics.use("busy", IDLE_MS - 1) == VIEW
     topics.request_refresh()
-    assert topics.due_ms(IDLE_MS, is_busy=True) is not None
+    assert topics.due_ms(IDLE_MS, is_busy=True) < NEVER_MS
     assert topics.begin(IDLE_MS) == ("busy",)
     assert topics.leader_of(TopicPartition("idle", 0)) == NO_LEADER
     assert topics.on_result({"busy": VIEW, "idle": VIEW}, IDLE_MS) == []
@@ -76,7 +77,7 @@ def test_a_topic_created_anew_while_it_was_forgotten_is_another(topics: TopicReg
 def test_nothing_in_use_asks_for_nothing(topics: TopicRegistry) -> None:
     topics.request_refresh()
     assert topics.begin(IDLE_MS) == ()
-    assert topics.due_ms(IDLE_MS, is_busy=True) is None
+    assert topics.due_ms(IDLE_MS, is_busy=True) == NEVER_MS
     topics.want("busy", IDLE_MS)
     assert topics.begin(IDLE_MS) == ("busy",)
 
@@ -87,11 +88,10 @@ def test_a_new_topic_is_asked_for_at_once_and_alone(topics: TopicRegistry) -> No
         assert topics.due_ms(1, is_busy=False) == 1
         assert topics.begin(1) == (f"new-{number}",)
         topics.on_result({f"new-{number}": VIEW}, 1)
-    assert topics.due_ms(1, is_busy=False) is None
+    assert topics.due_ms(1, is_busy=False) == NEVER_MS
     topics.request_refresh()
     due_ms = topics.due_ms(1, is_busy=True)
-    assert due_ms is not None
-    assert due_ms > 1, "what is known is asked for again at a distance"
+    assert 1 < due_ms < NEVER_MS, "what is known is asked for again at a distance"
     assert len(topics.begin(due_ms)) == 1_002
 
 
@@ -101,8 +101,7 @@ def test_a_new_topic_waits_its_turn_where_nobody_answers(topics: TopicRegistry) 
     topics.on_failure(1)
     topics.want("newer", 2)
     due_ms = topics.due_ms(2, is_busy=False)
-    assert due_ms is not None
-    assert due_ms > 2
+    assert 2 < due_ms < NEVER_MS
     assert topics.begin(due_ms) == ("busy", "idle", "new", "newer")
 
 
@@ -113,7 +112,6 @@ def test_what_an_answer_leaves_out_is_asked_for_again(topics: TopicRegistry) -> 
     assert (topics.error_of("new", 0), topics.view("another")) == (None, None)
     topics.want("new", 1)
     due_ms = topics.due_ms(1, is_busy=False)
-    assert due_ms is not None
     assert "new" in topics.begin(due_ms)
 
 
@@ -125,7 +123,7 @@ def test_who_had_no_time_for_the_answer_finds_it_the_next_time(topics: TopicRegi
     topics.want("not-there", 5)
     topics.begin(5)
     topics.on_result({"not-there": ABSENT}, 7)
-    assert topics.due_ms(8, is_busy=False) is None, "nobody wants it any more, and it is not there"
+    assert topics.due_ms(8, is_busy=False) == NEVER_MS, "nobody wants it any more, and it is not there"
     assert topics.use("not-there", 8) is None
 
 
@@ -166,11 +164,10 @@ def test_a_topic_is_asked_for_until_nobody_wants_it(topics: TopicRegistry) -> No
     topics.want("new", 20)  # by a call that began while the request was under way
     topics.on_result({"new": ABSENT}, 20)
     due_ms = topics.due_ms(20, is_busy=False)
-    assert due_ms is not None
-    assert due_ms > 20
+    assert 20 < due_ms < NEVER_MS
     assert "new" in topics.begin(due_ms)
     topics.on_result({"busy": VIEW, "idle": VIEW, "new": ABSENT}, due_ms)
-    assert topics.due_ms(due_ms, is_busy=False) is None
+    assert topics.due_ms(due_ms, is_busy=False) == NEVER_MS
 
 
 def test_who_comes_after_an_answer_waits_for_the_next(topics: TopicRegistry) -> None:
@@ -181,7 +178,7 @@ def test_who_comes_after_an_answer_waits_for_the_next(topics: TopicRegistry) -> 
     after = topics.answer_count
     assert (topics.error_of("new", before), topics.error_of("new", after)) == (REFUSED, None)
     topics.want("new", 10)
-    assert topics.due_ms(10, is_busy=False) is not None
+    assert topics.due_ms(10, is_busy=False) < NEVER_MS
     topics.begin(10)
     topics.on_result({"new": VIEW}, 10)
     assert topics.view("new") == VIEW
@@ -227,7 +224,6 @@ def test_topics_are_not_forgotten_sooner_than_in_kafka() -> None:
 def test_who_needs_newer_knowledge_is_not_served_by_an_answer_on_its_way(topics: TopicRegistry) -> None:
     topics.request_refresh()
     due_ms = topics.due_ms(1, is_busy=True)
-    assert due_ms is not None
     topics.begin(due_ms)
     asked = topics.request_count
     topics.want("busy", due_ms, newer=True)
@@ -238,7 +234,7 @@ def test_who_needs_newer_knowledge_is_not_served_by_an_answer_on_its_way(topics:
     assert topics.begin(due_ms) == ("busy",)
     topics.on_result({"busy": VIEW._replace(leaders=(0, 0, 0))}, due_ms)
     assert topics.is_newer("busy", asked)
-    assert topics.due_ms(due_ms, is_busy=False) is None
+    assert topics.due_ms(due_ms, is_busy=False) == NEVER_MS
 
 
 def test_a_partition_that_is_new_is_found_by_asking() -> None:
