@@ -15,6 +15,7 @@ import pytest
 from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.config.client import ConsumerConfig
+from brokerd.errors import ClientError
 from brokerd.producer.producer import Producer
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.loop import one_turn
@@ -109,7 +110,11 @@ def test_close_cleans_up_after_what_runs_was_cancelled() -> None:
 
     loop_thread.at_close(fail)
     loop_thread.at_close(clean_up)
-    loop_thread.submit(run())
+    running = loop_thread.submit(run())  # kept: a loop holds its tasks weakly, and nothing else holds one that waits for ever
     assert started.wait(DEADLINE_S)
+    assert not running.has_ended
+    loop_thread.close()
     loop_thread.close()
     assert order == ["cancelled", "cleaned up"]
+    with pytest.raises(ClientError, match="is closed"):
+        loop_thread.submit(run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import os
 import subprocess
@@ -32,29 +31,6 @@ def test_run_returns_and_raises_what_the_coroutine_does() -> None:
     with pytest.raises(ValueError, match="no"):
         loop_thread.run(fail())
     loop_thread.close()
-
-
-def test_close_cancels_what_runs_and_may_be_repeated() -> None:
-    loop_thread = LoopThread()
-    started = threading.Event()
-    ended: list[str] = []
-
-    async def forever() -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            ended.append("cancelled")
-            raise
-
-    running = loop_thread.submit(forever())  # kept: a loop holds its tasks weakly, and nothing else holds one that waits for ever
-    assert started.wait(DEADLINE_S)
-    assert not running.has_ended
-    loop_thread.close()
-    loop_thread.close()
-    assert ended == ["cancelled"]
-    with pytest.raises(ClientError, match="is closed"):
-        loop_thread.submit(answer())
 
 
 @pytest.mark.parametrize("moment", ["behind its end", "with its last step", "afterwards"])

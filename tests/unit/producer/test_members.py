@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -36,7 +37,7 @@ from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault, double_of
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
-from tests.unit.producer.test_producer import FAST
+from tests.unit.producer.test_producer import producer_of
 
 COUNTER = itertools.count()
 
@@ -44,11 +45,6 @@ COUNTER = itertools.count()
 @pytest.fixture
 def broker() -> BrokerDouble:
     return double_of(2)
-
-
-def producer_of(broker: BrokerDouble, clock: ManualClock | None = None, settings: dict[str, object] | None = None) -> Producer:
-    given = {**FAST, **(settings or {})}
-    return Producer(given, transport_factory=broker.transport, clock=clock)
 
 
 @pytest.fixture
@@ -202,8 +198,7 @@ def test_a_fenced_batch_fails_the_member_alone(broker: BrokerDouble, producer: P
 
 def test_rows_that_expire_fail_the_member(broker: BrokerDouble) -> None:
     clock = ManualClock()
-    settings: dict[str, object] = {"delivery.timeout.ms": 1_000, "request.timeout.ms": 500}
-    with producer_of(broker, clock, settings) as producer:
+    with producer_of(broker, clock, delivery_timeout_ms=1_000, request_timeout_ms=500) as producer:
         producer.begin_member(member())
         producer.send("t", b"warm", partition=1).result(DEADLINE_S)
         broker.topics["t"].leaders[0] = -1
@@ -285,12 +280,12 @@ def test_a_lost_connection_is_survived_under_the_same_numbers(broker: BrokerDoub
     assert broker.values("t", 0) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-@pytest.mark.parametrize("settings", [{"acks": "1"}, {"enable.idempotence": False}, {"acks": "all", "retries": 0}])
-def test_settings_that_no_transaction_can_have_are_refused(broker: BrokerDouble, settings: dict[str, object]) -> None:
-    with producer_of(broker, settings=settings) as producer, pytest.raises(ConfigError, match="a transaction needs"):
+@pytest.mark.parametrize("settings", [{"acks": "1"}, {"enable_idempotence": False}, {"acks": "all", "retries": 0}])
+def test_settings_that_no_transaction_can_have_are_refused(broker: BrokerDouble, settings: dict[str, Any]) -> None:
+    with producer_of(broker, **settings) as producer, pytest.raises(ConfigError, match="a transaction needs"):
         producer.begin_member(member())
     with pytest.raises(ConfigError, match=r"transactional\.id needs"):
-        producer_of(broker, settings={"transactional.id": "orders", **settings})
+        producer_of(broker, transactional_id="orders", **settings)
 
 
 def test_one_member_at_a_time(broker: BrokerDouble, producer: Producer) -> None:
@@ -320,7 +315,7 @@ def test_a_closed_producer_begins_no_member(broker: BrokerDouble, producer: Prod
 
 
 def test_a_producer_with_a_transactional_id_sends_inside_transactions_only(broker: BrokerDouble) -> None:
-    with producer_of(broker, settings={"transactional.id": "orders"}) as producer:
+    with producer_of(broker, transactional_id="orders") as producer:
         for _ in range(2):
             assert producer.partitions_for("t") == 2, "to ask is no transaction"
             with pytest.raises(TransactionStateError, match=r"with producer\.transaction"):
