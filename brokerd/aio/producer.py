@@ -22,7 +22,7 @@ from brokerd.client.transactions import NO_VERSION, end_transaction, find_transa
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError, EventLoopError
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import NO_PRODUCER_ID, TopicIdPartition, TopicPartition
 from brokerd.producer import arguments
 from brokerd.producer import producer as blocking
 from brokerd.producer.arguments import Headers
@@ -368,7 +368,8 @@ class Transaction(TransactionBase):
             if kind is None:
                 report = await self._producer.end_member()
                 with self._committing():
-                    await self._coordinator().end(self._commit_of(report), timeout_ms=self._config.delivery_timeout_ms)
+                    end = self._end_of(report, is_commit=True)
+                    await self._coordinator().end(end, timeout_ms=self._config.delivery_timeout_ms)
         except BaseException:
             if not self.is_committed:
                 await self._abort()
@@ -377,13 +378,13 @@ class Transaction(TransactionBase):
             if kind is not None:
                 await self._abort()
         finally:
-            self._tell_readers()
+            self._offsets.tell_readers(is_committed=self.is_committed)
 
     async def _abort(self) -> None:
-        end = self._abort_of(await self._producer.abort_member(only=self._membership))
-        if end is not None:
+        report = await self._producer.abort_member(only=self._membership)
+        if report.producer_id != NO_PRODUCER_ID:
             with self._aborting():
-                await self._coordinator().end(end, timeout_ms=ABORT_TIMEOUT_MS)
+                await self._coordinator().end(self._end_of(report, is_commit=False), timeout_ms=ABORT_TIMEOUT_MS)
 
 
 class AsyncCoordinator:

@@ -132,15 +132,13 @@ class SentOffsets:
             before = known.expected if known is not None else expected[tp]
             self._offsets[ids[tp]] = GroupOffset(one.offset, one.metadata, one.leader_epoch, before, one.leader_epoch_id)
 
-    def committed(self) -> None:
-        """Notifies the consumers of the commit."""
+    def tell_readers(self, *, is_committed: bool) -> None:
+        """Notifies the consumers of the commit, or that it failed or is unknown."""
         for reader, offsets in self._readers:
-            reader.transaction_committed(offsets)
-
-    def failed(self) -> None:
-        """Notifies the consumers of a failed or unknown commit."""
-        for reader, offsets in self._readers:
-            reader.transaction_failed(offsets)
+            if is_committed:
+                reader.transaction_committed(offsets)
+            else:
+                reader.transaction_failed(offsets)
 
 
 class Coordinator(Protocol):
@@ -201,25 +199,17 @@ class TransactionBase:
         )
         return self._membership
 
-    def _commit_of(self, report: MemberReport) -> TransactionEnd:
-        # The random number keeps another producer's commit of the version from being taken for this one.
-        return self._decision(report, is_commit=True, totals=Totals(rows=report.records, key_hash_sum=secrets.randbits(64)))
-
-    def _abort_of(self, report: MemberReport) -> TransactionEnd | None:
-        """The abort; None if the member has no producer id, so that there is nothing to abort."""
-        return None if report.producer_id == NO_PRODUCER_ID else self._decision(report, is_commit=False)
-
-    def _decision(self, report: MemberReport, *, is_commit: bool, totals: Totals = Totals()) -> TransactionEnd:  # noqa: B008
-        is_member = report.producer_id != NO_PRODUCER_ID
+    def _end_of(self, report: MemberReport, *, is_commit: bool) -> TransactionEnd:
         return TransactionEnd(
             self._transactional_id,
             self.version,
             self._execution_id,
             self._execution_id,
             is_commit=is_commit,
-            members=[report] if is_member else [],
+            members=[report] if report.producer_id != NO_PRODUCER_ID else [],
             partitions=report.partitions,
-            totals=totals,
+            # The random number keeps another producer's commit of the version from being taken for this one.
+            totals=Totals(rows=report.records, key_hash_sum=secrets.randbits(64)) if is_commit else Totals(),
             group_offsets=self._offsets.all_of_them if is_commit else None,
         )
 
@@ -266,13 +256,6 @@ class TransactionBase:
             raise ValueError("expected needs a group id; with a consumer, the offsets at which it began to read are used")
         self._offsets.add_read(offsets, group)
         return None
-
-    def _tell_readers(self) -> None:
-        """Notifies the consumers of the outcome."""
-        if self.is_committed:
-            self._offsets.committed()
-        else:
-            self._offsets.failed()
 
     @contextlib.contextmanager
     def _aborting(self) -> Iterator[None]:
@@ -346,7 +329,7 @@ class Transaction(TransactionBase):
             if kind is None:
                 report = self._producer.end_member()
                 with self._committing():
-                    self._coordinator().end(self._commit_of(report), timeout_ms=self._config.delivery_timeout_ms)
+                    self._coordinator().end(self._end_of(report, is_commit=True), timeout_ms=self._config.delivery_timeout_ms)
         except BaseException:
             if not self.is_committed:
                 self._abort()
@@ -355,13 +338,13 @@ class Transaction(TransactionBase):
             if kind is not None:
                 self._abort()
         finally:
-            self._tell_readers()
+            self._offsets.tell_readers(is_committed=self.is_committed)
 
     def _abort(self) -> None:
-        end = self._abort_of(self._producer.abort_member(only=self._membership))
-        if end is not None:
+        report = self._producer.abort_member(only=self._membership)
+        if report.producer_id != NO_PRODUCER_ID:
             with self._aborting():
-                self._coordinator().end(end, timeout_ms=ABORT_TIMEOUT_MS)
+                self._coordinator().end(self._end_of(report, is_commit=False), timeout_ms=ABORT_TIMEOUT_MS)
 
 
 def transactional_id_of(config: ProducerConfig) -> str:
