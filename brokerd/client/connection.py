@@ -163,11 +163,6 @@ class _Channel:
         self.grpc = channel
         self.open_streams = 0
 
-    @property
-    def has_room(self) -> bool:
-        """True if one more stream leaves room for calls."""
-        return self.open_streams < STREAMS_PER_CONNECTION
-
     def open_stream(self, path: str, metadata: tuple[tuple[str, str], ...]) -> grpc.aio.StreamStreamCall[bytes, bytes]:
         """Opens a stream, counted until its end."""
         call: grpc.aio.StreamStreamCall[bytes, bytes] = self.grpc.stream_stream(path)(metadata=metadata)
@@ -240,7 +235,7 @@ class Connection:
     def open_stream(self, path: str) -> RawStream:
         """A bidirectional stream of raw messages; nothing is sent yet. Raises BrokerUnreachableError once it is given up."""
         self._check_kept()
-        channel = next((channel for channel in self._channels if channel.has_room), None)
+        channel = next((channel for channel in self._channels if channel.open_streams < STREAMS_PER_CONNECTION), None)
         if channel is None:
             channel = _Channel(self._security.open_channel(self.address))
             self._channels.append(channel)

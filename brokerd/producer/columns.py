@@ -58,9 +58,10 @@ def checked_partitions(partitions: object, row_count: int) -> Int32s:
     try:
         given = np.asarray(partitions)
         checked = given.astype(np.int32)
+        is_valid = given.ndim == 1 and given.dtype.kind in "iu" and bool((checked == given).all())
     except (TypeError, ValueError, OverflowError):
-        raise TypeError("partitions must be whole numbers of 32 bits, one for each row, without a null") from None
-    if given.ndim != 1 or given.dtype.kind not in "iu" or not (checked == given).all():
+        is_valid = False
+    if not is_valid:
         raise TypeError("partitions must be whole numbers of 32 bits, one for each row, without a null")
     if len(checked) != row_count:
         raise ValueError(f"{len(checked)} partitions were given for {row_count} rows")
@@ -306,16 +307,13 @@ def _columns(pieces: Sequence[Piece], schema: Schema) -> list[Any]:
     """The columns of all pieces; None for a column that no piece has, except the timestamp, which every record gets."""
     batches = [(piece.data, piece.data.schema.names) for piece in pieces]
     held = {name for _, names in batches for name in names}
-    arrays = [_column(column, batches) if column.name in held else None for column in schema.columns]
+    arrays: list[Any] = [None] * len(schema.columns)
+    for name, column in ((column.name, column) for column in schema.columns if column.name in held):
+        # By index: finding a column by name takes pyarrow half as long again.
+        parts = [batch.column(names.index(name)) if name in names else column.nulls(batch.num_rows) for batch, names in batches]
+        arrays[column.index] = _concatenated(parts)
     arrays[schema.timestamp.index] = _timestamps(pieces, has_own=TIMESTAMP.name in held)
     return arrays
-
-
-def _column(column: Column, batches: Sequence[tuple[pa.RecordBatch, Sequence[str]]]) -> pa.Array:
-    name = column.name
-    # By index: finding a column by name takes pyarrow half as long again.
-    arrays = [batch.column(names.index(name)) if name in names else column.nulls(batch.num_rows) for batch, names in batches]
-    return _concatenated(arrays)
 
 
 def _timestamps(pieces: Sequence[Piece], *, has_own: bool) -> pa.Array:

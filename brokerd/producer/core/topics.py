@@ -55,7 +55,11 @@ class TopicRegistry:
         """Marks the topic as in use. An unknown one is requested as soon as possible; with `newer`, a known one too. Raises
         TypeError and ValueError for an invalid topic name."""
         if topic not in self._views:
-            _check_name(topic)
+            if not isinstance(topic, str):
+                raise TypeError(f"topic must be text, not {type(topic).__name__}")
+            problem = topic_name_problem(topic, internal=True)
+            if problem is not None:
+                raise ValueError(f"topic {topic[:TOPIC_NAME_MAX_LENGTH]!r} cannot be a topic's name: {problem}")
         self._used_ms[topic] = now_ms
         if newer or topic not in self._views:
             self._new.add(topic)
@@ -221,12 +225,3 @@ class TopicRegistry:
             max_ms=self._config.retry_backoff_max_ms,
             random=self._rng.random(),
         )
-
-
-def _check_name(topic: object) -> None:
-    """Raises TypeError or ValueError for an invalid topic name."""
-    if not isinstance(topic, str):
-        raise TypeError(f"topic must be text, not {type(topic).__name__}")
-    problem = topic_name_problem(topic, internal=True)
-    if problem is not None:
-        raise ValueError(f"topic {topic[:TOPIC_NAME_MAX_LENGTH]!r} cannot be a topic's name: {problem}")
