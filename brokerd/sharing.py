@@ -21,12 +21,14 @@ Of waiting entries, only one that is by itself larger than the limit may exceed 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Generic, NamedTuple, TypeVar
 
 from brokerd.clock import stopwatch_ns
+from brokerd.errors import ResourceExhaustedError
 
 T = TypeVar("T", bound=Hashable)
 
@@ -83,6 +85,19 @@ class Shares:
             self._counts[principal] = has
         else:
             self._counts.pop(principal, None)
+
+    @contextlib.contextmanager
+    def hold(self, principal: str, what: str, why: str = "", *, units: int = 1) -> Iterator[None]:
+        """Holds slots meanwhile. Raises ResourceExhaustedError if the principal may have no more: so many of `what`, and `why`."""
+        if not self.has_room(principal, units):
+            raise ResourceExhaustedError(
+                f"{self.total} {what}, {self.count(principal)} of them of '{principal}'{why}: try again later"
+            )
+        self.add(principal, units)
+        try:
+            yield
+        finally:
+            self.add(principal, -units)
 
     def count(self, principal: str) -> int:
         """The number of slots that the principal holds."""

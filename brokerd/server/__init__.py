@@ -10,7 +10,7 @@
     waiting/            requests that wait for data, durability or their turn
     paging.py           long work in pieces, long lists in pages
     limits/             limits on clients
-    broker.py           the parts that handlers share (admin.py: topic changes, one at a time)
+    broker.py           the parts that handlers share (admin.py: changes of topics, one at a time)
     failures.py         errors as status codes; internal errors without their details
     security/           authentication and authorization
     metrics/            counters, and the Prometheus endpoint

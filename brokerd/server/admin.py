@@ -1,16 +1,25 @@
-"""Runs administrative operations one at a time, round-robin over callers: state changes in the event loop, disk I/O in a thread."""
+"""Runs administrative operations one at a time, round-robin over callers: state changes in the event loop, disk I/O in a thread.
+And changes, whose caller may go.
+
+A cancelled call gives its stream back, so `max.streams.per.connection` does not count it any more. A change goes on to its end all
+the same, with its request, and may wait long for its turn: without a limit, calls that are cancelled at once would fill the memory,
+and the line in front of everybody's changes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from brokerd.errors import Fate, NotReadyError
 from brokerd.server.failures import to_its_end
-from brokerd.sharing import BROKER, CALLER, Budget, Caller
+from brokerd.sharing import BROKER, CALLER, Budget, Caller, Shares
 from brokerd.steps import Steps, drive_in_loop
 
 T = TypeVar("T")
+_CHANGES_MAX_BYTES = 67_108_864
+_CHANGE_BYTES = 16_384  # of each, besides its request
 STOPPING = "the broker is stopping: try again, it or another one will be available"
 
 
@@ -42,3 +51,19 @@ class Admin:
             return await drive_in_loop(steps, asyncio.to_thread)
         finally:
             self._turns.add(caller.owner, -1)
+
+
+class Changes:
+    """The changes under way, by the bytes of their requests."""
+
+    def __init__(self) -> None:
+        self.shares = Shares(_CHANGES_MAX_BYTES)
+
+    async def run(self, change: Callable[[], Coroutine[Any, Any, T]], size_bytes: int = 0) -> T:
+        """Makes a change of the current caller, to its end even if the caller stops waiting. Returns or raises what it does. Raises
+        ResourceExhaustedError, and does nothing, if its caller has too many under way."""
+        return await to_its_end(self._run(change, size_bytes))
+
+    async def _run(self, change: Callable[[], Coroutine[Any, Any, T]], size_bytes: int) -> T:
+        with self.shares.hold(CALLER.get().owner, "bytes of changes are under way", units=_CHANGE_BYTES + size_bytes):
+            return await change()

@@ -15,7 +15,7 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.topic_store import COORDINATOR_LOG, Topic
 from brokerd.ids import TopicIdPartition
 from brokerd.purgatory import TimedPurgatory
-from brokerd.server.admin import Admin
+from brokerd.server.admin import Admin, Changes
 from brokerd.server.cluster.alone import Alone
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator.groups import Groups
@@ -26,7 +26,6 @@ from brokerd.server.coordinator.members import Members
 from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.coordinator.transactions import Outcomes, Transactions
 from brokerd.server.limits.fence import InstanceFence
-from brokerd.server.limits.places import Changes
 from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters

@@ -35,7 +35,6 @@ from brokerd.server.handlers import (
 from brokerd.server.handlers.fetch import FetchHandler
 from brokerd.server.handlers.produce import ProduceHandler
 from brokerd.server.limits.disconnect import disconnect_unread
-from brokerd.server.limits.places import place
 from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import Callers
@@ -171,7 +170,7 @@ class BrokerService:
 
     async def _read(self, method: Unary, context: Context, caller: Caller) -> bytes:
         """The single message of a call, which is half open until it arrives."""
-        with place(self._half_open, caller.owner, "calls are waiting for their requests"):
+        with self._half_open.hold(caller.owner, "calls are waiting for their requests"):
             return await read_request(context, method.request.DESCRIPTOR.name, _PATIENCE_S)
 
     async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes) -> bytes:
@@ -206,7 +205,7 @@ class BrokerService:
             authorizer, caller = self._callers.authenticate(context)
             if self._broker.is_stopping:
                 raise NotReadyError(STOPPING)
-            with place(self._stream_shares, caller.owner, "streams are open", ", and max.streams allows no more"):
+            with self._stream_shares.hold(caller.owner, "streams are open", ", and max.streams allows no more"):
                 stream = kind(self._broker, context, authorizer, caller)
                 fail = stream.fail
                 self._streams.add(stream)

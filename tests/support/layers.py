@@ -19,7 +19,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "process": set(),
-    "sharing": {"clock"},
+    "sharing": {"clock", "errors"},
     "waiter": set(),
     "event_loop": set(),
     "steps": set(),

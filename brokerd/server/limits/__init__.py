@@ -6,7 +6,6 @@ response size, not time. A request is in gRPC's memory, outside of every budget,
 its caller is known: limited by `max.streams.per.connection`.
 
 response_budget.py bytes of fetch responses, and which readers are too slow
-places.py          calls and streams by owner; changes, which outlive their calls
 threads.py         threads that callers share
 fence.py           producer instances
 disconnect.py      closes connections
