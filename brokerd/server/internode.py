@@ -38,7 +38,8 @@ from brokerd.server.replication.serving import ReplicaStream
 from brokerd.server.requests import check_count, check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.audit import host_of
 from brokerd.server.security.authenticator import UnauthenticatedError, peer_of
-from brokerd.server.streams import Context, read_request
+from brokerd.server.service import read_request
+from brokerd.server.streams import Context
 from brokerd.sharing import BROKER, CALLER
 from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
 

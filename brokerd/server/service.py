@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -23,7 +23,7 @@ from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, NotReadyError
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import Trailer, internal, status_of
+from brokerd.server.failures import Trailer, internal, malformed, status_of
 from brokerd.server.handlers import (
     groups,
     list_offsets,
@@ -39,8 +39,8 @@ from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import Callers
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.streams import Context, read_request
-from brokerd.sharing import CALLER, Caller, Shares
+from brokerd.server.streams import Context
+from brokerd.sharing import CALLER, Shares
 from brokerd.wire.methods import UNARY, Unary
 
 Handler = Callable[[BrokerParts, TopicAuthorizer, Any], Coroutine[Any, Any, Message]]
@@ -113,8 +113,8 @@ class BrokerService:
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name])) for name in METHODS
         }
-        handlers["Produce"] = grpc.stream_stream_rpc_method_handler(self._produce)
-        handlers["Fetch"] = grpc.stream_stream_rpc_method_handler(self._fetch)
+        handlers["Produce"] = grpc.stream_stream_rpc_method_handler(partial(self._serve, "Produce", ProduceHandler))
+        handlers["Fetch"] = grpc.stream_stream_rpc_method_handler(partial(self._serve, "Fetch", FetchHandler))
         return handlers
 
     async def drain(self) -> None:
@@ -154,7 +154,8 @@ class BrokerService:
                 generation = self._callers.generation
                 authorizer, caller = self._callers.authenticate(context)
                 CALLER.set(caller)
-                data = await self._read(method, context, caller)
+                with self._half_open.hold(caller.owner, "calls are waiting for their requests"):
+                    data = await read_request(context, method.request.DESCRIPTOR.name, _PATIENCE_S)
                 await self._broker.turns.take(caller)
                 if generation != self._callers.generation:
                     authorizer, _ = self._callers.authenticate(context)  # again: the request may have taken long to arrive
@@ -167,11 +168,6 @@ class BrokerService:
                 await context.abort(*self._counted(method.name, internal(method.name, error)))
 
         return call
-
-    async def _read(self, method: Unary, context: Context, caller: Caller) -> bytes:
-        """The single message of a call, which is half open until it arrives."""
-        with self._half_open.hold(caller.owner, "calls are waiting for their requests"):
-            return await read_request(context, method.request.DESCRIPTOR.name, _PATIENCE_S)
 
     async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes) -> bytes:
         """The response's bytes. The call counts as in progress from here: a shutdown does not wait for half-open ones."""
@@ -192,13 +188,7 @@ class BrokerService:
             if self._calls == 0:
                 self._idle.set()
 
-    async def _produce(self, _requests: object, context: Context) -> None:
-        await self._serve("Produce", ProduceHandler, context)
-
-    async def _fetch(self, _requests: object, context: Context) -> None:
-        await self._serve("Fetch", FetchHandler, context)
-
-    async def _serve(self, name: str, kind: type[ProduceHandler | FetchHandler], context: Context) -> None:
+    async def _serve(self, name: str, kind: type[ProduceHandler | FetchHandler], _requests: object, context: Context) -> None:
         self._broker.turns.arrived += 1
         fail: Callable[..., Awaitable[None]] = context.abort
         try:
@@ -225,6 +215,18 @@ class BrokerService:
         code, details, trailer = status_of(error)
         self._broker.counters.request_errors.labels(name, code.name).inc()
         return code, details, trailer
+
+
+async def read_request(context: Context, what: str, patience_s: float) -> bytes:
+    """The single message of a unary call. Raises MalformedError."""
+    try:
+        async with asyncio.timeout(patience_s):
+            data = cast("object", await context.read())
+    except TimeoutError:
+        raise malformed(what, f"did not arrive within {patience_s:.0f} s") from None
+    if not isinstance(data, bytes):
+        raise malformed(what, "did not arrive: the call ended first")
+    return data
 
 
 async def _ended(end: Awaitable[None]) -> None:

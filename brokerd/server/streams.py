@@ -1,16 +1,13 @@
-"""The state that produce and fetch streams share, which the service reads; and the single request of a unary call, which comes in a
-stream too."""
+"""The state that produce and fetch streams share, which the service reads."""
 
 from __future__ import annotations
 
 import abc
-import asyncio
-from typing import cast
 
 import grpc
 
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import Trailer, malformed
+from brokerd.server.failures import Trailer
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.sharing import Caller
 
@@ -21,18 +18,6 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 LARGE_PARTITIONS = 64
 # So does work on this many bytes at once, since copying them holds the loop for a millisecond or more.
 LARGE_BYTES = 4_194_304
-
-
-async def read_request(context: Context, what: str, patience_s: float) -> bytes:
-    """The single message of a unary call. Raises MalformedError."""
-    try:
-        async with asyncio.timeout(patience_s):
-            data = cast("object", await context.read())
-    except TimeoutError:
-        raise malformed(what, f"did not arrive within {patience_s:.0f} s") from None
-    if not isinstance(data, bytes):
-        raise malformed(what, "did not arrive: the call ended first")
-    return data
 
 
 class StreamHandler(abc.ABC):

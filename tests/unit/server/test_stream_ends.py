@@ -78,7 +78,7 @@ async def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkey
         service = BrokerService(broker.broker, callers)
         context = Context([produce_request(tp), b"senseless"])
         with Gate(files, "fdatasync", path=tp.directory_name):
-            serving = asyncio.create_task(service._serve("Produce", ProduceHandler, context))  # type: ignore[arg-type]
+            serving = asyncio.create_task(service._serve("Produce", ProduceHandler, None, context))  # type: ignore[arg-type]
             await all_wait()
             assert not serving.done(), "its last response is not out"
             monkeypatch.setattr(callers, "revoked", lambda *_: UnauthenticatedError("revoked"))
