@@ -7,7 +7,7 @@
     coordinator/        makes decisions on transactions and groups' offsets durable, in order
     cluster/            this node among several (internode.py: serves the others)
     replication/        copies of partitions on several nodes
-    waiting/            requests that wait for data, durability or their turn
+    delayed_produce.py  what is written waits until it is durable
     paging.py           long work in pieces, long lists in pages
     limits/             limits on clients
     broker.py           the parts that handlers share (admin.py: changes of topics, one at a time)

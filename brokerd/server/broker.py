@@ -26,12 +26,11 @@ from brokerd.server.coordinator.members import Members
 from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.coordinator.transactions import Outcomes, Transactions
 from brokerd.server.limits.fence import InstanceFence
-from brokerd.server.limits.response_budget import ResponseBudget
+from brokerd.server.limits.response_budget import ResponseBudget, ResponseQueue
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.security.audit import Audit
 from brokerd.server.stopping import within
-from brokerd.server.waiting.delayed_fetch import ResponseQueue
 from brokerd.sharing import Budget, Shares, Turns
 
 _WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to

@@ -32,6 +32,7 @@ from brokerd.server.background import Background
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.calls import SERVICE as INTERNODE
 from brokerd.server.cluster.node import ClusterNode
+from brokerd.server.delayed_produce import Appended, wait_durable
 from brokerd.server.failures import internal
 from brokerd.server.internode import InternodeService
 from brokerd.server.logs import quiet_grpc
@@ -42,7 +43,6 @@ from brokerd.server.security.authenticator import Authenticator, Callers
 from brokerd.server.security.credentials import Certificates, load_credentials
 from brokerd.server.service import BrokerService
 from brokerd.server.stopping import overdue, stop_limit_ms, within
-from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.storage.files import Files, RealFiles
 from brokerd.wire.channel import server_arguments
 from brokerd.wire.methods import SERVICE

@@ -15,7 +15,7 @@ from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes
 from brokerd.server.broker import BrokerParts
-from brokerd.server.waiting.delayed_produce import Appended, wait_durable
+from brokerd.server.delayed_produce import Appended, wait_durable
 from brokerd.storage.files import Files
 from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
 from brokerd.wire.v1.transaction_pb2 import (

@@ -23,7 +23,7 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.log_ends import LogEnd
 from brokerd.record.batch import walk_batches
-from brokerd.server.waiting.delayed_produce import DelayedProduce
+from brokerd.server.delayed_produce import DelayedProduce
 from tests.support.build import raw_batch
 from tests.support.partition_replica import SEED, TP, Replica
 

@@ -38,8 +38,8 @@ from brokerd.purgatory import Purgatory
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
-from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition, park
-from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
+from brokerd.server.delayed_produce import Appended, DelayedProduce
+from brokerd.server.handlers.fetch import DelayedFetch, ParkedPartition, park
 from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch, run_flush
 from tests.support.clock import START_WALL_MS

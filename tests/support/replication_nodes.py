@@ -47,13 +47,13 @@ from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, check_own, for_ever
 from brokerd.server.cluster.topics import ClusterTopics
+from brokerd.server.delayed_produce import Appended, DelayedProduce
 from brokerd.server.failures import not_appended
 from brokerd.server.internode import METHODS
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading
 from brokerd.server.replication.serving import ReplicaStream
-from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
 from brokerd.sharing import FairQueue
 from tests.support.coordination_store import Event
 from tests.support.files import Hook, Killed, MemoryFiles

@@ -38,7 +38,7 @@ from brokerd.record.batch import RecordBatch, values_of, walk_batches
 from brokerd.record.header import decode_header, encode_header, new_header
 from brokerd.record.schema import SCHEMA_0, encode_payload
 from brokerd.server.admin import Admin
-from brokerd.server.waiting.delayed_produce import Appended, wait_durable
+from brokerd.server.delayed_produce import Appended, wait_durable
 from brokerd.sharing import CALLER
 from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, MembersAborted
 

@@ -46,8 +46,8 @@ from brokerd.partition.partition import Partition
 from brokerd.purgatory import TimedPurgatory
 from brokerd.record.control import encode_control
 from brokerd.record.header import BatchHeader
+from brokerd.server.delayed_produce import Appended, wait_durable
 from brokerd.server.paging import Pauses
-from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.sharing import CALLER
 from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
 

@@ -1,4 +1,4 @@
-"""Fetch: a stream of requests for whole record batches. waiting/delayed_fetch.py has the conditions of waiting.
+"""Fetch: a stream of requests for whole record batches. DelayedFetch has the conditions of waiting.
 
 Behaviour
 - A partition of a topic that the caller may not read gets an error; rights are checked again for each read.
@@ -31,7 +31,7 @@ A response counts against max.fetch.bytes.in.flight from before it is read until
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -52,6 +52,7 @@ from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import AbortedTransaction
 from brokerd.partition.reader import FetchDataInfo, NeedsRoom
+from brokerd.purgatory import Completion, DelayedOperation
 from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
@@ -69,7 +70,6 @@ from brokerd.server.requests import (
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, StreamHandler
-from brokerd.server.waiting.delayed_fetch import DelayedFetch, park
 from brokerd.sharing import Caller
 from brokerd.storage.files import Buffer, WouldBlock
 from brokerd.wire.errors import to_proto
@@ -326,6 +326,97 @@ def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead) -> None:
 def encode_error(params: FetchParams, error: WireError) -> bytes:
     """The response to a request that failed as a whole."""
     return fetch_pb2.FetchResponse(correlation_id=params.correlation_id, error=to_proto(error)).SerializeToString()
+
+
+class ParkedPartition(NamedTuple):
+    """One partition of a parked fetch, as of the time of parking."""
+
+    partition: Partition
+    leader_epoch: int  # at the time of the read
+    fetch_offset: int
+    found_bytes: int  # bytes that the read found
+    counted_bytes: int  # the bytes of the partition's batches up to there; those of later ones are added
+    # The offset up to which it was read, if the bytes above cannot be counted: they are undecided, or from before the start. When
+    # the end moves past it, the partition counts in full.
+    uncounted_above: int | None
+    max_bytes: int  # the most that it counts for
+
+
+def park(partition: Partition, fetch_offset: int, read_until: int, *, found_bytes: int, max_bytes: int) -> ParkedPartition:
+    """A partition of a fetch that was read up to `read_until`."""
+    ends = partition.ends
+    has_uncounted = read_until < max(ends.high_watermark, ends.counted_from)
+    return ParkedPartition(
+        partition=partition,
+        leader_epoch=partition.leader_epoch,
+        fetch_offset=fetch_offset,
+        found_bytes=found_bytes,
+        counted_bytes=ends.bytes_below(read_until),
+        uncounted_above=read_until if has_uncounted else None,
+        max_bytes=max_bytes,
+    )
+
+
+class DelayedFetch(DelayedOperation):
+    """A fetch that found too little data and waits for more. It holds no data: the response reads it again.
+
+    It completes when one of these holds:
+
+    A. The readable bytes reach min_bytes; each partition counts for at most its partition_max_bytes.
+    B. A fetch offset is out of range: the log start has moved past it. (An offset between high watermark and log end is in
+       range: its fetch waits.)
+    C. A topic was deleted, or this node no longer leads a partition in the epoch of the read.
+    D. Its deadline passes (max_wait_ms).
+    E. The next request arrived on its stream, or the broker is stopping: forced.
+    F. The client is gone: cancelled, never answered.
+
+    Unlike in Kafka, rolling a segment is not a case: bytes are counted as they are appended, not by positions in a segment, and a
+    read crosses segments. Bytes are kept per partition, so that updating one costs the same however many others are fetched.
+    """
+
+    __slots__ = ("_available_bytes", "_log_end", "_min_bytes", "_on_done", "_partition_bytes", "_partitions")
+
+    def __init__(
+        self, expiry_ms: int, partitions: list[ParkedPartition], *, end: LogEnd, min_bytes: int, on_done: Callable[[], None]
+    ) -> None:
+        super().__init__(expiry_ms, [parked.partition.waiters[end] for parked in partitions])
+        self._partitions = partitions
+        self._log_end = end
+        self._min_bytes = min_bytes
+        self._on_done = on_done
+        self._partition_bytes = [0] * len(partitions)  # counted for each
+        self._available_bytes = 0  # their sum
+
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions that it waits for."""
+        return len(self._partitions)
+
+    def is_satisfied(self, place: int) -> bool:
+        """Cases A to C."""
+        parked = self._partitions[place]
+        if parked.fetch_offset < parked.partition.ends.log_start_offset:  # case B
+            return True
+        if parked.partition.health.is_deleted or not parked.partition.leads_in(parked.leader_epoch):  # case C
+            return True
+        readable_bytes = self._readable_bytes(parked)
+        self._available_bytes += readable_bytes - self._partition_bytes[place]
+        self._partition_bytes[place] = readable_bytes
+        return self._available_bytes >= self._min_bytes  # case A
+
+    def _readable_bytes(self, parked: ParkedPartition) -> int:
+        ends = parked.partition.ends
+        end_offset = ends.of(self._log_end)
+        if end_offset <= parked.fetch_offset:
+            return 0
+        if parked.uncounted_above is not None and end_offset > parked.uncounted_above:
+            return parked.max_bytes
+        gained_bytes = ends.bytes_below_end(self._log_end) - parked.counted_bytes
+        return min(parked.found_bytes + gained_bytes, parked.max_bytes)
+
+    def on_complete(self, completion: Completion) -> None:  # noqa: ARG002 - all cases are answered alike
+        """Cases A to E: the data is read and the response sent."""
+        self._on_done()
 
 
 class FetchHandler(StreamHandler):

@@ -34,12 +34,12 @@ from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopic
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.replication.leader import has_enough_in_sync
 from brokerd.server.broker import BrokerParts
+from brokerd.server.delayed_produce import WAIT_MAX_MS
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
 from brokerd.server.paging import Pauses
 from brokerd.server.requests import check_topic_id
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2, topics_pb2
 

@@ -63,6 +63,7 @@ from brokerd.record.header import HEADER_SIZE, BatchHeader, decode_header
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
 from brokerd.server.coordinator.members import OpenMember
+from brokerd.server.delayed_produce import WAIT_MAX_MS, Appended, DelayedProduce, watch_durable
 from brokerd.server.failures import ENDED, StreamFencedError, internal, malformed, not_appended
 from brokerd.server.limits.fence import Instance
 from brokerd.server.requests import (
@@ -77,7 +78,6 @@ from brokerd.server.requests import (
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, Context, StreamHandler
-from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS, Appended, DelayedProduce, watch_durable
 from brokerd.sharing import Caller
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records

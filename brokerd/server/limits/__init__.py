@@ -5,7 +5,7 @@ response size, not time. A request is in gRPC's memory, outside of every budget,
 `socket.request.max.bytes`, `max.connections` and `max.memory.bytes`. A call costs 20 KB before any of its message has arrived and
 its caller is known: limited by `max.streams.per.connection`.
 
-response_budget.py bytes of fetch responses, and which readers are too slow
+response_budget.py bytes of fetch responses, which readers are too slow, and whose response is next
 threads.py         threads that callers share
 fence.py           producer instances
 disconnect.py      closes connections

@@ -8,19 +8,25 @@ A client that does not read keeps its response in memory indefinitely, and there
     when all is used up     fetches wait their turn; of the clients that hold the most, those that have not read their response
                             for a second are disconnected
 
-so that fast readers continue, with smaller responses, next to any number of slow ones.
+so that fast readers continue, with smaller responses, next to any number of slow ones. Also the queue of responses to fetches that
+had waited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import asyncio
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from brokerd.sharing import Budget, Caller
+from brokerd.sharing import Budget, Caller, RoundRobin
 
 _SHARE = 4
 # No client is disconnected sooner, however many wait: allows for a time slice of a busy event loop, or a garbage collection.
 PATIENCE_MS = 1_000
+_AT_ONCE = 16
+_WAIT_S = 0.005
+
+StartResponse = Callable[[], "asyncio.Task[None]"]
 
 
 class _Write(NamedTuple):
@@ -71,3 +77,40 @@ class ResponseBudget(Budget):
                 overdue.append(write.caller)
                 left_bytes -= write.size_bytes
         return overdue
+
+
+class ResponseQueue:
+    """Starts queued responses, a few at once, and the next few once those are written: one append may complete ten thousand
+    fetches, and producers must not wait for all of them. Owners and their connections take turns; otherwise one with ten thousand
+    fetches would be served before all others.
+
+    Starting all of them, or a few in each iteration of the event loop, would not work: gRPC reads from its sockets only when no
+    finished operation is left to deliver, so a producer's request was read only after ten thousand responses were out (3 s). A
+    slow response (a cold read, a client that reads slowly) delays those after it by a few milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._queued: RoundRobin[StartResponse] = RoundRobin()
+        self._server: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """The number of responses not yet started."""
+        return len(self._queued)
+
+    def put(self, caller: Caller, start: StartResponse) -> None:
+        """Queues `start` after the caller's earlier ones. It returns the task that responds, and must not raise."""
+        self._queued.join(*caller, start)
+        if self._server is None:
+            self._server = asyncio.get_running_loop().create_task(self._serve())
+
+    def drop(self) -> None:
+        """Drops all responses not yet started."""
+        self._queued.clear()
+
+    async def _serve(self) -> None:
+        try:
+            while self._queued:
+                started = [self._queued.pop_next()() for _ in range(min(_AT_ONCE, len(self._queued)))]
+                await asyncio.wait(started, timeout=_WAIT_S)
+        finally:
+            self._server = None

@@ -22,8 +22,8 @@ from brokerd.partition.producer_state import ProducerStates
 from brokerd.purgatory import Completion, Purgatory
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header
-from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
-from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
+from brokerd.server.delayed_produce import Appended, DelayedProduce
+from brokerd.server.handlers.fetch import DelayedFetch, ParkedPartition
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
 from brokerd.storage.spare_files import SpareFiles

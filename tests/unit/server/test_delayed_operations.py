@@ -14,8 +14,8 @@ from brokerd.errors import ErrorCode
 from brokerd.partition.log_ends import LogEnd, LogEnds, Moved
 from brokerd.partition.partition import Partition
 from brokerd.purgatory import Completion, Purgatory, Waiters
-from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
-from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
+from brokerd.server.delayed_produce import Appended, DelayedProduce
+from brokerd.server.handlers.fetch import DelayedFetch, ParkedPartition
 from tests.support.scale import TEST_SCALE
 
 WIDE = 2_000

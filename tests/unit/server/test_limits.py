@@ -11,11 +11,11 @@ import pytest
 from google.protobuf.message import Message
 
 from brokerd.errors import NotReadyError
+from brokerd.server.limits import response_budget
+from brokerd.server.limits.response_budget import ResponseQueue
 from brokerd.server.limits.threads import Threads
 from brokerd.server.security.authenticator import Authenticator, Callers
 from brokerd.server.service import BrokerService
-from brokerd.server.waiting import delayed_fetch
-from brokerd.server.waiting.delayed_fetch import ResponseQueue
 from brokerd.sharing import BROKER, Budget, Caller, Shares
 from brokerd.wire.v1 import metadata_pb2, topics_pb2, transaction_pb2
 from tests.support.call_context import Context
@@ -194,7 +194,7 @@ async def test_what_no_thread_has_begun_when_they_stop_is_refused() -> None:
 
 
 async def test_answers_are_started_in_order_and_the_next_few_when_those_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed_fetch, "_PATIENCE_S", DEADLINE_S)
+    monkeypatch.setattr(response_budget, "_WAIT_S", DEADLINE_S)
     queue = ResponseQueue()
     may_end = [asyncio.Event() for _ in range(100)]
     started: list[int] = []

@@ -19,7 +19,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.server.coordinator.transactions import FIRST_MS
-from brokerd.server.waiting.delayed_produce import Appended, wait_durable
+from brokerd.server.delayed_produce import Appended, wait_durable
 from brokerd.wire.v1.coordinator_log_pb2 import CommitCompleted, MemberOpened
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
