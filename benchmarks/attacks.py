@@ -28,8 +28,8 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
+from brokerd.server.daemon import REST_MS
 from brokerd.server.security.tokens import hash_token
-from brokerd.server.stopping import REST_MS
 from brokerd.wire.v1.topics_pb2 import NewTopic
 
 _HONEST, _ATTACKER = "honest-5b9c2e7f1a4d8c3e6b0f9a2d", "attacker-1f4e7a0d3c6b9e2f5a8d1c4b"

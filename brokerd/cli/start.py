@@ -21,9 +21,8 @@ from brokerd.cli.parser import UsageError, pairs
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.load import ignored_variables, load_broker_config
 from brokerd.errors import BrokerdError, ConfigError
-from brokerd.server.daemon import Daemon
+from brokerd.server.daemon import Daemon, StopOverdueError, within
 from brokerd.server.logs import set_up_logging
-from brokerd.server.stopping import StopOverdueError, overdue, within
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ async def _serve(config: BrokerConfig) -> None:
     has_failed = ended.done()
     notify(STOPPING)
     limit_ms = daemon.stop_limit_ms + _WATCHDOG_MS
-    _end_at_the_latest(overdue(limit_ms, "the event loop or a thread does not respond"), limit_ms)
+    _end_at_the_latest(StopOverdueError(limit_ms, "the event loop or a thread does not respond"), limit_ms)
     try:
         await daemon.stop()
     except StopOverdueError as error:

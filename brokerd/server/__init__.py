@@ -15,7 +15,6 @@
     security/           authentication and authorization
     metrics/            counters, and the Prometheus endpoint
     background.py       periodic jobs
-    stopping.py         the deadline of a shutdown
     logs.py             the format of log lines
     method_names.py     survives method names that are not UTF-8
 

@@ -30,7 +30,6 @@ from brokerd.server.limits.response_budget import ResponseBudget, ResponseQueue
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.security.audit import Audit
-from brokerd.server.stopping import within
 from brokerd.sharing import Budget, Shares, Turns
 
 _WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
@@ -152,10 +151,8 @@ class BrokerParts:
         self.fetch_purgatory.close()
         await self.flusher.close()
         # Readers change nothing, so a slow one must not keep the logs open.
-        for threads in (self.readers, self.checkers, self.searchers):
+        pools = (self.readers, self.checkers, self.searchers)
+        for threads in pools:
             threads.stop()
-        await within(_READERS_PATIENCE_S, asyncio.to_thread(self._wait_for_readers))
-
-    def _wait_for_readers(self) -> None:
-        for threads in (self.readers, self.checkers, self.searchers):
-            threads.join()
+        ends = [asyncio.create_task(asyncio.to_thread(threads.join)) for threads in pools]
+        await asyncio.wait(ends, timeout=_READERS_PATIENCE_S)

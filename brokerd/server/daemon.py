@@ -1,7 +1,8 @@
 """The composition root: the only module that builds the broker's parts. Starts them in order, stops them in reverse.
 
 Start: bind the port, open the data directory (recovery), serve. Stop: refuse new work, answer parked fetches, wait for flushes and
-responses (at most shutdown.grace.ms), end the streams, close the logs; one deadline covers all of it (stopping.py).
+responses (at most shutdown.grace.ms), end the streams, close the logs; one deadline covers all of it. Clients may use up the grace
+period; the broker's own work after it gets a fixed time plus a little for each partition to close.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import grpc
@@ -42,13 +43,15 @@ from brokerd.server.metrics.families import scrape
 from brokerd.server.security.authenticator import Authenticator, Callers
 from brokerd.server.security.credentials import Certificates, load_credentials
 from brokerd.server.service import BrokerService
-from brokerd.server.stopping import overdue, stop_limit_ms, within
 from brokerd.storage.files import Files, RealFiles
 from brokerd.wire.channel import server_arguments
 from brokerd.wire.methods import SERVICE
 
 logger = logging.getLogger(__name__)
 
+# After the grace period: the metrics endpoint and gRPC stop, threads finish their reads, logs are closed.
+REST_MS = 1_750
+_PARTITION_MS = 10  # index, snapshot and their syncs, many at a time; 5,000 fit into a minute
 _REPLICATED_S = 1.0  # time for followers to copy what was written last
 _PATIENCE_S = 0.5  # time for gRPC and the metrics endpoint to end their clients' connections
 _FETCHES_AT_ONCE = 64  # parked fetches that a shutdown ends per iteration of the event loop
@@ -62,6 +65,17 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 class ListenError(BrokerdError):
     """The broker cannot listen on the configured address."""
+
+
+class StopOverdueError(BrokerdError):
+    """A shutdown that missed its deadline: the process must exit at once, without waiting for any thread."""
+
+    def __init__(self, limit_ms: int, step: str) -> None:
+        """`step`: the one that it was in."""
+        super().__init__(
+            f"the stop is not done after {limit_ms} ms ({step}): the process exits now, and the next start recovers logs that were "
+            "not closed"
+        )
 
 
 class HealthService:
@@ -158,7 +172,7 @@ class Daemon:
     def stop_limit_ms(self) -> int:
         """The longest that stop() may take."""
         partition_count = self._logs.topics.partition_count() if self._logs is not None else 0
-        return stop_limit_ms(grace_ms=self.config.shutdown_grace_ms, partition_count=partition_count)
+        return self.config.shutdown_grace_ms + REST_MS + _PARTITION_MS * partition_count
 
     @property
     def broker(self) -> BrokerParts:
@@ -224,7 +238,7 @@ class Daemon:
             async with asyncio.timeout(limit_ms / 1000):
                 await self._stop()
         except TimeoutError:
-            raise overdue(limit_ms, self._step) from None
+            raise StopOverdueError(limit_ms, self._step) from None
         audit.end()
         logger.info("stopped")
 
@@ -350,6 +364,15 @@ class Daemon:
             self._step = "closing the logs"
             await asyncio.to_thread(self._logs.close)
         self._metrics = self._background = self._server = self._broker = self._logs = self._cluster = None
+
+
+async def within(seconds: float, step: Awaitable[object]) -> None:
+    """Waits at most this long for a step that depends on others, since later steps matter more. The step itself is not cancelled:
+    cancelling gRPC's server in the middle of its stop would cancel everything that waits for its end.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.shield(step)
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:

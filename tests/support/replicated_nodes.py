@@ -25,11 +25,11 @@ from brokerd.server import broker as server_broker
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.cluster.topics import ClusterTopics
+from brokerd.server.daemon import within
 from brokerd.server.delayed_produce import Appended, wait_durable
 from brokerd.server.handlers import groups, produce, transactions
 from brokerd.server.internode import METHODS
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
-from brokerd.server.stopping import within
 from brokerd.sharing import BROKER
 from brokerd.wire.errors import from_proto
 from brokerd.wire.v1 import produce_pb2

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 
 from benchmarks.raw_http2 import RawHttp2
 from brokerd.config.broker import BrokerConfig
-from brokerd.server.stopping import StopOverdueError
+from brokerd.server.daemon import StopOverdueError
 from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import fetch_pb2
 from tests.support.daemon import DaemonProcess, RunningDaemon
