@@ -235,35 +235,26 @@ class FairQueue(Generic[T]):
         return None
 
 
-class Budget:
+class Budget(FairQueue["asyncio.Future[None]"]):
     """Units in use of a limit, by owner; callers wait in turn when it is used up. Belongs to one event loop."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
+        super().__init__(limit)
         self.is_free = True  # no caller waits and there is room for any: cached, since every message reads it
         self._free_below = limit * _SHARE / _OF
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limit)
-        self._shares = self._queue.shares
         self.has_waiters = False
-
-    @property
-    def waiter_count(self) -> int:
-        """The number of waiting callers."""
-        return self._queue.waiting
 
     def is_excessive(self, owner: str, times: int) -> bool:
         """True if more than `times` times the limit is in use, and the owner uses at least the average of it."""
-        return self.used > times * self.limit and self._shares.has_average(owner)
+        return self.used > times * self.limit and self.shares.has_average(owner)
 
     def add(self, owner: str, delta: int) -> None:
         """Takes units without waiting, or returns them if negative, which wakes the next caller that may go. A hot path."""
-        self._shares.add(owner, delta)
+        self.shares.add(owner, delta)
         if self.has_waiters and delta <= 0:
             self._wake_next()
         else:
-            self.used = used = self._shares.total
-            self.is_free = used < self._free_below and not self.has_waiters
+            self.is_free = self.shares.total < self._free_below and not self.has_waiters
 
     async def take(self, caller: Caller, count: int = 0) -> None:
         """Takes units once there is room for them and it is the caller's turn. With `count` 0, returns once there is any room: the
@@ -271,14 +262,14 @@ class Budget:
         """
         loop = asyncio.get_running_loop()
         entry = Waiting(caller, count, loop.create_future())
-        self._queue.join(entry)
+        self.join(entry)
         self._wake_next()
         try:
             if not entry.waiter.done():
                 await entry.waiter
         except asyncio.CancelledError:
             if entry.waiter.cancelled():
-                self._queue.leave(entry)
+                self.leave(entry)
                 self._wake_next()
             else:
                 self.add(caller.owner, -count)  # it had its turn: pass it on
@@ -286,14 +277,13 @@ class Budget:
 
     def _wake_next(self) -> None:
         """Wakes one caller per iteration of the loop, to avoid a thundering herd."""
-        while (entry := self._queue.pop()) is not None:
+        while (entry := self.pop()) is not None:
             if not entry.waiter.done():
                 entry.waiter.set_result(None)
                 asyncio.get_running_loop().call_soon(self._wake_next)
                 break
-            self._shares.add(entry.caller.owner, -entry.units)  # cancelled
-        self.used = self._shares.total
-        self.has_waiters = self._queue.waiting > 0
+            self.shares.add(entry.caller.owner, -entry.units)  # cancelled
+        self.has_waiters = self.waiting > 0
         self.is_free = self.used < self._free_below and not self.has_waiters
 
 

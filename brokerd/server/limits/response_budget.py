@@ -67,13 +67,13 @@ class ResponseBudget(Budget):
         of the owners that hold the most as it takes to free half of the limit and what the next in line waits for.
         """
         overdue: list[Caller] = []
-        left_bytes, enough_bytes = self.used, min(self.limit // 2, self.limit - self._queue.next_units)
+        left_bytes, enough_bytes = self.used, min(self.limit // 2, self.limit - self.next_units)
         for write in self._writes.values():
             age_ms = now_ms - write.start_ms
             if age_ms < min(PATIENCE_MS, self._write_timeout_ms):
                 break
-            is_needed = self.waiter_count > 0 and age_ms >= PATIENCE_MS and left_bytes > enough_bytes
-            if age_ms >= self._write_timeout_ms or (is_needed and self._shares.has_average(write.caller.owner)):
+            is_needed = self.has_waiters and age_ms >= PATIENCE_MS and left_bytes > enough_bytes
+            if age_ms >= self._write_timeout_ms or (is_needed and self.shares.has_average(write.caller.owner)):
                 overdue.append(write.caller)
                 left_bytes -= write.size_bytes
         return overdue

@@ -67,7 +67,7 @@ def test_what_slow_readers_hold_is_bounded_and_others_read_on(running: RunningDa
     def is_scarce() -> bool:
         nonlocal most_bytes
         most_bytes = max(most_bytes, budget.used)
-        return budget.waiter_count > 0
+        return budget.waiting > 0
 
     with RawClient(running.address) as slow:
         fetchers = ask(slow, tp, SLOW)
@@ -76,7 +76,7 @@ def test_what_slow_readers_hold_is_bounded_and_others_read_on(running: RunningDa
         is_scarce()
         assert most_bytes <= LIMIT_BYTES
         assert fetchers[0].status()[0] is grpc.StatusCode.UNAVAILABLE, "made room, and not by its own deadline"
-    wait_until(lambda: budget.used == 0 and budget.waiter_count == 0)
+    wait_until(lambda: budget.used == 0 and budget.waiting == 0)
     assert read_all(client, tp) < BATCHES
 
 
@@ -100,9 +100,9 @@ def test_one_who_fills_all_it_may_holds_nobody_else_up(
         tp = fill(slow, "events-1")
         budget = running.daemon.broker.response_budget
         ask(slow, tp, SLOW)
-        wait_until(lambda: budget.waiter_count > 0 and budget.used > LIMIT_BYTES // 2)
+        wait_until(lambda: budget.waiting > 0 and budget.used > LIMIT_BYTES // 2)
         assert read_all(honest, tp) == BATCHES
-        assert 0 < budget.waiter_count < SLOW
+        assert 0 < budget.waiting < SLOW
         wait_until(lambda: budget.used <= LIMIT_BYTES * 4 // 5)
         assert "does not read" not in caplog.text
 

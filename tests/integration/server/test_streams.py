@@ -101,7 +101,7 @@ def test_a_request_held_back_by_the_disk_is_fenced_too(running: RunningDaemon, c
     old.produce(tp, values_batch(tp))
     running.run(_add(dirty, dirty.limit))
     old.post([(tp, values_batch(tp))])
-    wait_until(lambda: dirty.waiter_count == 1)
+    wait_until(lambda: dirty.waiting == 1)
     new = client.producer(instance_id=INSTANCE, incarnation=2)
     new.post([])
     wait_until(lambda: running.daemon.broker.fence._open["anybody", INSTANCE].incarnation == 2)
@@ -178,7 +178,7 @@ def test_producers_are_held_back_while_the_disk_is_behind(running: RunningDaemon
             for _ in range(5):
                 stream.post([(tp, batch)], acks=1)
         gate.wait_until_reached()
-        wait_until(lambda: running.daemon.broker.dirty.waiter_count == len(streams))
+        wait_until(lambda: running.daemon.broker.dirty.waiting == len(streams))
         assert client.describe().partitions[0].log_end_offset == 4, "1.2 MB: what was let in last may exceed the limit"
         assert client.latest(tp) == 0, "the broker serves others meanwhile"
     for stream in streams:
@@ -218,7 +218,7 @@ def test_beyond_the_hard_limit_whoever_has_little_in_memory_is_not_refused(runni
     running.run(_add(in_flight, 3 * in_flight.limit, "another"))
     running.run(_add(dirty, dirty.limit))
     stream.post([(tp, values_batch(tp))])
-    wait_until(lambda: dirty.waiter_count == 1)
+    wait_until(lambda: dirty.waiting == 1)
     running.run(_add(dirty, -dirty.limit))
     assert not stream.answer().HasField("error")
     running.run(_add(in_flight, -3 * in_flight.limit, "another"))
@@ -235,8 +235,8 @@ def test_streams_with_one_request_each_do_not_pass_the_hard_limit_together(runni
     stream.post([(tp, values_batch(tp, size=400_000))])
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(stream.answer)
-        wait_until(lambda: answer.done() or dirty.waiter_count == 1)
-        is_held_back = dirty.waiter_count == 1
+        wait_until(lambda: answer.done() or dirty.waiting == 1)
+        is_held_back = dirty.waiting == 1
         running.run(_add_all(in_flight, {owner: -size for owner, size in others.items()}))
         running.run(_add(dirty, -dirty.limit))
     assert not is_held_back, "it was let in, beyond the hard limit"

@@ -49,7 +49,7 @@ async def test_waiters_go_one_after_the_other_as_far_as_the_room_goes() -> None:
 
     tasks = [asyncio.create_task(taker(number)) for number in range(5)]
     await all_wait()
-    assert (gone, budget.waiter_count) == ([], 5)
+    assert (gone, budget.waiting) == ([], 5)
     budget.add("log", -100)
     await all_wait()
     assert gone == [0, 1], "60 leave room, 120 do not"
@@ -59,7 +59,7 @@ async def test_waiters_go_one_after_the_other_as_far_as_the_room_goes() -> None:
     budget.add("log", -200)
     await asyncio.gather(*tasks)
     assert gone == [0, 1, 2, 3, 4]
-    assert budget.waiter_count == 0
+    assert budget.waiting == 0
 
 
 async def test_what_is_counted_for_nobody_goes_by_turns_of_those_who_wait() -> None:
@@ -93,11 +93,11 @@ async def test_units_that_are_asked_for_are_taken_at_ones_turn_and_a_newcomer_do
     await all_wait()
     third = asyncio.create_task(budget.take(CALLERS[2], 5))
     await all_wait()
-    assert (budget.used, budget.waiter_count) == (90, 2), "there is room for the third, but it is kept for the second"
+    assert (budget.used, budget.waiting) == (90, 2), "there is room for the third, but it is kept for the second"
     budget.add("a", -90)
     async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(second, third)
-    assert (budget.used, budget.waiter_count) == (55, 0)
+    assert (budget.used, budget.waiting) == (55, 0)
 
 
 async def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_passes_it_on() -> None:
@@ -107,15 +107,15 @@ async def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_pa
     await all_wait()
     second.cancel()
     await all_wait()
-    assert budget.waiter_count == 2
+    assert budget.waiting == 2
     budget.add("log", -50)
     await all_wait()
-    assert budget.waiter_count == 2
+    assert budget.waiting == 2
     budget.add("log", -50)  # wakes the first ...
     first.cancel()  # ... which is cancelled before it runs
     async with asyncio.timeout(DEADLINE_S):
         await third
-    assert (budget.used, budget.waiter_count) == (60, 0)
+    assert (budget.used, budget.waiting) == (60, 0)
 
 
 async def test_one_that_is_cancelled_while_others_wait_behind_it_holds_nobody_up() -> None:
@@ -123,11 +123,11 @@ async def test_one_that_is_cancelled_while_others_wait_behind_it_holds_nobody_up
     budget.add("log", 50)
     large, small = (asyncio.create_task(budget.take(caller, units)) for caller, units in zip(CALLERS, (80, 10), strict=False))
     await all_wait()
-    assert budget.waiter_count == 2
+    assert budget.waiting == 2
     large.cancel()
     async with asyncio.timeout(DEADLINE_S):
         await small
-    assert (budget.used, budget.waiter_count) == (60, 0)
+    assert (budget.used, budget.waiting) == (60, 0)
 
 
 def test_beyond_the_limit_those_are_refused_who_have_most_of_it() -> None:
