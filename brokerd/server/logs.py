@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from datetime import UTC, datetime
 
 import grpc
 from google.protobuf.message import DecodeError
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+from brokerd.wire.texts import one_line
+
 GRPC = "grpc._cython.cygrpc"  # the logger of gRPC's server
 _TEXT_TIME = "%Y-%m-%d %H:%M:%S"
 
@@ -65,11 +65,6 @@ class JsonFormatter(logging.Formatter):
         if traceback:
             event["exception"] = traceback
         return json.dumps(event)
-
-
-def one_line(text: str) -> str:
-    """`text` with control characters written as escapes."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

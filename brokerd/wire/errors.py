@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 
-from brokerd.errors import ERROR_CLASSES, ErrorCode, Fate, WireError, error_from_code
+from brokerd.errors import ERROR_CLASSES, ErrorCode, ErrorFields, Fate, WireError, error_from_code
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
 
@@ -16,6 +16,7 @@ from brokerd.wire.v1 import error_pb2
 TRAILER_KEY = "brokerd-error-bin"
 # The longest delay that one response may impose on a client.
 RETRY_AFTER_MAX_MS = 30_000
+_NUMBERS = [name for name in ErrorFields.__annotations__ if name != "fate"]
 
 
 def to_proto(error: WireError) -> error_pb2.Error:
@@ -25,13 +26,7 @@ def to_proto(error: WireError) -> error_pb2.Error:
         message=plain_text(error.message),
         retriable=error.retriable,
         fate=cast("error_pb2.Fate", int(error.fate)),
-        retry_after_ms=error.retry_after_ms,
-        current_leader=error.current_leader,
-        current_leader_epoch=error.current_leader_epoch,
-        log_start_offset=error.log_start_offset,
-        expected_sequence=error.expected_sequence,
-        current_epoch=error.current_epoch,
-        resume_offset=error.resume_offset,
+        **{name: getattr(error, name) for name in _NUMBERS},
     )
 
 
@@ -42,18 +37,11 @@ def from_proto(error: error_pb2.Error) -> WireError:
     code: int = error.code
     if code not in ERROR_CLASSES and error.retriable and not error_from_code(code, "").retriable:
         code = ErrorCode.NOT_READY
-    return error_from_code(
-        code,
-        plain_text(error.message),
-        fate=fate,
-        retry_after_ms=min(max(0, error.retry_after_ms), RETRY_AFTER_MAX_MS),
-        current_leader=error.current_leader,
-        current_leader_epoch=error.current_leader_epoch,
-        log_start_offset=error.log_start_offset,
-        expected_sequence=error.expected_sequence,
-        current_epoch=error.current_epoch,
-        resume_offset=error.resume_offset,
-    )
+    found = error_from_code(code, plain_text(error.message), fate=fate)
+    for name in _NUMBERS:
+        setattr(found, name, getattr(error, name))
+    found.retry_after_ms = min(max(0, error.retry_after_ms), RETRY_AFTER_MAX_MS)
+    return found
 
 
 def to_trailer(error: WireError) -> tuple[tuple[str, bytes], ...]:

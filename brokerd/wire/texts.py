@@ -24,9 +24,14 @@ _RESOLVER_CHATTER = re.compile(r"C-ares status is not ARES_SUCCESS [^:]*: ")
 _DETAILS_MAX_CHARACTERS = 300
 
 
+def one_line(text: str) -> str:
+    """`text` with unprintable characters written as escapes."""
+    return _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
 def plain_text(text: str, max_characters: int = TEXT_MAX_CHARACTERS) -> str:
     """`text` on one line: unprintable characters are escaped, and a long text is cut and ends in "..."."""
-    plain = _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text[: max_characters + 1])
+    plain = one_line(text[: max_characters + 1])
     return plain if len(plain) <= max_characters else plain[: max_characters - 3] + "..."
 
 

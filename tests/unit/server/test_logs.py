@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf.message import DecodeError
 
-from brokerd.server.logs import GRPC, JsonFormatter, TextFormatter, one_line, quiet_grpc
+from brokerd.server.logs import GRPC, JsonFormatter, TextFormatter, quiet_grpc
 
 HOSTILE = 'a\nERROR forged\r\x1b[31mred\x00\x85\u2028"quoted"'
 
@@ -47,10 +47,6 @@ def test_json_is_an_object_that_gives_the_message_back() -> None:
     assert event["time"].endswith("+00:00")
     assert event["exception"].endswith("ValueError: why")
     assert set(json.loads(JsonFormatter().format(record("x")))) == {"time", "level", "logger", "message"}
-
-
-def test_ordinary_text_is_left_alone() -> None:
-    assert one_line("größer als 5 MiB: 'x' \\n") == "größer als 5 MiB: 'x' \\n"
 
 
 def test_what_a_stranger_can_cause_is_no_line_of_grpc_and_an_error_is_one(

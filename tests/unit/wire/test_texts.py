@@ -12,7 +12,7 @@ from brokerd.wire.texts import TEXT_MAX_CHARACTERS, in_plain_words, plain_text
 @pytest.mark.parametrize(
     ("text", "plain"),
     [
-        ("topic 'größe' → 3", "topic 'größe' → 3"),
+        ("topic 'größe' → 3: \\n", "topic 'größe' → 3: \\n"),
         ("\x1b]0;owned\x07", "\\x1b]0;owned\\x07"),
         ("one\ntwo\r\tthree", "one\\ntwo\\r\\tthree"),
         ("\x9b31m", "\\x9b31m"),
