@@ -284,7 +284,7 @@ class ProduceHandler(StreamHandler):
         self._responses: deque[PendingResponse] = deque()
         self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
-        self._answered: asyncio.Future[None] | None = None  # done when the next response is written
+        self._written = asyncio.Event()  # set when a response is written or dropped
 
     async def run(self) -> None:
         """Returns when the client has closed its side and every request is answered. Raises BrokerdError to end the stream."""
@@ -409,8 +409,12 @@ class ProduceHandler(StreamHandler):
                 await self._write(encode(response))
                 self._responses.popleft()
                 self._waiting_bytes -= response.size_bytes
-                self._count_time(response, ready_ns)
-                self._wake()
+                self._written.set()
+                self._broker.counters.produce_time.observe(
+                    local_ns=response.appended_ns - response.received_ns,
+                    remote_ns=ready_ns - response.appended_ns,
+                    send_ns=stopwatch_ns() - ready_ns,
+                )
         except ENDED:
             self._drop_responses()  # the client is gone; reading reports it too
         except Exception as error:
@@ -429,27 +433,14 @@ class ProduceHandler(StreamHandler):
         finally:
             self._broker.response_budget.add(self.caller.owner, -len(data))
 
-    def _count_time(self, response: PendingResponse, ready_ns: int) -> None:
-        self._broker.counters.produce_time.observe(
-            local_ns=response.appended_ns - response.received_ns,
-            remote_ns=ready_ns - response.appended_ns,
-            send_ns=stopwatch_ns() - ready_ns,
-        )
-
     async def _drain(self) -> None:
         """Returns once every queued response is written or dropped."""
         while self._responses:
             await self._next_response()
 
     async def _next_response(self) -> None:
-        if self._answered is None:
-            self._answered = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._answered)
-
-    def _wake(self) -> None:
-        answered, self._answered = self._answered, None
-        if answered is not None:
-            answered.set_result(None)
+        self._written.clear()
+        await self._written.wait()
 
     def _drop_responses(self) -> None:
         for response in self._responses:
@@ -457,7 +448,7 @@ class ProduceHandler(StreamHandler):
                 response.operation.cancel()
         self._responses.clear()
         self._waiting_bytes = 0
-        self._wake()
+        self._written.set()
 
     def _end(self) -> None:
         self._is_over = True
