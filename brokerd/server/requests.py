@@ -28,8 +28,7 @@ from brokerd.wire.v1 import fetch_pb2
 OTHER_FIELDS = 64
 # Allowance of fields per entry: with this margin, one entry too many is still parsed and named in the refusal.
 FIELDS_PER_ENTRY = 2
-TOPIC_ID_BYTES = 16
-MEMBER_ID_BYTES = 16
+ID_BYTES = 16  # of topics, members and instances of producers
 ID_MAX_CHARACTERS = 249
 CONFIG_MAX_CHARACTERS = 255
 _CREATED_MAX = 100
@@ -175,10 +174,15 @@ def _shown(name: Any) -> str:
 
 def topic_id_partition(field: str, topic_id: bytes, partition: int) -> TopicIdPartition:
     """A TopicIdPartition from its fields on the wire. Raises MalformedError."""
-    check_topic_id(f"{field}.topic_id", topic_id)
+    check_id_bytes(f"{field}.topic_id", topic_id)
     if partition < 0:
         raise malformed(f"{field}.partition", f"is {partition}, but must not be negative")
     return TopicIdPartition(topic_id, partition)
+
+
+def partitions_of(field: str, entries: Iterable[Any]) -> list[TopicIdPartition]:
+    """The partition that each entry of a field names. Raises MalformedError."""
+    return [topic_id_partition(field, entry.topic_id, entry.partition) for entry in entries]
 
 
 def reads_committed(isolation_level: int) -> bool:
@@ -190,21 +194,15 @@ def reads_committed(isolation_level: int) -> bool:
 
 def partition_after(topic_id: bytes, partition: int) -> TopicIdPartition | None:
     """The partition after which a page begins; None for the first page. Raises MalformedError."""
-    if len(topic_id) not in (0, TOPIC_ID_BYTES):
-        raise malformed("after_topic_id", f"has {len(topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
+    if len(topic_id) not in (0, ID_BYTES):
+        raise malformed("after_topic_id", f"has {len(topic_id)} bytes, but must have {ID_BYTES} or none")
     return TopicIdPartition(topic_id, partition) if topic_id else None
 
 
-def check_topic_id(field: str, topic_id: bytes) -> None:
-    """Checks that a topic id has 16 bytes."""
-    if len(topic_id) != TOPIC_ID_BYTES:
-        raise malformed(field, f"has {len(topic_id)} bytes, but must have {TOPIC_ID_BYTES}")
-
-
-def check_member_id(member_id: bytes) -> None:
-    """Checks that a member's id has 16 bytes."""
-    if len(member_id) != MEMBER_ID_BYTES:
-        raise malformed("member_id", f"has {len(member_id)} bytes, but must have {MEMBER_ID_BYTES}")
+def check_id_bytes(field: str, value: bytes) -> None:
+    """Checks that the id of a topic, a member or an instance has 16 bytes."""
+    if len(value) != ID_BYTES:
+        raise malformed(field, f"has {len(value)} bytes, but must have {ID_BYTES}")
 
 
 def check_count(field: str, values: Sized, limit: int, setting: str = "") -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 
 import grpc
 
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import Trailer
+from brokerd.server.failures import ENDED, Trailer, internal
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.sharing import Caller
 
@@ -61,6 +62,12 @@ class StreamHandler(abc.ABC):
             await self.context.write(data)
         finally:
             budget.end_write(self)
+
+    async def _end_unexpectedly(self, what: str, error: Exception) -> None:
+        """Logs why no response can be sent any more, and ends the call."""
+        internal(what, error)
+        with contextlib.suppress(*ENDED):  # from abort, or because the client is gone
+            await self._abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
 
     async def _abort(self, code: grpc.StatusCode, details: str) -> None:
         """Ends the call unless `run` is over: gRPC may be writing its end. Raises as `fail`."""

@@ -56,7 +56,7 @@ from brokerd.purgatory import Completion, DelayedOperation
 from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import internal, look_at_end, malformed
+from brokerd.server.failures import internal, malformed
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
     OTHER_FIELDS,
@@ -514,7 +514,6 @@ class FetchHandler(StreamHandler):
 
         def start_response() -> asyncio.Task[None]:
             self._answering = loop.create_task(self._answer_parked(params, answered, received_ns, parked_from_ns))
-            look_at_end(self._answering, "response to a parked fetch")
             return self._answering
 
         parked = [
@@ -553,8 +552,7 @@ class FetchHandler(StreamHandler):
         except grpc.aio.BaseError:
             pass  # the client is gone; reading reports it too
         except Exception as error:
-            internal("response to a parked fetch", error)
-            await self._abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
+            await self._end_unexpectedly("response to a parked fetch", error)
         finally:
             self._hold(0)
             self._answering = None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Protocol
 
 from brokerd.coordinator.group_table import METADATA_MAX_BYTES, Group
 from brokerd.errors import (
@@ -24,7 +23,15 @@ from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.handlers.list_offsets import left_to_read
 from brokerd.server.paging import LISTED_MAX, Pauses, list_page
-from brokerd.server.requests import check_id, check_not_negative, check_text, partition_after, reads_committed, topic_id_partition
+from brokerd.server.requests import (
+    check_id,
+    check_not_negative,
+    check_text,
+    partition_after,
+    partitions_of,
+    reads_committed,
+    topic_id_partition,
+)
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset
@@ -34,13 +41,6 @@ from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsResponse as Response
 _NONE = -1
 
 
-class _Place(Protocol):
-    """What names a partition."""
-
-    topic_id: bytes
-    partition: int
-
-
 Entry = offsets_pb2.PartitionGroupOffset | transaction_pb2.TransactionGroupOffset
 DESCRIBED_MAX = 1_000
 
@@ -48,12 +48,12 @@ DESCRIBED_MAX = 1_000
 # CommitGroupOffsets
 
 
-def check_entry(field: str, entry: Entry) -> None:
-    """Raises MalformedError."""
-    topic_id_partition(field, entry.topic_id, entry.partition)
+def check_entry(field: str, entry: Entry) -> TopicIdPartition:
+    """The partition that it names. Raises MalformedError."""
     check_not_negative(f"{field}.offset", entry.offset)
     if entry.leader_epoch < _NONE:
         raise malformed(f"{field}.leader_epoch", f"is {entry.leader_epoch}, but must be an epoch, or -1 if it is unknown")
+    return topic_id_partition(field, entry.topic_id, entry.partition)
 
 
 async def commit_group_offsets(
@@ -73,14 +73,13 @@ async def commit_group_offsets(
     - A commit without offsets is a heartbeat: it keeps an existing group as a commit would, but creates none.
     """
     check_id("group_id", request.group_id)
-    for entry in request.offsets:
-        check_entry("offsets", entry)
+    tps = [check_entry("offsets", entry) for entry in request.offsets]
     response = offsets_pb2.CommitGroupOffsetsResponse()
     with fails_with(response, f"commit of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
         if not request.offsets:
             await broker.groups.renew(request.group_id)
-        await check_deleted(broker, request.offsets)
+        await check_deleted(broker, tps)
         offsets = await _checked(broker, authorizer, request, response)
         if offsets:
             await broker.groups.commit(request.group_id, authorizer.principal, offsets)
@@ -161,13 +160,11 @@ def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int
     return committed
 
 
-async def check_deleted(broker: BrokerParts, places: Iterable[_Place]) -> None:
+async def check_deleted(broker: BrokerParts, tps: Sequence[TopicIdPartition]) -> None:
     """Checks that what this node, the coordinator, does not know of these partitions is deleted, and not too new. Raises
     NotReadyError, NotCoordinatorError, CoordinatorLoadInProgressError."""
     unknown = {
-        TopicIdPartition(one.topic_id, one.partition)
-        for one in places
-        if one.partition >= broker.topics.count_of(one.topic_id) and not broker.members.has_deleted(one.topic_id)
+        tp for tp in tps if tp.partition >= broker.topics.count_of(tp.topic_id) and not broker.members.has_deleted(tp.topic_id)
     }
     if unknown and broker.groups:  # which raises where this node is not the coordinator
         await broker.cluster.check_deleted(unknown)
@@ -194,26 +191,24 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
     - All offsets returned are durable. Waits for decisions that are being recorded.
     """
     check_id("group_id", request.group_id)
-    for entry in request.partitions:
-        topic_id_partition("partitions", entry.topic_id, entry.partition)
+    asked = partitions_of("partitions", request.partitions)
     after = partition_after(request.after_topic_id, request.after_partition)
     response = Response()
     with fails_with(response, f"offsets of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
-        await check_deleted(broker, request.partitions)
+        await check_deleted(broker, asked)
         async with broker.groups.settled() as table:
             group = table.groups.get(request.group_id)
-            if request.partitions:
-                await _add_asked(broker, authorizer, request, group, response)
+            if asked:
+                await _add_asked(broker, authorizer, asked, group, response)
             elif group is not None:
                 _add_page(authorizer, group, after, response)
     return response
 
 
 async def _add_asked(
-    broker: BrokerParts, authorizer: TopicAuthorizer, request: Request, group: Group | None, response: Response
+    broker: BrokerParts, authorizer: TopicAuthorizer, asked: Sequence[TopicIdPartition], group: Group | None, response: Response
 ) -> None:
-    asked = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
     pauses = Pauses(broker.turns)
     for tp, committed in [(tp, group.offset(tp) if group is not None else None) for tp in asked]:  # a snapshot, before any await
         await pauses.after()
@@ -347,14 +342,12 @@ async def delete_group(
     - Readers of the group are not stopped: their next commit creates it again.
     """
     check_id("group_id", request.group_id)
-    for entry in request.partitions:
-        topic_id_partition("partitions", entry.topic_id, entry.partition)
+    tps = partitions_of("partitions", request.partitions)
     response = offsets_pb2.DeleteGroupResponse()
     with fails_with(response, f"deletion of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
         with broker.audit.change(f"deleted offsets of group {request.group_id!a}") as change:
-            if request.partitions:
-                tps = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
+            if tps:
                 count = await broker.groups.delete_offsets(request.group_id, tps)
             else:
                 count = await broker.groups.delete(request.group_id)

@@ -38,7 +38,7 @@ from brokerd.server.delayed_produce import WAIT_MAX_MS
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
 from brokerd.server.paging import Pauses
-from brokerd.server.requests import check_topic_id
+from brokerd.server.requests import check_id_bytes
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2, topics_pb2
@@ -66,7 +66,7 @@ async def handle(
     if request.all_topics and (request.topics or request.topic_ids):
         raise malformed("all_topics", "topics and topic_ids must be empty with it")
     for topic_id in request.topic_ids:
-        check_topic_id("topic_ids", topic_id)
+        check_id_bytes("topic_ids", topic_id)
     is_sure = await broker.cluster.topics.hear_of(filter(authorizer.rights.sees, request.topics), request.topic_ids)
     response = metadata_pb2.MetadataResponse(
         cluster_id=broker.cluster_id,

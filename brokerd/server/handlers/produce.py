@@ -41,7 +41,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
-import grpc
 import pyarrow as pa
 
 from brokerd.clock import stopwatch_ns
@@ -69,11 +68,11 @@ from brokerd.server.limits.fence import Instance
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
     OTHER_FIELDS,
-    check_member_id,
+    check_id_bytes,
     check_not_negative,
     check_text,
     first_double,
-    topic_id_partition,
+    partitions_of,
     without_leader_epoch,
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
@@ -91,7 +90,6 @@ _WAITING_BYTES_MAX = 67_108_864
 _HARD_LIMIT = 2  # times max.in.flight.bytes
 _RETRY_AFTER_MS = 100
 _LAST_RESPONSES_S = 1.0
-_INSTANCE_ID_BYTES = 16
 
 
 class Produce(NamedTuple):
@@ -121,13 +119,13 @@ def decode(data: bytes, *, partitions_max: int) -> Produce:
     More than `partitions_max` partitions are refused later, in a response; far more are refused here as malformed.
     """
     head, batches = split_records(produce_pb2.ProduceRequest, data, max_fields=2 * FIELDS_PER_ENTRY * partitions_max + OTHER_FIELDS)
-    partitions = [topic_id_partition("partitions", entry.topic_id, entry.partition) for entry in head.partitions]
+    partitions = partitions_of("partitions", head.partitions)
     if len(batches) != len(partitions):
         raise malformed("records", f"has {len(batches)} entries, but partitions has {len(partitions)}")
     check_not_negative("timeout_ms", head.timeout_ms)
     check_text("transactional_id", head.transactional_id)
     if head.member_id:
-        check_member_id(head.member_id)
+        check_id_bytes("member_id", head.member_id)
     return Produce(head, partitions, batches, len(data))
 
 
@@ -376,8 +374,7 @@ class ProduceHandler(StreamHandler):
         if not head.HasField("hello"):
             raise malformed("hello", "is missing in the stream's first message")
         hello = head.hello
-        if len(hello.instance_id) != _INSTANCE_ID_BYTES:
-            raise malformed("hello.instance_id", f"has {len(hello.instance_id)} bytes, but must have {_INSTANCE_ID_BYTES}")
+        check_id_bytes("hello.instance_id", hello.instance_id)
         if hello.incarnation < 1:
             raise malformed("hello.incarnation", f"is {hello.incarnation}, but must be at least 1")
         self.authorizer.require_somewhere(Right.WRITE)
@@ -419,9 +416,7 @@ class ProduceHandler(StreamHandler):
             self._drop_responses()  # the client is gone; reading reports it too
         except Exception as error:
             self._drop_responses()
-            internal("responses to a produce stream", error)
-            with contextlib.suppress(*ENDED):  # abort raises as well
-                await self._abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
+            await self._end_unexpectedly("responses to a produce stream", error)
         finally:
             self._writer = None
 

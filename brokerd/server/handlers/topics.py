@@ -57,7 +57,7 @@ from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.paging import LISTED_MAX, Pauses
-from brokerd.server.requests import check_config_texts, check_not_negative, first_double, topic_id_partition
+from brokerd.server.requests import check_config_texts, check_not_negative, first_double, partitions_of
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1.topics_pb2 import (
     AlterPartitionReassignmentsRequest,
@@ -164,16 +164,16 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
             raise malformed(
                 "partitions.before_offset", f"is {entry.before_offset}, but must be an offset, or -1 for the high watermark"
             )
-        topic_id_partition("partitions", entry.topic_id, entry.partition)
+    tps = partitions_of("partitions", request.partitions)
     response = DeleteRecordsResponse()
     found: list[tuple[Partition, int, PartitionDeleteRecordsResult]] = []
     pauses = Pauses(broker.turns)
-    for entry in request.partitions:
+    for tp, entry in zip(tps, request.partitions, strict=True):
         await pauses.after()
-        result = response.results.add(topic_id=entry.topic_id, partition=entry.partition, log_start_offset=-1)
+        result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, log_start_offset=-1)
         with fails_with(result, "deleting records"):
-            authorizer.require_id(Right.ADMIN, entry.topic_id)
-            found.append((broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition)), entry.before_offset, result))
+            authorizer.require_id(Right.ADMIN, tp.topic_id)
+            found.append((broker.partitions.leader(tp), entry.before_offset, result))
     starts = [(partition, before_offset) for partition, before_offset, _ in found]
     old_starts = [partition.ends.log_start_offset for partition, _, _ in found]
     errors = await broker.admin.run(broker.retention.delete_records(starts))

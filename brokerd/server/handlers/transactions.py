@@ -13,7 +13,7 @@ from brokerd.server.coordinator.groups import AskedOffsets
 from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.handlers.groups import check_deleted, check_entry, checked_offset, knows_end
-from brokerd.server.requests import check_id, check_member_id, check_not_negative, check_text, topic_id_partition
+from brokerd.server.requests import check_id, check_id_bytes, check_not_negative, check_text, partitions_of
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1 import transaction_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset
@@ -32,7 +32,7 @@ def _check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> N
         _check_execution(request)
         check_text("run_id", request.run_id)
         check_text("owner", request.owner)
-        check_member_id(request.member_id)
+        check_id_bytes("member_id", request.member_id)
         if (producer_id, epoch) not in _NOT_GIVEN:
             raise malformed("producer_id", f"is {producer_id}, but must be -1 with a transactional_id: each member gets a new one")
         return
@@ -95,7 +95,7 @@ async def heartbeat(
     - INVALID_TXN_STATE if the member is not open: it expired, was aborted, or its version is decided. That is final.
     """
     _check_execution(request)
-    check_member_id(request.member_id)
+    check_id_bytes("member_id", request.member_id)
     authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.HeartbeatResponse()
     with fails_with(response, "a heartbeat"), authorizer.noting_refusals():
@@ -117,8 +117,7 @@ def _check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> No
         check_not_negative("members.records", member.records)
         if not 0 <= member.producer_epoch <= PRODUCER_EPOCH_MAX:
             raise malformed("members.producer_epoch", f"is {member.producer_epoch}, but must be between 0 and {PRODUCER_EPOCH_MAX}")
-    for partition in request.partitions:
-        topic_id_partition("partitions", partition.topic_id, partition.partition)
+    partitions_of("partitions", request.partitions)
     for name in ("rows", "key_bytes", "value_bytes"):
         check_not_negative(f"totals.{name}", getattr(request.totals, name))
     check_not_negative("page", request.page)
@@ -176,8 +175,8 @@ async def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransac
     """Keeps only the first partition of a deleted topic, which stands for all: so the work of a page is limited by the number of
     existing partitions. A commit gets no markers in what is taken for deleted, so that must be certain: raises NotReadyError."""
     if request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
-        await check_deleted(broker, request.partitions)
-        await check_deleted(broker, request.group_offsets)
+        await check_deleted(broker, partitions_of("partitions", request.partitions))
+        await check_deleted(broker, partitions_of("group_offsets", request.group_offsets))
     kept: list[transaction_pb2.TransactionPartition] = []
     is_any_missing = False
     for entry in request.partitions:

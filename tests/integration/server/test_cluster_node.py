@@ -40,7 +40,6 @@ from brokerd.server.handlers.groups import check_deleted
 from brokerd.server.metrics.families import families
 from brokerd.sharing import BROKER
 from brokerd.wire.errors import from_proto
-from brokerd.wire.v1.offsets_pb2 import PartitionGroupOffset
 from brokerd.wire.v1.topics_pb2 import DescribeTopicsRequest, DescribeTopicsResponse
 from tests.support.build import append
 from tests.support.certificates import Authority
@@ -615,7 +614,7 @@ def test_what_is_known_to_be_deleted_costs_no_look_at_the_store() -> None:
             never = TopicIdPartition(b"never there yet!", 0)
             for asked, costs in ((tp, False), (never, True), (never, False)):
                 before = cluster_of(one).figures().calls
-                await check_deleted(one.broker, [PartitionGroupOffset(topic_id=asked.topic_id, partition=0)])
+                await check_deleted(one.broker, [asked])
                 assert (cluster_of(one).figures().calls > before) == costs
 
     run(scenario)
