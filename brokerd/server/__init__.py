@@ -16,7 +16,6 @@
     metrics/            counters, and the Prometheus endpoint
     background.py       periodic jobs
     logs.py             the format of log lines
-    method_names.py     survives method names that are not UTF-8
 
 The rules of the log, of sequences and of batches are in other packages.
 """

@@ -37,12 +37,11 @@ from brokerd.server.delayed_produce import Appended, wait_durable
 from brokerd.server.failures import internal
 from brokerd.server.internode import InternodeService
 from brokerd.server.logs import quiet_grpc
-from brokerd.server.method_names import accept_undecodable_names
 from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.metrics.families import scrape
 from brokerd.server.security.authenticator import Authenticator, Callers
 from brokerd.server.security.credentials import Certificates, load_credentials
-from brokerd.server.service import BrokerService
+from brokerd.server.service import BrokerService, accept_undecodable_names
 from brokerd.storage.files import Files, RealFiles
 from brokerd.wire.channel import server_arguments
 from brokerd.wire.methods import SERVICE

@@ -22,19 +22,18 @@ _FILES = "/proc/self/fd"
 Address: TypeAlias = tuple[str, int]
 
 
-def disconnect(addresses: Collection[Address]) -> int:
-    """Shuts down the connections of these clients, which ends all their streams; returns their number. Blocks for some microseconds
-    per open file.
+def disconnect(peer: str) -> int:
+    """Shuts down the connection of a client, in gRPC's notation, which ends all its streams; returns the number of connections.
+    Blocks for some microseconds per open file.
     """
-    return sum(_shut_down(connection) for address, connection in _connections() if address in addresses)
+    named = address_of(peer)
+    return sum(_shut_down(connection) for address, connection in _connections() if address == named)
 
 
 async def disconnect_unread(peers: Collection[str]) -> None:
-    """Closes the connections of clients that do not read their responses; in gRPC's notation."""
+    """Closes the connections of clients that do not read their responses."""
     for peer in peers:
-        address = address_of(peer)
-        count = await asyncio.to_thread(disconnect, {address}) if address is not None else 0
-        if count:
+        if await asyncio.to_thread(disconnect, peer):
             logger.warning("%s does not read its responses: closing its connection", peer)
 
 
@@ -43,7 +42,6 @@ def disconnect_all(port: int) -> int:
     return sum(_shut_down(connection) for _, connection in _connections() if connection.getsockname()[1] == port)
 
 
-@functools.lru_cache(maxsize=10_000)
 def address_of(peer: str) -> Address | None:
     """The client's address as its socket reports it, from that of a Caller (`ipv4:127.0.0.1:50000`, `ipv6:[::1]:50000`); None if
     `peer` is not a TCP connection.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.server.method_names import accept_undecodable_names
+from brokerd.server.service import accept_undecodable_names
 from brokerd.wire.methods import SERVICE, UNARY
 from tests.fuzz.inputs import PREFACE, frame, headers_block
 from tests.support.child import child, first_line
