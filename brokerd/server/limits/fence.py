@@ -10,6 +10,7 @@ Instances are kept by principal: no principal can fence another's, or fill the t
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from brokerd.errors import InvalidRequestError, ResourceExhaustedError
 from brokerd.sharing import Shares
@@ -21,16 +22,14 @@ _RETRY_AFTER_MS = 1_000
 Key = tuple[str, bytes]  # principal, instance id
 
 
+@dataclass(slots=True)
 class Instance:
     """One producer instance. A stream of it may continue while `incarnation` equals the stream's own."""
 
-    __slots__ = ("incarnation", "key", "open_streams", "silent_since_ms")
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
-        self.incarnation = 0
-        self.open_streams = 0
-        self.silent_since_ms = 0
+    key: Key
+    incarnation: int = 0
+    open_streams: int = 0
+    silent_since_ms: int = 0
 
 
 class InstanceFence:

@@ -33,15 +33,13 @@ def host_of(peer: str) -> str:
     return peer.rpartition(":")[0] or peer
 
 
+@dataclass(slots=True)
 class _Window:
     """The lines about one caller's refusals since `began_ms`."""
 
-    __slots__ = ("began_ms", "lines", "suppressed")
-
-    def __init__(self, began_ms: int) -> None:
-        self.began_ms = began_ms
-        self.lines = 0
-        self.suppressed = 0
+    began_ms: int
+    lines: int = 0
+    suppressed: int = 0
 
 
 @dataclass(slots=True)

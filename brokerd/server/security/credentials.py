@@ -37,14 +37,14 @@ class Certificates:
 
     def __init__(self, config: BrokerConfig) -> None:
         """Reads the files. Raises ConfigError naming the setting and the file."""
-        self.tls = tls_context(config)
+        certificate = read_small_file(config.ssl_certificate_file, "ssl.certificate.file")
+        key = read_small_file(config.ssl_key_file, "ssl.key.file")
+        authorities = read_small_file(config.ssl_client_ca_file, "ssl.client.ca.file") if config.ssl_client_ca_file else None
+        self.tls = _tls_context(config)
         self._needs_client = config.ssl_client_auth == "required"
-        pair = (
-            read_small_file(config.ssl_key_file, "ssl.key.file"),
-            read_small_file(config.ssl_certificate_file, "ssl.certificate.file"),
+        self._current = grpc.ssl_server_certificate_configuration(
+            [(key, certificate)], root_certificates=authorities if self._needs_client else None
         )
-        authorities = read_small_file(config.ssl_client_ca_file, "ssl.client.ca.file") if self._needs_client else None
-        self._current = grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
         self._lock = threading.Lock()
         self._next: Any = None
 
@@ -66,15 +66,8 @@ class Certificates:
         return newer
 
 
-def tls_context(config: BrokerConfig) -> ssl.SSLContext:
+def _tls_context(config: BrokerConfig) -> ssl.SSLContext:
     """The same certificates for a server that is not gRPC. Raises ConfigError naming the setting and the file."""
-    for name, path in (
-        ("ssl.certificate.file", config.ssl_certificate_file),
-        ("ssl.key.file", config.ssl_key_file),
-        ("ssl.client.ca.file", config.ssl_client_ca_file),
-    ):
-        if path:
-            read_small_file(path, name)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
