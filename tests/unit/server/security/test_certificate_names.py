@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from brokerd.server.security.certificate_names import names_in_der, names_in_pem
+from brokerd.server.security.authenticator import names_in_der, names_in_pem
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 
