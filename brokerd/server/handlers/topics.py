@@ -59,37 +59,17 @@ from brokerd.server.failures import fails_with, malformed
 from brokerd.server.paging import LISTED_MAX, Pauses
 from brokerd.server.requests import check_config_texts, check_not_negative, first_double, partitions_of
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.wire.v1.topics_pb2 import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    AlterTopicConfigsRequest,
-    AlterTopicConfigsResponse,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DrainNodeRequest,
-    DrainNodeResponse,
-    ElectUncleanLeaderRequest,
-    ElectUncleanLeaderResponse,
-    PartitionDeleteRecordsResult,
-    PartitionReassignment,
-    TopicResult,
-)
+from brokerd.wire.v1 import topics_pb2 as pb
 
 _REPLICATED_MS = 20_000  # so long DeleteRecords waits for other replicas; clients wait for 30 s
 
 
-async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
     """One result per requested topic, in the same order."""
     for topic in request.topics:
         check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
         check_not_negative("topics.replication_factor", topic.replication_factor)
-    response = CreateTopicsResponse()
+    response = pb.CreateTopicsResponse()
     checked: list[Topic] = []  # for validate_only: later topics of the request must see earlier ones
     for topic in request.topics:
         result = response.results.add(name=topic.name)
@@ -105,9 +85,9 @@ async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: Crea
     return response
 
 
-async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
     """One result per requested topic."""
-    response = DeleteTopicsResponse()
+    response = pb.DeleteTopicsResponse()
     for name in request.names:
         result = response.results.add(name=name)
         with fails_with(result, f"deleting topic {name!r}"):
@@ -118,10 +98,10 @@ async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: Dele
 
 
 async def create_partitions(
-    broker: BrokerParts, authorizer: TopicAuthorizer, request: CreatePartitionsRequest
-) -> CreatePartitionsResponse:
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.CreatePartitionsRequest
+) -> pb.CreatePartitionsResponse:
     """The topic, or its error."""
-    result = TopicResult(name=request.name)
+    result = pb.TopicResult(name=request.name)
     with fails_with(result, "creating partitions"):
         authorizer.require_name(Right.ADMIN, request.name)
         if request.validate_only:
@@ -130,17 +110,19 @@ async def create_partitions(
             with broker.audit.change(f"gave topic '{request.name}' {request.total_count} partitions"):
                 topic = await broker.cluster.topics.grow(request.name, request.total_count)
         result.topic_id = topic.id
-    return CreatePartitionsResponse(result=result)
+    return pb.CreatePartitionsResponse(result=result)
 
 
-async def alter(broker: BrokerParts, authorizer: TopicAuthorizer, request: AlterTopicConfigsRequest) -> AlterTopicConfigsResponse:
+async def alter(
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.AlterTopicConfigsRequest
+) -> pb.AlterTopicConfigsResponse:
     """The topic, or its error."""
     check_config_texts("set", chain(request.set, request.set.values()))
     check_config_texts("unset", request.unset)
     both = sorted(set(request.set) & set(request.unset))
     if both:
         raise malformed("unset", f"'{both[0]}' is in set too")
-    result = TopicResult(name=request.name)
+    result = pb.TopicResult(name=request.name)
     change = (request.name, dict(request.set), list(request.unset))
     with fails_with(result, "changing a topic's settings"):
         authorizer.require_name(Right.ADMIN, request.name)
@@ -154,10 +136,12 @@ async def alter(broker: BrokerParts, authorizer: TopicAuthorizer, request: Alter
                     lines.enter_context(broker.audit.change(f"altered topic '{request.name}': {setting}"))
                 topic = await broker.cluster.topics.alter(*change)
         result.topic_id = topic.id
-    return AlterTopicConfigsResponse(result=result)
+    return pb.AlterTopicConfigsResponse(result=result)
 
 
-async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def delete_records(
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.DeleteRecordsRequest
+) -> pb.DeleteRecordsResponse:
     """One result per requested partition, in the same order."""
     for entry in request.partitions:
         if entry.before_offset < HIGH_WATERMARK:
@@ -165,8 +149,8 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
                 "partitions.before_offset", f"is {entry.before_offset}, but must be an offset, or -1 for the high watermark"
             )
     tps = partitions_of("partitions", request.partitions)
-    response = DeleteRecordsResponse()
-    found: list[tuple[Partition, int, PartitionDeleteRecordsResult]] = []
+    response = pb.DeleteRecordsResponse()
+    found: list[tuple[Partition, int, pb.PartitionDeleteRecordsResult]] = []
     pauses = Pauses(broker.turns)
     for tp, entry in zip(tps, request.partitions, strict=True):
         await pauses.after()
@@ -192,8 +176,8 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
 
 
 async def reassign(
-    broker: BrokerParts, authorizer: TopicAuthorizer, request: AlterPartitionReassignmentsRequest
-) -> AlterPartitionReassignmentsResponse:
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.AlterPartitionReassignmentsRequest
+) -> pb.AlterPartitionReassignmentsResponse:
     """One result per requested partition, in the same order."""
     for entry in request.partitions:
         check_not_negative("partitions.partition", entry.partition)
@@ -202,7 +186,7 @@ async def reassign(
         double = first_double(entry.replicas)
         if double is not None:
             raise malformed("partitions.replicas", f"name node {double} twice: a node has one copy of a partition")
-    response = AlterPartitionReassignmentsResponse()
+    response = pb.AlterPartitionReassignmentsResponse()
     for entry in request.partitions:
         result = response.results.add(name=entry.name, partition=entry.partition)
         with fails_with(result, "moving a partition"):
@@ -217,7 +201,7 @@ async def reassign(
     return response
 
 
-def _asked_move(entry: PartitionReassignment) -> str:
+def _asked_move(entry: pb.PartitionReassignment) -> str:
     name = f"'{entry.name}-{entry.partition}'"
     if entry.is_order_only:
         return f"moved the lead of partition {name} to {nodes_text(entry.replicas[:1]) if entry.replicas else 'its first replica'}"
@@ -226,10 +210,10 @@ def _asked_move(entry: PartitionReassignment) -> str:
     return f"moved partition {name} to {nodes_text(entry.replicas)}"
 
 
-async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: DrainNodeRequest) -> DrainNodeResponse:
+async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.DrainNodeRequest) -> pb.DrainNodeResponse:
     """How many partitions go to other nodes, and which cannot."""
     check_not_negative("node_id", request.node_id)
-    response = DrainNodeResponse()
+    response = pb.DrainNodeResponse()
     with fails_with(response, "draining a node"):
         authorizer.require_everything("drain a node")
         with broker.audit.change("" if request.validate_only else f"drained node {request.node_id}") as change:
@@ -252,11 +236,11 @@ def _list(broker: BrokerParts, listed: Any, found: Mapping[TopicIdPartition, str
 
 
 async def elect_unclean(
-    broker: BrokerParts, authorizer: TopicAuthorizer, request: ElectUncleanLeaderRequest
-) -> ElectUncleanLeaderResponse:
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.ElectUncleanLeaderRequest
+) -> pb.ElectUncleanLeaderResponse:
     """The copies that are alive, the new leader's first."""
     check_not_negative("partition", request.partition)
-    response = ElectUncleanLeaderResponse()
+    response = pb.ElectUncleanLeaderResponse()
     name = f"'{request.name}-{request.partition}'"
     with fails_with(response, f"an unclean election for {name}"):
         authorizer.require_everything("let a copy lead that is not in sync")
