@@ -11,6 +11,7 @@ duplicates is refused as a whole: choosing between two orders for one partition 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence, Sized
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -51,25 +52,13 @@ class Repeated(NamedTuple):
     inside: tuple[Repeated, ...] = ()  # repeated fields of its entries
 
 
-def _itself(entry: Any) -> Hashable:
-    name: Hashable = entry
-    return name
+def _itself(entry: Hashable) -> Hashable:
+    return entry
 
 
-def _name(entry: Any) -> Hashable:
-    return str(entry.name)
-
-
-def _partition(entry: Any) -> Hashable:
-    return bytes(entry.topic_id), int(entry.partition)
-
-
-def _named_partition(entry: Any) -> Hashable:
-    return str(entry.name), int(entry.partition)
-
-
+_partition = attrgetter("topic_id", "partition")
 PARTITIONS = Repeated("partitions", _PARTITIONS, _partition)
-_NEW_TOPICS = Repeated("topics", _CREATED_MAX, _name, inside=(Repeated("configs", _CONFIGS_MAX),))
+_NEW_TOPICS = Repeated("topics", _CREATED_MAX, attrgetter("name"), inside=(Repeated("configs", _CONFIGS_MAX),))
 
 REPEATED: dict[str, tuple[Repeated, ...]] = {
     "Metadata": (
@@ -82,7 +71,7 @@ REPEATED: dict[str, tuple[Repeated, ...]] = {
     "AlterTopicConfigs": (Repeated("set", _CONFIGS_MAX), Repeated("unset", _CONFIGS_MAX, _itself)),
     "DeleteRecords": (PARTITIONS,),
     "AlterPartitionReassignments": (
-        Repeated("partitions", _PARTITIONS, _named_partition, inside=(Repeated("replicas", REPLICAS_MAX),)),
+        Repeated("partitions", _PARTITIONS, attrgetter("name", "partition"), inside=(Repeated("replicas", REPLICAS_MAX),)),
     ),
     "ListOffsets": (PARTITIONS,),
     "CommitGroupOffsets": (Repeated("offsets", _PARTITIONS, _partition),),
