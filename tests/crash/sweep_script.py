@@ -177,10 +177,7 @@ class Script:
 
     def _delete_records(self, history: PartitionHistory, before_offset: int) -> None:
         history.log_starts.add(before_offset)
-        asked = topics_pb2.PartitionDeleteRecords(
-            topic_id=history.tp.topic_id, partition=history.tp.partition, before_offset=before_offset
-        )
-        result = self._client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[asked])).results[0]
+        result = self._client.delete_records(history.tp, before_offset)
         assert not result.HasField("error"), result.error
         history.log_starts = {before_offset}
 

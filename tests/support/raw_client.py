@@ -236,10 +236,26 @@ class RawClient:
 
     def latest(self, tp: TopicIdPartition) -> int:
         """The high watermark, by ListOffsets."""
-        asked = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, spec=offsets_pb2.OFFSET_SPEC_LATEST)
-        result = self.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[asked])).results[0]
+        result = self.list_offset(tp, offsets_pb2.OFFSET_SPEC_LATEST)
         assert not result.HasField("error"), result.error
         return int(result.offset)
+
+    def list_offset(
+        self, tp: TopicIdPartition, spec: int, *, isolation_level: int = 0, **fields: Any
+    ) -> offsets_pb2.PartitionListOffsetsResult:
+        """What ListOffsets says of one partition."""
+        entry: dict[str, Any] = {**tp._asdict(), "spec": spec, **fields}
+        values: dict[str, Any] = {"isolation_level": isolation_level, "partitions": [entry]}
+        result: offsets_pb2.PartitionListOffsetsResult
+        (result,) = self.call("ListOffsets", offsets_pb2.ListOffsetsRequest(**values)).results
+        return result
+
+    def delete_records(self, tp: TopicIdPartition, before_offset: int) -> topics_pb2.PartitionDeleteRecordsResult:
+        """What DeleteRecords says of one partition."""
+        asked = topics_pb2.PartitionDeleteRecords(**tp._asdict(), before_offset=before_offset)
+        result: topics_pb2.PartitionDeleteRecordsResult
+        (result,) = self.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[asked])).results
+        return result
 
     def new_producer_id(self) -> int:
         """An id for an idempotent producer."""

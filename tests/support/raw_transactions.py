@@ -163,9 +163,7 @@ def member_batch(tp: TopicIdPartition, values: Sequence[bytes], producer_id: int
 
 def last_stable_offset(client: RawClient, tp: TopicIdPartition) -> int:
     """By ListOffsets."""
-    asked = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, spec=offsets_pb2.OFFSET_SPEC_LATEST)
-    request = offsets_pb2.ListOffsetsRequest(partitions=[asked], isolation_level=fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED)
-    result = client.call("ListOffsets", request).results[0]
+    result = client.list_offset(tp, offsets_pb2.OFFSET_SPEC_LATEST, isolation_level=fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED)
     assert not result.HasField("error"), result.error
     return int(result.offset)
 

@@ -35,9 +35,8 @@ def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Pa
         boss.call("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest(name="events-1", set={"retention.ms": "six"}))
         boss.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="events-1", total_count=9, validate_only=True))
         boss.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="events-1", total_count=2))
-        wanted = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, partition=0, before_offset=1)
         for _ in range(2):  # the second time there is nothing left to delete
-            boss.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[wanted]))
+            boss.delete_records(tp, 1)
         writer.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["events-1"]))
         producer = outsider.producer()
         producer.epoch_of = lambda _tp: 1  # without a request of its own

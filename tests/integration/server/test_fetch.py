@@ -7,7 +7,7 @@ import pytest
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch
-from brokerd.wire.v1 import fetch_pb2, topics_pb2
+from brokerd.wire.v1 import fetch_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
@@ -33,13 +33,6 @@ def fill(client: RawClient, tp: TopicIdPartition, count: int, *, size: int = 1_0
         stream.produce(tp, batch)
     stream.half_close()
     return int(batch.size)
-
-
-def delete_records(client: RawClient, tp: TopicIdPartition, before_offset: int) -> topics_pb2.PartitionDeleteRecordsResult:
-    asked = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, partition=tp.partition, before_offset=before_offset)
-    result: topics_pb2.PartitionDeleteRecordsResult
-    result = client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[asked])).results[0]
-    return result
 
 
 def test_whole_batches_come_from_the_offset_on(client: RawClient) -> None:
@@ -115,7 +108,7 @@ def test_the_brokers_own_limit_holds_too(client: RawClient) -> None:
 def test_offsets_beyond_either_end_are_out_of_range_and_say_where_the_log_begins(client: RawClient) -> None:
     (tp,) = client.create_topic()
     fill(client, tp, 6)
-    assert delete_records(client, tp, 3).log_start_offset == 3
+    assert client.delete_records(tp, 3).log_start_offset == 3
     fetcher = client.fetcher()
     for offset in (0, 2, 7, 2**62):
         head, _ = fetcher.fetch({tp: offset}, max_wait_ms=LONG_MS)
@@ -282,7 +275,7 @@ def test_a_log_start_that_passes_a_parked_offset_completes_it(running: RunningDa
     fetcher = client.fetcher()
     fetcher.post({tp: 0}, max_wait_ms=LONG_MS, min_bytes=2**20)
     wait_until(lambda: parked(running) == 1)
-    delete_records(client, tp, 2)
+    client.delete_records(tp, 2)
     head, _ = fetcher.answer()
     assert ErrorCode(head.results[0].error.code) is ErrorCode.OFFSET_OUT_OF_RANGE
 

@@ -30,7 +30,7 @@ from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header
 from brokerd.testing import Broker
-from brokerd.wire.v1 import error_pb2, offsets_pb2, topics_pb2, transaction_pb2
+from brokerd.wire.v1 import error_pb2, offsets_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.raw_client import RawClient, idempotent_batch, values_batch
 from tests.support.raw_transactions import Txn
@@ -88,12 +88,7 @@ def test_another_epoch_is_refused(restarted: Restarted, asked: str, distance: in
 
 
 def list_latest(restarted: Restarted, epoch: int) -> offsets_pb2.PartitionListOffsetsResult:
-    asked = offsets_pb2.PartitionListOffsets(
-        topic_id=restarted.tp.topic_id, spec=offsets_pb2.OFFSET_SPEC_LATEST, current_leader_epoch=epoch
-    )
-    result: offsets_pb2.PartitionListOffsetsResult
-    result = restarted.client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[asked])).results[0]
-    return result
+    return restarted.client.list_offset(restarted.tp, offsets_pb2.OFFSET_SPEC_LATEST, current_leader_epoch=epoch)
 
 
 @pytest.mark.parametrize("epoch", [-1, 0, -(2**31)])
@@ -224,9 +219,7 @@ def test_a_new_leader_names_no_end_before_it_knows_it(elected: Elected) -> None:
     tp, client = elected.partition.tp, elected.client
 
     def code(spec: offsets_pb2.OffsetSpec, **fields: Any) -> ErrorCode:
-        asked = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, spec=spec, **fields)
-        result = client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[asked])).results[0]
-        return ErrorCode(result.error.code)
+        return ErrorCode(client.list_offset(tp, spec, **fields).error.code)
 
     def commit(offset: int) -> ErrorCode:
         entry = offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, offset=offset)
@@ -234,9 +227,7 @@ def test_a_new_leader_names_no_end_before_it_knows_it(elected: Elected) -> None:
         return ErrorCode(client.call("CommitGroupOffsets", request).results[0].error.code)
 
     def delete(before_offset: int) -> ErrorCode:
-        asked = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, before_offset=before_offset)
-        result = client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[asked])).results[0]
-        return ErrorCode(result.error.code)
+        return ErrorCode(client.delete_records(tp, before_offset).error.code)
 
     assert commit(1) is ErrorCode.NONE
     (lag,) = client.call("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="g")).partitions
@@ -294,8 +285,7 @@ def test_only_who_leads_by_the_stores_word_says_that_records_are_gone(
     with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
         (tp,) = client.create_topic()
         client.producer().produce(tp, values_batch(tp, 3))
-        deleted = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, before_offset=1)
-        client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[deleted]))
+        client.delete_records(tp, 1)
 
         async def is_confirmed_leader(_tp: TopicIdPartition, _epoch: int) -> bool:
             return is_current
@@ -304,9 +294,7 @@ def test_only_who_leads_by_the_stores_word_says_that_records_are_gone(
         fetcher = client.fetcher()
         for offset, code in ((0, ErrorCode.OFFSET_OUT_OF_RANGE), (4, refused)):  # what is below the log start is gone for all
             assert ErrorCode(fetcher.fetch({tp: offset})[0].results[0].error.code) is code
-        asked = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, spec=offsets_pb2.OFFSET_SPEC_LATEST)
-        asked.position.offset, asked.position.leader_epoch_id = 2, 7
-        (result,) = client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[asked])).results
+        result = client.list_offset(tp, offsets_pb2.OFFSET_SPEC_LATEST, position={"offset": 2, "leader_epoch_id": 7})
         assert result.HasField("truncation") == is_current
         assert result.HasField("error") != is_current
         assert is_current or ErrorCode(result.error.code) is ErrorCode.NOT_LEADER

@@ -12,25 +12,16 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.errors import DataDirectoryError, ErrorCode
 from brokerd.server.daemon import Daemon, ListenError
-from brokerd.wire.methods import SERVICE
 from tests.integration.conftest import Terminal
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.raw_client import LONG_MS, RawClient, idempotent_batch, values_batch
 from tests.support.wait import DEADLINE_S, wait_until
-
-
-def test_health_is_on(running: RunningDaemon, client: RawClient) -> None:
-    health: Any = health_pb2_grpc.HealthStub(client.channel)
-    for service in ("", SERVICE):
-        answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_S)
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_a_stop_answers_parked_fetches_waits_for_flushes_and_closes_cleanly(tmp_path: Path, files: MemoryFiles) -> None:

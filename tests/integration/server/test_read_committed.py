@@ -171,29 +171,18 @@ def test_a_log_start_that_moves_during_a_read_leaves_nothing_to_return(
     assert batches == []
 
 
-def _listed(
-    client: RawClient,
-    tp: TopicIdPartition,
-    isolation_level: fetch_pb2.IsolationLevel,
-    spec: offsets_pb2.OffsetSpec,
-    time_ms: int = 0,
-) -> int:
-    asked = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, spec=spec, timestamp=time_ms)
-    response = client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[asked], isolation_level=isolation_level))
-    return int(response.results[0].offset)
-
-
 def test_look_ups_of_offsets_show_nothing_undecided(client: RawClient, tp: TopicIdPartition, transactions: Transactions) -> None:
     transactions.plain(EARLY_MS)
     transactions.write(7)
     transactions.plain(LATE_MS)
     by_time = offsets_pb2.OFFSET_SPEC_TIMESTAMP
-    asked = (
-        (offsets_pb2.OFFSET_SPEC_LATEST, 0),
-        (by_time, LATE_MS),
-        (by_time, EARLY_MS),
-    )
-    assert [_listed(client, tp, UNCOMMITTED, *one) for one in asked] == [3, 2, 0]
-    assert [_listed(client, tp, COMMITTED, *one) for one in asked] == [1, -1, 0]
+
+    def listed(isolation_level: int) -> list[int]:
+        asked = ((offsets_pb2.OFFSET_SPEC_LATEST, 0), (by_time, LATE_MS), (by_time, EARLY_MS))
+        found = [client.list_offset(tp, spec, isolation_level=isolation_level, timestamp=time_ms) for spec, time_ms in asked]
+        return [result.offset for result in found]
+
+    assert listed(UNCOMMITTED) == [3, 2, 0]
+    assert listed(COMMITTED) == [1, -1, 0]
     transactions.commit(7)
-    assert [_listed(client, tp, COMMITTED, *one) for one in asked] == [4, 2, 0]
+    assert listed(COMMITTED) == [4, 2, 0]

@@ -11,8 +11,7 @@ import pytest
 import brokerd
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.methods import STREAMS, UNARY
-from brokerd.wire.v1 import broker_pb2, metadata_pb2, offsets_pb2, topics_pb2
+from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.raw_client import RawClient, code_of, values_batch
@@ -22,23 +21,6 @@ from tests.support.records import TIMESTAMP_MS, key_values, new_batch
 def create(client: RawClient, *topics: topics_pb2.NewTopic, validate_only: bool = False) -> list[ErrorCode]:
     request = topics_pb2.CreateTopicsRequest(topics=topics, validate_only=validate_only)
     return [code_of(result) for result in client.call("CreateTopics", request).results]
-
-
-def list_offset(client: RawClient, tp: TopicIdPartition, spec: int, **fields: Any) -> offsets_pb2.PartitionListOffsetsResult:
-    isolation = fields.pop("isolation_level", 0)
-    wanted: dict[str, Any] = {"topic_id": tp.topic_id, "partition": tp.partition, "spec": spec} | fields
-    asked = offsets_pb2.PartitionListOffsets(**wanted)
-    request = offsets_pb2.ListOffsetsRequest(isolation_level=isolation, partitions=[asked])
-    result: offsets_pb2.PartitionListOffsetsResult = client.call("ListOffsets", request).results[0]
-    return result
-
-
-def test_every_method_of_the_contract_has_a_handler(running: RunningDaemon) -> None:
-    from brokerd.server.service import METHODS
-
-    methods = set(broker_pb2.DESCRIPTOR.services_by_name["Broker"].methods_by_name)
-    assert set(METHODS) | set(STREAMS) == methods
-    assert list(METHODS) == list(UNARY)
 
 
 def test_the_server_says_what_it_is(client: RawClient) -> None:
@@ -250,49 +232,43 @@ def test_offsets_by_end_and_by_time(client: RawClient) -> None:
         batch = new_batch(key_values([b"v"] * 4, timestamp_ms=base), "none", tp, base_timestamp=base, max_timestamp=base + 3)
         stream.produce(tp, batch)
     specs = offsets_pb2
-    assert list_offset(client, tp, specs.OFFSET_SPEC_EARLIEST).offset == 0
-    assert list_offset(client, tp, specs.OFFSET_SPEC_LATEST).offset == 12
-    assert list_offset(client, tp, specs.OFFSET_SPEC_LATEST, isolation_level=1).offset == 12
-    found = list_offset(client, tp, specs.OFFSET_SPEC_TIMESTAMP, timestamp=TIMESTAMP_MS + 1_002)
+    assert client.list_offset(tp, specs.OFFSET_SPEC_EARLIEST).offset == 0
+    assert client.list_offset(tp, specs.OFFSET_SPEC_LATEST).offset == 12
+    assert client.list_offset(tp, specs.OFFSET_SPEC_LATEST, isolation_level=1).offset == 12
+    found = client.list_offset(tp, specs.OFFSET_SPEC_TIMESTAMP, timestamp=TIMESTAMP_MS + 1_002)
     assert (found.offset, found.timestamp) == (6, TIMESTAMP_MS + 1_002)
-    assert list_offset(client, tp, specs.OFFSET_SPEC_TIMESTAMP, timestamp=TIMESTAMP_MS + 10**6).offset == -1
+    assert client.list_offset(tp, specs.OFFSET_SPEC_TIMESTAMP, timestamp=TIMESTAMP_MS + 10**6).offset == -1
     epoch = client.metadata("t").topics[0].partitions[0].leader_epoch
     assert found.leader_epoch == epoch
-    assert list_offset(client, tp, specs.OFFSET_SPEC_LATEST).leader_epoch == epoch
-    one = list_offset(client, tp, specs.OFFSET_SPEC_AFTER_BYTES, from_offset=5, until_offset=12, max_bytes=1)
+    assert client.list_offset(tp, specs.OFFSET_SPEC_LATEST).leader_epoch == epoch
+    one = client.list_offset(tp, specs.OFFSET_SPEC_AFTER_BYTES, from_offset=5, until_offset=12, max_bytes=1)
     assert one.offset == 8
-    all_of_it = list_offset(client, tp, specs.OFFSET_SPEC_AFTER_BYTES, from_offset=5, until_offset=10, max_bytes=2 * one.size_bytes)
+    all_of_it = client.list_offset(tp, specs.OFFSET_SPEC_AFTER_BYTES, from_offset=5, until_offset=10, max_bytes=2 * one.size_bytes)
     assert (all_of_it.offset, all_of_it.size_bytes) == (10, 2 * one.size_bytes)
-    left = list_offset(client, tp, specs.OFFSET_SPEC_BACKLOG, from_offset=5)
+    left = client.list_offset(tp, specs.OFFSET_SPEC_BACKLOG, from_offset=5)
     assert (left.offset, left.log_start_offset, left.size_bytes) == (12, 0, 2 * one.size_bytes)
     assert 0 <= left.lag_ms < 600_000
-    nothing = list_offset(client, tp, specs.OFFSET_SPEC_BACKLOG, from_offset=12)
+    nothing = client.list_offset(tp, specs.OFFSET_SPEC_BACKLOG, from_offset=12)
     assert (nothing.offset, nothing.size_bytes, nothing.lag_ms) == (12, 0, -1)
     for until_offset, newest in ((0, 9), (12, 9), (99, 9), (11, 8), (1, 0)):
-        found = list_offset(client, tp, specs.OFFSET_SPEC_LAST_RECORDS, record_count=3, until_offset=until_offset)
+        found = client.list_offset(tp, specs.OFFSET_SPEC_LAST_RECORDS, record_count=3, until_offset=until_offset)
         assert found.offset == newest
-    assert code_of(list_offset(client, tp, 1, topic_id=b"n" * 16)) is ErrorCode.UNKNOWN_TOPIC_ID
-    assert code_of(list_offset(client, tp, 1, current_leader_epoch=9)) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert code_of(client.list_offset(TopicIdPartition(b"n" * 16, 0), 1)) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert code_of(client.list_offset(tp, 1, current_leader_epoch=9)) is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def test_records_are_deleted_up_to_an_offset(client: RawClient) -> None:
     (tp,) = client.create_topic("t")
     client.producer().produce(tp, values_batch(tp, 10))
 
-    def delete(before_offset: int) -> topics_pb2.PartitionDeleteRecordsResult:
-        asked = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, partition=tp.partition, before_offset=before_offset)
-        result: topics_pb2.PartitionDeleteRecordsResult
-        result = client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[asked])).results[0]
-        return result
-
-    assert delete(4).log_start_offset == 4
-    assert delete(2).log_start_offset == 4
-    ends = list_offset(client, tp, offsets_pb2.OFFSET_SPEC_LATEST)
+    assert client.delete_records(tp, 4).log_start_offset == 4
+    assert client.delete_records(tp, 2).log_start_offset == 4
+    ends = client.list_offset(tp, offsets_pb2.OFFSET_SPEC_LATEST)
     assert (ends.log_start_offset, ends.offset) == (4, 10)
-    beyond = delete(11)
+    beyond = client.delete_records(tp, 11)
     assert (code_of(beyond), beyond.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
-    assert delete(-1).log_start_offset == 10
-    assert list_offset(client, tp, offsets_pb2.OFFSET_SPEC_EARLIEST).offset == 10
+    assert client.delete_records(tp, -1).log_start_offset == 10
+    assert client.list_offset(tp, offsets_pb2.OFFSET_SPEC_EARLIEST).offset == 10
 
 
 def test_a_stopped_log_says_so_in_its_description(client: RawClient, files: MemoryFiles) -> None:

@@ -103,10 +103,8 @@ def test_the_coordinators_log_does_not_exist_for_clients(client: RawClient) -> N
     assert code_of(client.call("CreatePartitions", grow).result) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     alter = topics_pb2.AlterTopicConfigsRequest(name=name, set={"retention.ms": "1"})
     assert code_of(client.call("AlterTopicConfigs", alter).result) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    deletion = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, partition=0, before_offset=-1)
-    assert code_of(client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[deletion])).results[0]) is UNKNOWN_ID
-    earliest = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=0, spec=offsets_pb2.OFFSET_SPEC_EARLIEST)
-    assert code_of(client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[earliest])).results[0]) is UNKNOWN_ID
+    assert code_of(client.delete_records(tp, -1)) is UNKNOWN_ID
+    assert code_of(client.list_offset(tp, offsets_pb2.OFFSET_SPEC_EARLIEST)) is UNKNOWN_ID
     assert code_of(client.producer().produce(tp, plain_batch(tp, b"forged"))) is UNKNOWN_ID
     assert code_of(client.fetcher().fetch({tp: 0})[0].results[0]) is UNKNOWN_ID
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import TypeVar
 
 import grpc
 import pytest
@@ -23,12 +24,13 @@ from tests.support.call_context import Context
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import running
+from tests.support.inner_broker import TransactionBroker, running
 from tests.support.loop import all_wait
 from tests.support.raw_client import values_batch
 from tests.support.wait import DEADLINE_S
 
 Stream = ProduceHandler | FetchHandler
+S = TypeVar("S", bound=ProduceHandler | FetchHandler)
 CALLER = Caller("ipv4:127.0.0.1:1", "ipv4:127.0.0.1:1")
 ENDED = grpc.StatusCode.UNAVAILABLE, "ended"
 
@@ -45,6 +47,11 @@ def fetch_request(tp: TopicIdPartition) -> bytes:
     return head.SerializeToString()
 
 
+def stream_of(kind: type[S], broker: TransactionBroker, context: Context) -> S:
+    """A stream of anybody's that has not begun."""
+    return kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("kind", "end"), [(ProduceHandler, "close"), (ProduceHandler, "revoke"), (FetchHandler, "close")])
 async def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
     kind: type[Stream], end: str, monkeypatch: pytest.MonkeyPatch
@@ -55,7 +62,7 @@ async def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
     async with running(files, ManualClock()) as broker:
         (tp, _) = await broker.topic()
         context = Context([produce_request(tp) if kind is ProduceHandler else fetch_request(tp)])  # and the client's end
-        stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        stream = stream_of(kind, broker, context)
         with Gate(files, "fdatasync", path=tp.directory_name):
             serving = asyncio.create_task(stream.run())
             await all_wait()
@@ -94,7 +101,7 @@ async def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkey
 async def test_a_stream_that_two_tasks_end_is_ended_once(kind: type[Stream], end: str) -> None:
     async with running(MemoryFiles(), ManualClock()) as broker:
         context = Context([])
-        stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        stream = stream_of(kind, broker, context)
         with pytest.raises(grpc.aio.AbortError):
             await stream.close(*ENDED, is_revoked=end == "revoke")
         await stream.close(grpc.StatusCode.UNAUTHENTICATED, "revoked", is_revoked=True)
@@ -105,7 +112,7 @@ async def test_a_stream_that_two_tasks_end_is_ended_once(kind: type[Stream], end
 async def test_a_stream_that_has_ended_is_left_alone(end: str) -> None:
     async with running(MemoryFiles(), ManualClock()) as broker:
         context = Context([])
-        stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        stream = stream_of(FetchHandler, broker, context)
         await stream.run()
         await stream.close(*ENDED, is_revoked=end == "revoke")
         assert context.code is grpc.StatusCode.OK
@@ -115,7 +122,7 @@ async def test_responses_dropped_with_their_client_hold_no_bytes_of_the_streams_
     async with running(MemoryFiles(), ManualClock()) as broker:
         (tp, _) = await broker.topic()
         context = Context([produce_request(tp)])
-        stream = ProduceHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        stream = stream_of(ProduceHandler, broker, context)
 
         async def gone(data: bytes) -> None:
             raise grpc.aio.UsageError("the client is gone")
@@ -132,7 +139,7 @@ async def test_a_parked_fetch_whose_client_goes_while_its_response_is_queued_rea
         queued: list[Callable[[], asyncio.Task[None]]] = []
         monkeypatch.setattr(broker.broker.response_queue, "put", lambda _, start: queued.append(start))
         context = Context([fetch_request(tp)])
-        stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        stream = stream_of(FetchHandler, broker, context)
         serving = asyncio.create_task(stream.run())
         await all_wait()
         assert broker.broker.fetch_purgatory.force_complete(1) == 1
@@ -161,7 +168,7 @@ async def test_a_parked_fetch_whose_response_is_cancelled_before_it_begins_does_
             return messages.pop() if messages else await asyncio.Event().wait()
 
         context.read = read  # type: ignore[method-assign]
-        stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+        stream = stream_of(FetchHandler, broker, context)
         serving = asyncio.create_task(stream.run())
         await all_wait()
         closing = asyncio.create_task(stream.close(*ENDED))
