@@ -6,11 +6,13 @@ import io
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from brokerd.cli import main
 from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.identities import AUTH_FILE
 from tests.support.proxy import Proxy
 
 # The C core of gRPC writes what it thinks of connections that end, also those of the test itself: a command has it silent.
@@ -54,6 +56,14 @@ def terminal_at_daemon(terminal: Terminal, daemon: RunningDaemon) -> Terminal:
     """The terminal, whose commands talk to `daemon`."""
     terminal.use(daemon.address)
     return terminal
+
+
+@pytest.fixture
+def auth_file(tmp_path: Path) -> Path:
+    """An auth file that a test may change."""
+    path = tmp_path / "auth.toml"
+    path.write_text(AUTH_FILE)
+    return path
 
 
 @pytest.fixture

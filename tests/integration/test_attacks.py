@@ -15,7 +15,7 @@ from benchmarks.attackers import ATTACKS, Aim
 from brokerd.ids import TopicIdPartition
 from tests.integration.security.conftest import with_token
 from tests.support.daemon import DaemonProcess
-from tests.support.identities import AUTH_FILE, TOKENS
+from tests.support.identities import TOKENS
 from tests.support.raw_client import RawClient, RawFetcher, RawProducer, values_batch
 
 STEPS = 10
@@ -51,10 +51,9 @@ class Honest:
 
 
 @pytest.mark.parametrize("first", range(BROKERS))
-def test_an_attack_ends_nobody_else(tmp_path: Path, first: int) -> None:
+def test_an_attack_ends_nobody_else(tmp_path: Path, auth_file: Path, first: int) -> None:
     """One kind after another on one broker; the last is still under way as the broker stops."""
-    (tmp_path / "auth.toml").write_text(AUTH_FILE)
-    settings = {"auth.file": str(tmp_path / "auth.toml"), "max.memory.bytes": MEMORY_BYTES, "shutdown.grace.ms": 500}
+    settings = {"auth.file": auth_file, "max.memory.bytes": MEMORY_BYTES, "shutdown.grace.ms": 500}
     with DaemonProcess(tmp_path / "data", settings=settings) as daemon, with_token(daemon.address, TOKENS["boss"]) as client:
         honest = Honest(client)
         honest.goes_on()

@@ -186,6 +186,14 @@ class RawClient:
         call: Any = self.channel.unary_unary(method.path, response_deserializer=method.response.FromString)
         return call(request.SerializeToString(), timeout=DEADLINE_S)
 
+    def status(self, name: str = "GetServerInfo", request: Message | None = None) -> tuple[grpc.StatusCode, str]:
+        """How a unary call ends."""
+        try:
+            self.call(name, request if request is not None else UNARY[name].request())
+        except grpc.RpcError as error:
+            return error.code(), error.details() or ""
+        return grpc.StatusCode.OK, ""
+
     def producer(self, **hello: Any) -> RawProducer:
         """A new produce stream."""
         stream = RawProducer(self.channel, self.leader_epoch, **hello)

@@ -62,14 +62,6 @@ def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "REFUSALS_MS", 50)
 
 
-@pytest.fixture
-def auth_file(tmp_path: Path) -> Path:
-    """An auth file that a test may change."""
-    path = tmp_path / "auth.toml"
-    path.write_text(AUTH_FILE)
-    return path
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A broker that wants tokens."""

@@ -19,7 +19,7 @@ from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2
 from tests.support.certificates import Authority
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
-from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
+from tests.support.identities import TOKENS, UNKNOWN_TOKEN
 from tests.support.logged import messages_of
 from tests.support.raw_client import RawClient, idempotent_batch, values_batch
 from tests.support.wait import DEADLINE_S, wait_until
@@ -170,9 +170,8 @@ def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
 
 
 def test_where_tokens_are_wanted_the_metrics_want_one_that_sees_every_topic(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, auth_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "auth.toml").write_text(AUTH_FILE)
     authority = Authority(tmp_path)
     issued = authority.issue("broker", "127.0.0.1")
     trusting = ssl.create_default_context(cafile=authority.ca_file)
@@ -180,7 +179,7 @@ def test_where_tokens_are_wanted_the_metrics_want_one_that_sees_every_topic(
         tmp_path / "data",
         files=MemoryFiles(),
         metrics_port=0,
-        auth_file=str(tmp_path / "auth.toml"),
+        auth_file=str(auth_file),
         ssl_certificate_file=issued.certificate_file,
         ssl_key_file=issued.key_file,
     ) as running:

@@ -29,7 +29,6 @@ from brokerd.server import daemon
 from brokerd.server.security.credentials import Credentials, load_credentials
 from brokerd.server.security.tokens import hash_token
 from brokerd.wire.methods import PRODUCE
-from brokerd.wire.v1 import metadata_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.certificates import Authority, Issued
 from tests.support.clock import HastyClock
@@ -43,16 +42,6 @@ from tests.support.wait import DEADLINE_S, wait_until
 LATE_TOKEN = "late-Zx8cVb2nMq7wEr4tYu1iOp0aSd6fGh3j"  # nobody's, until it is in the file
 LATE = f'\n[principals.late]\ntokens = ["{hash_token(LATE_TOKEN)}"]\nwrite = ["events-*"]\n'
 DENIED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-
-
-def status(client: RawClient) -> grpc.StatusCode:
-    """How a call of this client ends."""
-    try:
-        client.call("GetServerInfo", metadata_pb2.GetServerInfoRequest())
-    except grpc.RpcError as error:
-        code: grpc.StatusCode = error.code()
-        return code
-    return grpc.StatusCode.OK
 
 
 def error_of(client_stream: object, tp: TopicIdPartition) -> int:
@@ -72,11 +61,11 @@ def test_principals_come_go_and_change_without_a_restart(tmp_path: Path, auth_fi
         stream, of_boss = writer.producer(), boss.producer()
         assert error_of(stream, tp) == 0
         assert error_of(of_boss, clicks) == 0
-        assert status(late) is grpc.StatusCode.UNAUTHENTICATED
+        assert late.status()[0] is grpc.StatusCode.UNAUTHENTICATED
 
         auth_file.write_text(AUTH_FILE.replace('write = ["events-*"]', 'write = ["clicks"]') + LATE)
         running.run(running.daemon.reload())
-        assert status(late) is grpc.StatusCode.OK
+        assert late.status()[0] is grpc.StatusCode.OK
         assert error_of(late.producer(), tp) == 0
         assert error_of(stream, tp) != 0, "a right that is gone is gone for streams that are open"
         assert error_of(stream, clicks) == 0
@@ -84,13 +73,13 @@ def test_principals_come_go_and_change_without_a_restart(tmp_path: Path, auth_fi
 
         auth_file.write_text(AUTH_FILE.partition("[principals.writer]")[0] + LATE)
         running.run(running.daemon.reload())
-        assert status(writer) is grpc.StatusCode.UNAUTHENTICATED
+        assert writer.status()[0] is grpc.StatusCode.UNAUTHENTICATED
         assert stream.status()[0] is grpc.StatusCode.UNAUTHENTICATED, "nor does one write on that is not in the file any more"
 
         auth_file.write_text("[principals.late]\ntokens = 1")
         with pytest.raises(ConfigError, match="late"):
             running.run(running.daemon.reload())
-        assert status(late) is grpc.StatusCode.OK
+        assert late.status()[0] is grpc.StatusCode.OK
 
 
 def test_streams_of_revoked_credentials_end_and_the_others_go_on(tmp_path: Path, auth_file: Path) -> None:
@@ -143,9 +132,9 @@ def test_what_a_revoked_token_sends_on_is_not_written(tmp_path: Path, auth_file:
             gate.wait_until_reached()
             auth_file.write_text(AUTH_FILE.replace(hash_token(second_token), hash_token(LATE_TOKEN)))
             reloading = asyncio.run_coroutine_threadsafe(running.daemon.reload(), running.loop)
-            wait_until(lambda: status(writer) is grpc.StatusCode.UNAUTHENTICATED)
+            wait_until(lambda: writer.status()[0] is grpc.StatusCode.UNAUTHENTICATED)
             stream.post([(tp, values_batch(tp))])
-            assert status(writer) is grpc.StatusCode.UNAUTHENTICATED, "and the request has come by now"
+            assert writer.status()[0] is grpc.StatusCode.UNAUTHENTICATED, "and the request has come by now"
         reloading.result(DEADLINE_S)
         assert not stream.answer().results[0].HasField("error")
         assert stream.status()[0] is grpc.StatusCode.UNAUTHENTICATED
@@ -225,7 +214,7 @@ def test_a_new_certificate_is_shown_to_new_connections(tmp_path: Path) -> None:
         credentials = grpc.ssl_channel_credentials(Path(old.ca_file).read_bytes())
         with RawClient(running.address) as client:
             client.channel = grpc.secure_channel(running.address, credentials)
-            assert status(client) is grpc.StatusCode.OK
+            assert client.status()[0] is grpc.StatusCode.OK
             assert trusts(running, old.ca_file)
             assert not trusts(running, new.ca_file)
 
@@ -241,7 +230,7 @@ def test_a_new_certificate_is_shown_to_new_connections(tmp_path: Path) -> None:
             assert not trusts(running, old.ca_file)
             assert metrics_trust(running, new.ca_file)
             assert not metrics_trust(running, old.ca_file)
-            assert status(client) is grpc.StatusCode.OK, "a connection that is open stays"
+            assert client.status()[0] is grpc.StatusCode.OK, "a connection that is open stays"
 
 
 def test_another_authority_for_clients_is_asked_of_new_connections(tmp_path: Path) -> None:
@@ -291,7 +280,7 @@ def test_of_two_at_once_the_later_one_counts(tmp_path: Path, auth_file: Path, mo
         may_go_on.set()
         first.result(DEADLINE_S)
         second.result(DEADLINE_S)
-        assert status(late) is grpc.StatusCode.OK
+        assert late.status()[0] is grpc.StatusCode.OK
 
 
 def test_sighup_has_the_process_read_again(tmp_path: Path, auth_file: Path) -> None:
@@ -304,12 +293,12 @@ def test_sighup_has_the_process_read_again(tmp_path: Path, auth_file: Path) -> N
             daemon.process.send_signal(signal.SIGHUP)
             wait_until(lambda: text in daemon.stderr_path.read_text())
 
-        assert status(late) is grpc.StatusCode.UNAUTHENTICATED
+        assert late.status()[0] is grpc.StatusCode.UNAUTHENTICATED
         auth_file.write_text("[principals")
         tell("reload failed, certificates and auth file are unchanged: auth.file")
         auth_file.write_text(AUTH_FILE + LATE)
         tell("reloaded: no certificates, auth file with 5 principals")
-        assert status(late) is grpc.StatusCode.OK
+        assert late.status()[0] is grpc.StatusCode.OK
 
         stream = late.producer()
         with with_token(daemon.address, TOKENS["boss"]) as boss:

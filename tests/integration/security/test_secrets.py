@@ -21,7 +21,7 @@ from brokerd.sink.options import parse_sink_options
 from tests.support.certificates import Authority
 from tests.support.daemon import DaemonProcess, running_daemon
 from tests.support.files import MemoryFiles
-from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
+from tests.support.identities import TOKENS, UNKNOWN_TOKEN
 from tests.support.wait import DEADLINE_S
 
 CANARIES = (*TOKENS.values(), UNKNOWN_TOKEN)
@@ -33,13 +33,6 @@ def check_silent(*texts: str) -> None:
     for text in texts:
         assert not any(canary in text for canary in CANARIES)
         assert "BEGIN PRIVATE KEY" not in text
-
-
-@pytest.fixture
-def auth_file(tmp_path: Path) -> str:
-    path = tmp_path / "auth.toml"
-    path.write_text(AUTH_FILE)
-    return str(path)
 
 
 @pytest.mark.parametrize("kind", [ClientConfig, ProducerConfig, ConsumerConfig])
@@ -58,7 +51,7 @@ def test_options_of_spark_show_no_token_and_are_accepted_bare() -> None:
     assert sink.producer.auth_token == source.consumer.auth_token == UNKNOWN_TOKEN
 
 
-def test_what_a_process_says_holds_no_secret(tmp_path: Path, auth_file: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_process_says_holds_no_secret(tmp_path: Path, auth_file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for log_format in ("text", "json"):
         settings = {"auth.file": auth_file, "log.level": "debug", "log.format": log_format, "metrics.port": 0}
         with DaemonProcess(tmp_path / log_format, settings=settings) as daemon:
@@ -85,10 +78,10 @@ def test_what_a_process_says_holds_no_secret(tmp_path: Path, auth_file: str, cap
 
 
 def test_a_producer_that_is_refused_says_why_without_its_token(
-    tmp_path: Path, auth_file: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, auth_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=auth_file) as running:
+    with running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running:
         producer = Producer({"bootstrap.servers": running.address, "auth.token": UNKNOWN_TOKEN, "max.block.ms": 60_000})
         with pytest.raises(BrokerdError, match="the token is not known") as caught:
             producer.send("events-1", value=b"v").result(DEADLINE_S)
@@ -123,12 +116,12 @@ def test_a_broker_does_not_start_where_strangers_could_reach_it() -> None:
     assert "allow.unauthenticated = true" in refused_start(host="0.0.0.0")
 
 
-def test_the_command_config_file_carries_the_token(tmp_path: Path, auth_file: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_config_file_carries_the_token(tmp_path: Path, auth_file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command_config = tmp_path / "client.properties"
     token_file = tmp_path / "boss.token"
     token_file.write_text(TOKENS["boss"])
     command_config.write_text(f"# who I am\nauth.token.file = {token_file}\n")
-    with running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=auth_file) as running:
+    with running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running:
         to_broker = ["-b", running.address, "--command-config", str(command_config)]
         assert main(["topics", "create", "events-1", *to_broker]) == 0
         assert main(["topics", "list", *to_broker]) == 0

@@ -31,11 +31,7 @@ _AROUND_A_VALUE_BYTES = 2_000
 
 def is_served(client: RawClient) -> bool:
     """True if the broker answers; an error other than a lost connection is raised."""
-    code = grpc.StatusCode.OK
-    try:
-        client.call("GetServerInfo", metadata_pb2.GetServerInfoRequest())
-    except grpc.RpcError as error:
-        code = error.code()
+    code, _ = client.status()
     assert code in (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE)
     return code is grpc.StatusCode.OK
 

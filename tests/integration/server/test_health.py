@@ -18,7 +18,6 @@ from brokerd.wire.methods import SERVICE
 from brokerd.wire.v1 import metadata_pb2
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
-from tests.support.identities import AUTH_FILE
 from tests.support.raw_client import RawClient
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -84,10 +83,8 @@ def test_however_many_say_nothing_a_probe_is_answered(running: RunningDaemon) ->
         assert last.recv(12) == b"HTTP/1.1 200", "the oldest are ended, and nobody else"
 
 
-def test_a_stranger_may_ask_for_health_and_for_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "auth.toml").write_text(AUTH_FILE)
-    auth_file = str(tmp_path / "auth.toml")
-    with running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0, auth_file=auth_file) as running:
+def test_a_stranger_may_ask_for_health_and_for_nothing_else(tmp_path: Path, auth_file: Path) -> None:
+    with running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0, auth_file=str(auth_file)) as running:
         assert get(running.daemon.metrics_port, "/health") == (200, "serving\n")
         assert get(running.daemon.metrics_port, "/metrics")[0] == 401
         assert get(running.daemon.metrics_port, "/health/x")[0] == 401

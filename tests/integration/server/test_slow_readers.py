@@ -18,7 +18,7 @@ from brokerd.wire.methods import PRODUCE
 from tests.integration.security.conftest import with_token
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
-from tests.support.identities import AUTH_FILE, TOKENS
+from tests.support.identities import TOKENS
 from tests.support.raw_client import LONG_MS, RawClient, RawFetcher, values_batch
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -82,7 +82,7 @@ def test_what_slow_readers_hold_is_bounded_and_others_read_on(running: RunningDa
 
 @pytest.mark.parametrize("has_principals", [True, False])
 def test_one_who_fills_all_it_may_holds_nobody_else_up(
-    tmp_path: Path, has_principals: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, auth_file: Path, has_principals: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Principals share, and without them connections: it has four fifths, and what it asks for besides waits for itself. Nobody
     has to be disconnected to make room for others.
@@ -90,8 +90,7 @@ def test_one_who_fills_all_it_may_holds_nobody_else_up(
     monkeypatch.setattr(response_budget, "PATIENCE_MS", 600_000)
     settings: dict[str, Any] = dict(LIMIT)
     if has_principals:
-        (tmp_path / "auth.toml").write_text(AUTH_FILE)
-        settings["auth_file"] = str(tmp_path / "auth.toml")
+        settings["auth_file"] = str(auth_file)
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), **settings) as running,
         with_token(running.address, TOKENS["boss"] if has_principals else None) as slow,
