@@ -76,6 +76,11 @@ def effective_min_insync(topic: Topic, configured: int) -> int:
     return max(configured, _COORDINATOR_MIN_INSYNC) if topic.id == COORDINATOR.id else configured
 
 
+def unknown_topic_id(topic_id: bytes) -> UnknownTopicIdError:
+    """The error for a topic id that there is not, or that the caller may not see."""
+    return UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")
+
+
 class TopicStore:
     """The topics file and its content; see the module docstring."""
 
@@ -129,7 +134,7 @@ class TopicStore:
         """Raises UnknownTopicIdError."""
         topic = self._by_id.get(topic_id)
         if topic is None or _is_internal(topic):
-            raise UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")
+            raise unknown_topic_id(topic_id)
         return topic
 
     def any_by_id(self, topic_id: bytes) -> Topic | None:

@@ -25,7 +25,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from brokerd.datadir.topic_store import TopicStore, check_topic_name
+from brokerd.datadir.topic_store import TopicStore, check_topic_name, unknown_topic_id
 from brokerd.errors import (
     BrokerdError,
     ConfigError,
@@ -34,7 +34,6 @@ from brokerd.errors import (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
     UnknownProducerIdError,
-    UnknownTopicIdError,
 )
 from brokerd.ids import INTERNAL_PREFIX, PRODUCER_TAG_SHIFT
 from brokerd.server.security.audit import Audit
@@ -251,8 +250,3 @@ def owner_tag(principal: str) -> int:
     """The tag of all producer ids of a principal. It never changes."""
     digest = hashlib.sha256(principal.encode()).digest()
     return 1 + int.from_bytes(digest[:8], "big") % (_TAGS - 1)
-
-
-def unknown_topic_id(topic_id: bytes) -> UnknownTopicIdError:
-    """The error for an unknown topic id, equal to that of TopicStore.by_id; a test compares them."""
-    return UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")
