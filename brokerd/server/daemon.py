@@ -207,7 +207,7 @@ class Daemon:
             self._callers.replace(newer.identities)
             ended_count = await self._service.end_revoked_streams() if self._service is not None else 0
             if self._metrics is not None and newer.certificates is not None:
-                self._metrics.replace_tls(newer.certificates.tls)
+                self._metrics.tls = newer.certificates.tls
         identities = newer.identities
         principals = counted(len(identities.principals), "principal") if identities is not None else "no principals"
         self.broker.audit.reloaded(f"{principals}, {counted(ended_count, 'stream')} ended")

@@ -40,7 +40,7 @@ class MetricsEndpoint:
         self, scrape: Callable[[], Awaitable[bytes]], is_serving: Callable[[], bool], authenticator: Authenticator, audit: Audit
     ) -> None:
         self.port = 0  # the bound port, from start() on
-        self._tls: ssl.SSLContext | None = None
+        self.tls: ssl.SSLContext | None = None  # the certificates for new handshakes; None: plaintext
         self._read_broker = scrape
         self._scraping = asyncio.Lock()
         self._rests_until_ns = 0
@@ -52,7 +52,7 @@ class MetricsEndpoint:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Starts listening. Raises ConfigError if it cannot."""
-        self.replace_tls(tls)
+        self.tls = tls
         try:
             # TLS starts in _serve, so that a client stalled in the handshake is counted and ended like any other.
             self._server = await asyncio.start_server(self._serve, host.strip("[]"), port, limit=_HEAD_MAX_BYTES)
@@ -60,10 +60,6 @@ class MetricsEndpoint:
             raise ConfigError(f"cannot listen on metrics.host = {host}, metrics.port = {port}: {error.strerror}") from None
         self.port = self._server.sockets[0].getsockname()[1]
         logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
-
-    def replace_tls(self, tls: ssl.SSLContext | None) -> None:
-        """Sets the certificates for new handshakes."""
-        self._tls = tls
 
     async def stop(self) -> None:
         """Stops the server and the responses in progress."""
@@ -86,8 +82,8 @@ class MetricsEndpoint:
         try:
             is_crowded = len(self._connections) > _CONNECTIONS_MAX
             async with asyncio.timeout(_PATIENCE_S):
-                if self._tls is not None:
-                    await writer.start_tls(self._tls)
+                if self.tls is not None:
+                    await writer.start_tls(self.tls)
                 writer.write(await self._answer(reader, writer, is_crowded=is_crowded))
                 await writer.drain()
                 writer.close()

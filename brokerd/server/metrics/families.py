@@ -11,14 +11,13 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 import brokerd
 from brokerd.coordinator.group_table import GroupTable
-from brokerd.coordinator.transaction_coordinator import ExecutionKey, TransactionCoordinator
+from brokerd.coordinator.transaction_coordinator import ExecutionKey
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import COORDINATOR, TopicStore
 from brokerd.partition.partition import Partition
@@ -31,7 +30,6 @@ from brokerd.server.replication.leading import ReplicationFigures
 from brokerd.sharing import equal_shares
 
 _MEMBERS_AT_ONCE = 1_000
-_NO_OFFSET = -1
 
 
 async def families(broker: BrokerParts, *, stream_count: int) -> list[Metric]:
@@ -49,15 +47,13 @@ async def families(broker: BrokerParts, *, stream_count: int) -> list[Metric]:
         found += replication_families(await broker.cluster.replication_figures(pauses))
     transactions = broker.coordinator.local
     if transactions is not None:  # else another node reports them
-        found += await transaction_families(transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
-        found += _outcomes(transactions)
-        table = transactions.groups.table
+        found += await transaction_families(transactions, pauses, now_ms=broker.clock.monotonic_ms())
         limit, cluster = broker.config.metrics_max_group_partitions, broker.cluster
 
         def is_current(log: Partition) -> bool:
             return log.is_leader or (isinstance(cluster, ClusterNode) and cluster.has_in_sync(log.tp))
 
-        found += _group_families(table, group_figures(table, broker.topics, broker.partitions, limit, is_current))
+        found += group_families(transactions.groups.table, broker.topics, broker.partitions, limit, is_current)
     return found
 
 
@@ -220,8 +216,9 @@ class LogFamilies:
         return iter((counts, sizes, messages_in, bytes_in, bytes_out))
 
 
-async def transaction_families(coordinator: TransactionCoordinator, pauses: Pauses, *, now_ms: int) -> list[Metric]:
-    """Metrics of open transactions; takes about a microsecond per open member."""
+async def transaction_families(transactions: Transactions, pauses: Pauses, *, now_ms: int) -> list[Metric]:
+    """Metrics of transactions; takes about a microsecond per open member."""
+    coordinator, outcomes = transactions.coordinator, transactions.outcomes
     known = list(coordinator.open_members.values())
     executions: set[ExecutionKey] = set()
     oldest_age_ms = 0
@@ -238,40 +235,33 @@ async def transaction_families(coordinator: TransactionCoordinator, pauses: Paus
             "prepared_transaction_count", "Commits that are decided and not visible everywhere yet.", len(coordinator.prepared())
         ),
         _gauge("transactional_id_count", "Transactional ids remembered; max.transactional.ids.", len(coordinator.states)),
+        _counter("committed_transactions", "Versions committed.", outcomes.committed),
+        _counter("aborted_transactions", "Requests that ended open members of a transaction without a commit.", outcomes.aborted),
+        _counter("expired_transactions", "Executions whose members sent no heartbeat in time.", outcomes.expired),
+        _gauge(
+            "undecided_member_count",
+            "Members whose end is lost to damage: readers wait before their records until an operator decides.",
+            transactions.undecided_count,
+        ),
     ]
 
 
-def _outcomes(transactions: Transactions) -> Iterator[Metric]:
-    outcomes = transactions.outcomes
-    yield _counter("committed_transactions", "Versions committed.", outcomes.committed)
-    yield _counter("aborted_transactions", "Requests that ended open members of a transaction without a commit.", outcomes.aborted)
-    yield _counter("expired_transactions", "Executions whose members sent no heartbeat in time.", outcomes.expired)
-    doc = "Members whose end is lost to damage: readers wait before their records until an operator decides."
-    yield _gauge("undecided_member_count", doc, transactions.undecided_count)
-
-
-class GroupFigures(NamedTuple):
-    """One partition of a group. `lag`: offsets from the committed one (or the log start) to the last stable offset, None if this
-    node does not know it; `offset` -1 = none committed."""
-
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    lag: int | None
-
-
-def group_figures(
-    table: GroupTable,
-    topics: TopicStore,
-    known: PartitionTable,
-    limit: int,
-    is_current: Callable[[Partition], bool] = lambda log: log.is_leader,
-) -> list[GroupFigures]:
-    """One entry per partition of a group's topics, committed or not; `limit` at most, shared equally by principals, each
-    principal's oldest groups first. `is_current`: False of a copy that may stand still. Takes some microseconds each.
+def group_families(
+    table: GroupTable, topics: TopicStore, known: PartitionTable, limit: int, is_current: Callable[[Partition], bool]
+) -> list[Metric]:
+    """Metrics of groups, and of each partition of their topics, committed or not: of `limit` partitions at most, shared equally by
+    principals, each principal's oldest groups first. `is_current`: False of a copy that may stand still. Takes some microseconds
+    each.
     """
-    found: list[GroupFigures] = []
+    by_partition = ("group", "topic", "partition")
+    offsets = GaugeMetricFamily("brokerd_group_offset", "Next offset that a group reads.", labels=by_partition)
+    lags = GaugeMetricFamily(
+        "brokerd_group_lag",
+        "Offsets of a partition that a group has left to read, up to where readers of committed records see it end; all of them if "
+        "it has committed none, of a topic that it reads. In a cluster, only of partitions that the coordinator's node leads or "
+        "has in sync.",
+        labels=by_partition,
+    )
     groups = table.groups.values()
     counts = Counter[str]()
     for group in groups:
@@ -282,30 +272,14 @@ def group_figures(
         for tp in itertools.islice(group.partitions(count_of=topics.count_of), left[group.principal]):
             left[group.principal] -= 1
             committed, log, topic = group.offset(tp), known.get(tp), topics.any_by_id(tp.topic_id)
-            offset, lag = committed.offset if committed is not None else _NO_OFFSET, None
+            if topic is None:
+                continue
+            labels = (group.group_id, topic.name, str(tp.partition))
+            if committed is not None:
+                offsets.add_metric(labels, committed.offset)
             if log is not None and is_current(log):
-                lag = max(0, log.ends.last_stable_offset - max(offset, log.ends.log_start_offset))
-            if topic is not None:
-                found.append(GroupFigures(group.group_id, topic.name, tp.partition, offset, lag))
-    return found
-
-
-def _group_families(table: GroupTable, figures: Iterable[GroupFigures]) -> list[Metric]:
-    by_partition = ("group", "topic", "partition")
-    offsets = GaugeMetricFamily("brokerd_group_offset", "Next offset that a group reads.", labels=by_partition)
-    lags = GaugeMetricFamily(
-        "brokerd_group_lag",
-        "Offsets of a partition that a group has left to read, up to where readers of committed records see it end; all of them if "
-        "it has committed none, of a topic that it reads. In a cluster, only of partitions that the coordinator's node leads or "
-        "has in sync.",
-        labels=by_partition,
-    )
-    for one in figures:
-        labels = (one.group, one.topic, str(one.partition))
-        if one.lag is not None:
-            lags.add_metric(labels, one.lag)
-        if one.offset >= 0:
-            offsets.add_metric(labels, one.offset)
+                next_offset = max(committed.offset if committed is not None else 0, log.ends.log_start_offset)
+                lags.add_metric(labels, max(0, log.ends.last_stable_offset - next_offset))
     return [
         _gauge("group_count", "Groups whose offsets are kept; max.groups.", len(table.groups)),
         _gauge("group_offset_count", "Offsets of all groups.", table.offset_count),

@@ -15,7 +15,7 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.counters import Counters, Traffic
-from brokerd.server.metrics.families import families, group_figures, render
+from brokerd.server.metrics.families import families, group_families, render
 from brokerd.sharing import Shares, equal_shares
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
@@ -112,7 +112,7 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
         offsets = [committed(TopicIdPartition(bytes(16), 0))]
         table.apply(table.commit(f"g{number}", "ann", offsets))
     topics = cast("TopicStore", SimpleNamespace(count_of=count_of, any_by_id=lambda _: None))
-    group_figures(table, topics, PartitionTable(topics), 10)
+    group_families(table, topics, PartitionTable(topics), 10, lambda log: log.is_leader)
     assert len(asked) == 2, "one group has all that there is room for: it is counted, and shown"
 
 
@@ -122,7 +122,11 @@ async def test_what_is_committed_is_told_of_a_partition_whose_end_is_known_elsew
         tps = await broker.topic()
         await broker.groups.commit("g", "ann", [committed(tp, 7) for tp in tps])
         table, topics, here = broker.groups.table, broker.logs.topics, broker.logs.partitions
-        expected = [("g", "t", number, 7, None) for number in range(2)]
-        assert group_figures(table, topics, PartitionTable(topics), 10) == expected
-        assert group_figures(table, topics, here, 10, is_current=lambda _: False) == expected
-        assert [one.lag for one in group_figures(table, topics, here, 10)] == [0, 0]
+
+        def shown(known: PartitionTable, *, is_current: bool = True) -> dict[str, list[float]]:
+            found = {family.name: family for family in group_families(table, topics, known, 10, lambda _: is_current)}
+            assert all(sample.labels["group"] == "g" for sample in found["brokerd_group_offset"].samples)
+            return {name: [sample.value for sample in found[f"brokerd_group_{name}"].samples] for name in ("offset", "lag")}
+
+        assert shown(PartitionTable(topics)) == shown(here, is_current=False) == {"offset": [7, 7], "lag": []}
+        assert shown(here) == {"offset": [7, 7], "lag": [0, 0]}
