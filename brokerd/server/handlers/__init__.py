@@ -1,4 +1,5 @@
-"""The handlers of requests, one module per subject. The module or each handler begins with a description of its behaviour.
+"""The handlers of requests, one module per subject. The module or each handler begins with what the contract of its messages
+(proto/brokerd/wire/v1/) does not say of its behaviour.
 
     produce.py, fetch.py                    records in and out
     metadata.py, list_offsets.py            look-ups: topics, partitions, limits, offsets

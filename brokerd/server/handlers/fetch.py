@@ -2,13 +2,9 @@
 
 Behaviour
 - A partition of a topic that the caller may not read gets an error; rights are checked again for each read.
-- The request names the leader epoch that the reader knows of each partition: an older one than the partition's is
-  FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH.
-- Partitions are read in the requested order, up to the high watermark or, with read_committed, the last stable offset;
-  `aborted` then lists the aborted transactions of the batches returned.
-- The response is limited to max_bytes, each partition to partition_max_bytes. The first batch of the first partition that
-  has data is returned even if it is larger than both, so that a reader always makes progress; the first batch of a later
-  partition may exceed partition_max_bytes, but not the rest of max_bytes.
+- Partitions are read in the requested order. The first batch of the first one that has data is returned even if it is larger
+  than max_bytes and partition_max_bytes, so that a reader always makes progress; the first batch of a later partition may exceed
+  partition_max_bytes, but not the rest of max_bytes.
 - Batches that begin at until_offset or above are left out, but count towards min_bytes.
 - An offset between the high watermark and the log end is in range but has no data yet; beyond either end of the log, the error
   is OFFSET_OUT_OF_RANGE, with the log start. A position from another history of the log gets LOG_TRUNCATION.
@@ -16,11 +12,9 @@ Behaviour
   error; otherwise it is parked.
 - As responses fill max.fetch.bytes.in.flight, max_bytes is lowered, and min_bytes count as reached if more data is available.
 - Cached data is read in the event loop; other data, in a thread.
-- With check_first_batch, one batch is read, in a thread, and its payload checked: the client was sent it with a wrong CRC. If it is
-  damaged here, the log stops, and another replica that is in sync will lead; what a client says alone changes nothing. Clients take
-  turns at such reads, one at a time.
+- With check_first_batch, one batch is read in a thread: clients take turns at such reads, one at a time. What a client says of a
+  batch alone changes nothing.
 - A leader that is cut off from etcd and from the other replicas is NOT_READY for readers at its end: they look for the next one.
-- A stream has at most one parked fetch, which is answered with the data available when the next request arrives.
 
 A parked fetch costs only memory: the stream's task is waiting for the client's next message anyway, and the parked fetch is one
 DelayedFetch. When it completes, a short-lived task reads and responds.

@@ -67,10 +67,9 @@ async def commit_group_offsets(
     - An offset must be one that a reader can reach: not negative, and not beyond the high watermark. (Kafka accepts any number; a
       mistake shows up much later, as negative lag or as a reader that starts elsewhere.) It may be below the log start, since
       retention may pass it while records are being processed, and it may go back.
-    - An offset from another history of the log is refused: LOG_TRUNCATION. One without a leader epoch id is taken as this log's.
     - The last commit wins: readers without membership do not fence each other.
     - The first commit creates the group, which counts towards its principal's limit.
-    - A commit without offsets is a heartbeat: it keeps an existing group as a commit would, but creates none.
+    - A commit without offsets creates no group.
     """
     check_id("group_id", request.group_id)
     tps = [check_entry("offsets", entry) for entry in request.offsets]
@@ -183,13 +182,7 @@ def led_here(broker: BrokerParts, tp: TopicIdPartition) -> Partition | None:
 
 
 async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, request: Request) -> Response:
-    """How far a group has read.
-
-    - The offset is -1 for a partition without a committed one, and for all partitions if there is no such group.
-    - A request without partitions gets all of the group's in pages, except those of topics that the caller may not read.
-    - A requested partition whose offset is from another history of its log gets LOG_TRUNCATION.
-    - All offsets returned are durable. Waits for decisions that are being recorded.
-    """
+    """How far a group has read. All offsets returned are durable: waits for decisions that are being recorded."""
     check_id("group_id", request.group_id)
     asked = partitions_of("partitions", request.partitions)
     after = partition_after(request.after_topic_id, request.after_partition)
@@ -240,7 +233,6 @@ async def describe_group(
 ) -> offsets_pb2.DescribeGroupResponse:
     """How far a group has read, and how much it has left.
 
-    - UNKNOWN_GROUP if there is none. Partitions of topics that the caller may not read are left out.
     - Partitions of its topics without an offset are included, with everything left to read: they may have been added later, and
       have no reader in the group.
     - Offsets need no file access. Bytes left, and the age of the next record, are read from indexes and headers in a thread, one
@@ -308,11 +300,7 @@ async def _describe(
 async def list_groups(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.ListGroupsRequest
 ) -> offsets_pb2.ListGroupsResponse:
-    """Lists groups by id.
-
-    - Includes only groups that the caller may use.
-    - A response has at most 1,000; `more` means that others follow the last one.
-    """
+    """Lists groups that the caller may use, by id."""
     check_text("prefix", request.prefix)
     check_text("after", request.after)
     response = offsets_pb2.ListGroupsResponse()
@@ -338,7 +326,7 @@ async def delete_group(
     """Forgets a group, or its offsets of some partitions.
 
     - Any principal that may use the group may delete it.
-    - UNKNOWN_GROUP if there is none. Partitions without an offset are skipped. A group is gone when its last offset is.
+    - A group is gone when its last offset is.
     - Readers of the group are not stopped: their next commit creates it again.
     """
     check_id("group_id", request.group_id)

@@ -5,14 +5,10 @@ Behaviour
   an election it is OFFSET_NOT_AVAILABLE, and so are look-ups, until the high watermark has reached the start of the epoch.
 - TIMESTAMP is the first offset below LATEST whose record is at or after it; -1 if none. As in Kafka, control batches and records
   of aborted transactions count.
-- AFTER_BYTES is the offset that max_bytes reach: the end of the last whole batch that fits, or of the first batch at least.
-- BACKLOG is LATEST with the size and the age of what a reader has left, as in DescribeGroup, by the leader's clock.
-- GIVEN is the request's own offset, to look up its epochs.
-- LAST_RECORDS counts records back from LATEST, or an until_offset below it, without control batches, what is damaged or taken out
-  and, with read_committed, aborted transactions.
+- BACKLOG has the size and the age of what a reader has left as DescribeGroup does, by the leader's clock.
+- LAST_RECORDS does not count control batches, what is damaged or taken out and, with read_committed, aborted transactions.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
 - log_start_offset is read in the same step as LATEST, so that no removal falls between them.
-- leader_epoch_id is that of the record before the offset. A position is checked in addition: `truncation`.
 - Look-ups by time, bytes and records read index and log in a thread, one partition at a time per call. When the caller is gone,
   the current one is stopped, and the next not started.
 """

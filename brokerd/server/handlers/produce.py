@@ -1,17 +1,14 @@
 """Produce: a stream of requests to append record batches.
 
 Behaviour
-- A stream begins with a hello. Requests are answered in order.
 - A request is checked as a whole before any of it is appended: a field that violates the contract ends the stream with
   INVALID_ARGUMENT; a request that breaks a rule gets `error`, and nothing of it is appended.
 - A batch for a topic that the caller may not write to is refused; the others are not.
 - Batches are appended one by one in the order of the request; one can fail and the next succeed.
 - With acks=-1, nothing is appended while fewer replicas are in sync than min.insync.replicas: NOT_ENOUGH_REPLICAS.
-- acks=0: no response. acks=1: after the append. acks=-1: after the high watermark has passed every batch, recognised duplicates
-  included (they may not be durable yet).
-- The request names the leader epoch that its sender knows: an older one than the partition's is FENCED_LEADER_EPOCH, a newer one
-  UNKNOWN_LEADER_EPOCH. Batches of idempotent producers must name it. Otherwise a producer with old metadata would reach a former
-  leader, which may lack what the present one has acknowledged.
+- acks=-1 is answered after the high watermark has passed every batch, recognised duplicates included (they may not be durable yet).
+- Idempotent producers must name the leader epoch: one with old metadata would otherwise reach a former leader, which may lack what
+  the present one has acknowledged.
 - A duplicate is answered with its original offset, or DUPLICATE_SEQUENCE_NUMBER if that is not known; nothing is appended.
 - A transactional batch is accepted only from an open member, with acks=-1; a member's non-transactional batches are refused. The
   batch's producer id determines the member; transactional_id and member_id may be empty, and must match if they are not.

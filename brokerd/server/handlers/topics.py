@@ -6,29 +6,22 @@ Behaviour of all
 - validate_only makes the same checks, but no changes.
 
 CreateTopics
-- partitions 0 means num.partitions, replication_factor 0 means default.replication.factor. A factor above the number of nodes alive
-  is INVALID_REPLICATION_FACTOR.
+- A factor above the number of nodes alive is INVALID_REPLICATION_FACTOR.
 
 DeleteTopics
-- A topic's records are deleted with it.
 - Requests waiting on one of its partitions are answered at once: fetches with UNKNOWN_TOPIC_ID, acks=all with an unknown fate.
 
-CreatePartitions
-- total_count must exceed the current count; new partitions are empty.
-- Keys move: records of a key may go to another partition than its earlier ones.
-
 AlterTopicConfigs
-- Other settings stay; `unset` removes a setting, so that the broker's default applies. All or nothing.
-- An unknown setting is refused with the nearest known one, also in `unset`.
+- All or nothing. An unknown setting is refused with the nearest known one, also in `unset`.
 
-DeleteRecords: moves the log start of partitions forward.
-- One write makes all new log starts durable before the response. -1 means the high watermark.
+DeleteRecords
+- One write makes all new log starts durable before the response.
 - Answered once all in-sync replicas have the new log start durably; after 20 s with REQUEST_TIMED_OUT: it has moved.
 - A failed write moves nothing; if its last step failed, the fate is unknown: the log start may have moved after a restart.
 - An offset beyond the high watermark is OFFSET_OUT_OF_RANGE; one below the current log start changes nothing.
 - A parked fetch whose offset is now below the log start is answered at once.
 
-AlterPartitionReassignments, DrainNode: who shall have partitions.
+AlterPartitionReassignments, DrainNode
 - Answered once it is in the coordination store, and this node has heard of it; the controller then moves them step by step.
 - Replicas are added before others go, so a partition is read and written all the time.
 - A node that is not alive gets nothing, but keeps what it has unless that is moved. Any node may be drained, alive or not.

@@ -28,11 +28,7 @@ _NONE = -1
 async def list_transactions(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.ListTransactionsRequest
 ) -> transaction_pb2.ListTransactionsResponse:
-    """Lists transactional ids by name.
-
-    - Includes the caller's own, or all if the caller has ADMIN on every topic.
-    - A response has at most 1,000; `more` means that others follow the last one.
-    """
+    """Lists transactional ids by name: the caller's own, or all if the caller has ADMIN on every topic."""
     if request.state not in transaction_pb2.TransactionState.values():
         raise malformed("state", f"is {request.state}, but must be one of TransactionState")
     check_text("prefix", request.prefix)
