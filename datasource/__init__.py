@@ -13,7 +13,6 @@
     batch_reader.py      spark.read
     stream_reader.py     spark.readStream
     progress.py          commits a stream's positions as a group's offsets
-    spark_workers.py     which of PySpark's worker processes this is
     sail.py              the source for Sail, PySpark without Java
     partition_reader.py  on executors: fetches one range, yields Arrow batches
 

@@ -22,7 +22,6 @@ from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import read_partition, tasks_of
 from brokerd.datasource.planning import TopicState, passed_by, report_losses
 from brokerd.datasource.row_filter import ALL_ROWS
-from brokerd.datasource.spark_workers import PUSHDOWN, runs_in
 from brokerd.errors import ConfigError
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
@@ -89,9 +88,3 @@ class PushdownReader(BrokerdBatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
         """Leaves all filters to Spark."""
         return filters
-
-
-def batch_reader(options: SourceOptions, schema: pa.Schema, clock: Clock) -> BrokerdBatchReader:
-    """The reader for the calling process. A reader with `pushFilters` may be returned only if filter push-down is on: with
-    spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses to read with it."""
-    return (PushdownReader if runs_in(PUSHDOWN) else BrokerdBatchReader)(options, schema, clock)

@@ -29,11 +29,11 @@ class SailDataSource(BrokerdDataSource):
     def reader(self, schema: pa.Schema) -> DataSourceReader:
         """The reader of spark.read. Raises ConfigError for invalid options or a column of another type."""
         from brokerd.clock import SystemClock
-        from brokerd.datasource.batch_reader import batch_reader
+        from brokerd.datasource.batch_reader import BrokerdBatchReader
         from brokerd.datasource.options import parse_source_options
         from brokerd.datasource.schema import checked_schema
 
-        return batch_reader(parse_source_options(self.options, is_streaming=False), checked_schema(schema), SystemClock())
+        return BrokerdBatchReader(parse_source_options(self.options, is_streaming=False), checked_schema(schema), SystemClock())
 
     def streamReader(self, schema: object) -> NoReturn:  # noqa: ARG002, N802 (Spark's signature)
         """Raises ConfigError."""

@@ -6,6 +6,7 @@ imported where they are used.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -20,6 +21,10 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# Spark makes the same objects in several of its worker processes, for different purposes.
+_COMMIT_OR_ABORT = "python_streaming_sink_runner"  # makes a stream's writer anew, for each commit and each abort
+_PUSHDOWN = "data_source_pushdown_filters"  # there only if filter push-down is on
 
 
 class BrokerdDataSource(DataSource):
@@ -39,12 +44,14 @@ class BrokerdDataSource(DataSource):
         return spark_ddl(include_headers=check_at_load(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of spark.read."""
+        """The reader of spark.read. One with `pushFilters` may be returned only if filter push-down is on: with
+        spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses to read with it."""
         from brokerd.clock import SystemClock
-        from brokerd.datasource.batch_reader import batch_reader
+        from brokerd.datasource.batch_reader import BrokerdBatchReader, PushdownReader
         from brokerd.datasource.options import parse_source_options
 
-        return batch_reader(parse_source_options(self.options, is_streaming=False), _arrow_schema(schema), SystemClock())
+        kind = PushdownReader if _runs_in(_PUSHDOWN) else BrokerdBatchReader
+        return kind(parse_source_options(self.options, is_streaming=False), _arrow_schema(schema), SystemClock())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """The reader of spark.readStream. Each query has a process for it, whose start is part of the time to the first row."""
@@ -70,12 +77,17 @@ class BrokerdDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter | DataSourceStreamWriter:  # noqa: N802
         """The writer of df.writeStream. Spark asks for another one to commit or abort, which looks up no topic: its error would
         take the place of the one for which the write is aborted."""
-        from brokerd.datasource.spark_workers import COMMIT_OR_ABORT, runs_in
         from brokerd.sink.writer import BrokerdStreamWriter, plan_write
 
-        columns, is_planned = _names_and_types(schema), runs_in(COMMIT_OR_ABORT)
+        columns, is_planned = _names_and_types(schema), _runs_in(_COMMIT_OR_ABORT)
         plan = plan_write(self.options, columns, overwrite=overwrite, is_streaming=True, is_planned=is_planned)
         return BrokerdStreamWriter(plan)
+
+
+def _runs_in(worker: str) -> bool:
+    """True in a process of this worker, whether it is forked by PySpark's daemon or started on its own."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return f"pyspark.sql.worker.{worker}" in (*sys.argv[-1:], getattr(main, "name", None))
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from brokerd.clock import SystemClock
-from brokerd.datasource.batch_reader import BrokerdBatchReader, batch_reader
+from brokerd.datasource.batch_reader import BrokerdBatchReader, PushdownReader
 from brokerd.datasource.partition_reader import RangePartition
+from brokerd.datasource.source import BrokerdDataSource
 from brokerd.errors import BrokerUnreachableError, ConfigError, DataLossError, UnknownTopicOrPartitionError
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
@@ -146,10 +148,12 @@ def test_offsets_of_whole_topics(broker: FakeBroker) -> None:
 def test_a_plan_is_made_for_every_action_only_where_spark_pushes_filters_down(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = options_for(broker, is_streaming=False)
-    assert type(batch_reader(options, ALL_COLUMNS, SystemClock())) is BrokerdBatchReader
+    source = BrokerdDataSource({"bootstrap.servers": f"127.0.0.1:{broker.port}", "subscribe": "events"})
+    columns = from_arrow_schema(ALL_COLUMNS)
+    assert type(source.reader(columns)) is BrokerdBatchReader
     monkeypatch.setattr("sys.argv", ["pyspark/daemon.py", "pyspark.sql.worker.data_source_pushdown_filters"])
-    reader = batch_reader(options, ALL_COLUMNS, SystemClock())
+    reader = source.reader(columns)
+    assert isinstance(reader, PushdownReader)
     filters: list[Filter] = [EqualTo(("partition",), 1)]
     assert list(reader.pushFilters(filters)) == filters
     assert len(reader.partitions()) == 1
