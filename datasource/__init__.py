@@ -6,13 +6,11 @@
     schema.py            the source's columns as Spark and Arrow types
     offsets.py           offsets in the format of Spark's checkpoint
     bounds.py            parses the starting* and ending* options
-    where.py             parses the option where into a RowFilter
-    row_filter.py        pure: applies a filter to partitions, ranges and rows
+    where.py             pure: parses the option where, and applies it to partitions, ranges and rows
     planning.py          what a batch covers, how it is split over tasks, what was lost
     offset_reader.py     fetches topics and offsets from the broker; warns of names it does not know
     batch_reader.py      spark.read
-    stream_reader.py     spark.readStream
-    progress.py          commits a stream's positions as a group's offsets
+    stream_reader.py     spark.readStream; commits its positions as a group's offsets
     sail.py              the source for Sail, PySpark without Java
     partition_reader.py  on executors: fetches one range, yields Arrow batches
 

@@ -21,7 +21,7 @@ from brokerd.datasource.offset_reader import OffsetReader, report_unread, requir
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import read_partition, tasks_of
 from brokerd.datasource.planning import TopicState, passed_by, report_losses
-from brokerd.datasource.row_filter import ALL_ROWS
+from brokerd.datasource.where import ALL_ROWS
 from brokerd.errors import ConfigError
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 

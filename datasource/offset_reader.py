@@ -35,7 +35,7 @@ from brokerd.datasource.offsets import INITIAL, SourceOffset
 from brokerd.datasource.options import AssignedPartitions, SourceOptions, TopicList, TopicPattern
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.datasource.planning import TopicState, continue_from, cut_ends, report_losses, share_bytes
-from brokerd.datasource.row_filter import ALL_ROWS, RowFilter, Unmet, cut_ranges
+from brokerd.datasource.where import ALL_ROWS, RowFilter, Unmet, cut_ranges
 from brokerd.errors import (
     ConfigError,
     InvalidTopicError,

@@ -15,8 +15,7 @@ from brokerd.config.settings import INT32_MAX, from_mapping
 from brokerd.config.spark_options import SINK, SOURCE, is_of_table, parse_count, parse_flag, require_servers, split_options
 from brokerd.datasource.bounds import Bound, Committed, parse_bound, parse_json
 from brokerd.datasource.patterns import topic_matcher
-from brokerd.datasource.row_filter import ALL_ROWS, RowFilter
-from brokerd.datasource.where import parse_where
+from brokerd.datasource.where import ALL_ROWS, RowFilter, parse_where
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition, topic_name_problem
 

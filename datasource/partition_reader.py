@@ -21,7 +21,7 @@ from brokerd.client.offsets import READ_UNCOMMITTED, OffsetSpec
 from brokerd.datasource.offset_reader import require_not_hidden
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import group_ranges, range_gone, report_losses, split_ranges
-from brokerd.datasource.row_filter import ALL_ROWS, wanted_rows
+from brokerd.datasource.where import ALL_ROWS, wanted_rows
 from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.schema import HEADERS, SCHEMA_0

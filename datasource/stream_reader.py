@@ -15,7 +15,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,8 +23,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from brokerd.client.blocking import BlockingClient
+from brokerd.arguments import OffsetAndMetadata
+from brokerd.client.blocking import BlockingClient, LoopCall
 from brokerd.client.fetching import FetchRange
+from brokerd.client.groups import commit_group_offsets
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread, require_topics
@@ -40,9 +42,8 @@ from brokerd.datasource.planning import (
     report_losses,
     topic_ids_after,
 )
-from brokerd.datasource.progress import GroupProgress
-from brokerd.datasource.row_filter import ALL_ROWS
-from brokerd.errors import BrokerdError, BrokerUnreachableError, LogTruncationError
+from brokerd.datasource.where import ALL_ROWS
+from brokerd.errors import BrokerdError, BrokerUnreachableError, LogTruncationError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
@@ -58,7 +59,8 @@ BYTES_WITH_PLAN = 2_097_152
 _KEPT_OF_ROW_BYTES = 0.9
 # How long a query with trigger(availableNow=True) may take at its end to record its position, before its process ends.
 _FINISH_MS = 1_000
-
+RETRY_MS = 10_000  # pause after a failed request to record positions
+REFRESH_MS = 3_600_000  # interval at which all positions are sent again, lest the group expire at the broker
 
 logger = logging.getLogger(__name__)
 
@@ -339,6 +341,73 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _waiting(self, begins: Mapping[TopicPartition, int], snapshot: TopicState) -> int:
         """How many offsets of the snapshot are to be read."""
         return sum(max(0, snapshot.latest[tp] - begin) for tp, begin in self._wanted(begins).items())
+
+
+class GroupProgress:
+    """Commits a query's positions as offsets of a group, so that the broker shows its lag like that of any consumer. Not
+    thread-safe.
+
+    The checkpoint decides where a query resumes; the group is for monitoring only. Recording therefore never delays or fails a
+    query: at most one request is in flight, only changes are sent, and errors are logged as warnings. The recorded position is the
+    start of the next batch: Spark requests a batch when the previous one is done and checkpointed.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._under_way: LoopCall[dict[TopicIdPartition, WireError]] | None = None
+        self._offered: dict[TopicIdPartition, OffsetAndMetadata] = {}
+        self._done: dict[TopicIdPartition, OffsetAndMetadata] = {}  # recorded, or refused for good
+        self._retry_at_ms = clock.monotonic_ms()
+        self._refresh_at_ms = clock.monotonic_ms() + REFRESH_MS
+        self._has_warned = False
+
+    def record(self, client: BlockingClient, group_id: str, position: SourceOffset) -> None:
+        """Sends the positions changed since the last request, unless one is in flight; returns at once and raises nothing."""
+        self._settle(group_id)
+        now_ms = self._clock.monotonic_ms()
+        if self._under_way is not None or now_ms < self._retry_at_ms:
+            return
+        if now_ms >= self._refresh_at_ms:
+            self._done, self._refresh_at_ms = {}, now_ms + REFRESH_MS
+        offsets = {
+            TopicIdPartition(position.topic_ids[tp.topic], tp.partition): OffsetAndMetadata(
+                offset, leader_epoch_id=position.epochs.get(tp, 0)
+            )
+            for tp, offset in position.offsets.items()
+        }
+        self._offered = {tp: one for tp, one in offsets.items() if self._done.get(tp) != one}
+        if self._offered:
+            self._under_way = client.loop_thread.submit(commit_group_offsets(client.broker_client, group_id, self._offered))
+
+    def finish(self, client: BlockingClient, group_id: str, *, timeout_ms: int) -> None:
+        """Waits for the request in flight when a query ends; raises nothing."""
+        if self._under_way is not None and not self._under_way.has_ended:
+            client.loop_thread.run(self._under_way.ended(timeout_ms))
+        self._settle(group_id)
+
+    def _settle(self, group_id: str) -> None:
+        """Handles the outcome of the request in flight, if it has ended."""
+        under_way = self._under_way
+        if under_way is None or not under_way.has_ended:
+            return
+        self._under_way = None
+        try:
+            refused = under_way.outcome()
+        except CancelledError:  # an idle client was closed
+            return
+        except Exception as error:  # no error may stop the query
+            self._retry_at_ms = self._clock.monotonic_ms() + RETRY_MS
+            self._warn(group_id, error)
+            return
+        self._done |= self._offered
+        refusals = [error for error in refused.values() if not isinstance(error, UnknownTopicIdError)]  # planning reports it
+        if refusals:
+            self._warn(group_id, refusals[0])
+
+    def _warn(self, group_id: str, error: Exception) -> None:
+        if not self._has_warned:
+            logger.warning("cannot record the positions of this query as group '%s'; reading continues: %s", group_id, error)
+        self._has_warned = True
 
 
 def _in_thread(make: Callable[[], _Plan]) -> Future[_Plan]:

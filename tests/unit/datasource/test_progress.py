@@ -14,8 +14,7 @@ from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.leases import lease_client
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset
-from brokerd.datasource.progress import REFRESH_MS, RETRY_MS, GroupProgress
-from brokerd.datasource.stream_reader import BrokerdStreamReader
+from brokerd.datasource.stream_reader import REFRESH_MS, RETRY_MS, BrokerdStreamReader, GroupProgress
 from brokerd.errors import GroupAuthorizationFailedError
 from brokerd.ids import TopicPartition
 from tests.support.clock import ManualClock
@@ -87,7 +86,7 @@ class HeldClient:
         self.loop_thread = self.broker_client = self
         self.commits: list[list[int]] = []
         self.under_way: list[HeldCall] = []
-        monkeypatch.setattr("brokerd.datasource.progress.commit_group_offsets", self._commit)
+        monkeypatch.setattr("brokerd.datasource.stream_reader.commit_group_offsets", self._commit)
 
     def _commit(self, _client: object, _group_id: str, offsets: dict[Any, OffsetAndMetadata]) -> None:
         self.commits.append([committed.offset for committed in offsets.values()])

@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.client.columns import FetchedBatch
 from brokerd.client.fetching import FetchRange
-from brokerd.datasource.row_filter import ANY, INT64_MIN, RowFilter, Values, cut_ranges, wanted_rows
+from brokerd.datasource.where import ANY, INT64_MIN, RowFilter, Values, cut_ranges, wanted_rows
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.header import decode_header
 from tests.support.records import key_values, new_batch

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.datasource.row_filter import ALL_ROWS, ANY, INT64_MIN, NOTHING, RowFilter, Values
-from brokerd.datasource.where import parse_where
+from brokerd.datasource.where import ALL_ROWS, ANY, INT64_MIN, NOTHING, RowFilter, Values, parse_where
 from brokerd.errors import ConfigError
 
 MAX = 2**63 - 1
