@@ -75,7 +75,8 @@ def read_ranges(
     batches: Iterator[FetchedBatch | None] = fetched if len(ranges) == 1 else _by_range(list(shapers), fetched)
     if options.where != ALL_ROWS:
         batches = (wanted_rows(one, options.where) for one in batches if one is not None)
-    yield from _joined(arrow_batch for kept in batches if kept is not None for arrow_batch in shapers[kept.tp].shape(kept))
+    parts = (part for kept in batches if kept is not None for part in kept.parts(BYTES_PER_BATCH, ROWS_PER_BATCH))
+    yield from _joined(shapers[part.tp].shape(part) for part in parts)
 
 
 def _counted(ranges: Sequence[FetchRange], batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
@@ -193,27 +194,19 @@ class _Shaper:
         self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), rows) for kind in (0, 1)]
         self._no_headers = pa.scalar(None, HEADERS.type)
 
-    def shape(self, fetched: FetchedBatch) -> Iterator[pa.RecordBatch]:
-        """Slices of at most ROWS_PER_BATCH rows and about BYTES_PER_BATCH bytes, without copying."""
-        rows = fetched.arrow_batch.num_rows
-        step = min(ROWS_PER_BATCH, rows)
-        size_bytes = fetched.arrow_batch.nbytes
-        if size_bytes > BYTES_PER_BATCH:
-            step = min(step, max(1, rows * BYTES_PER_BATCH // size_bytes))
-        for start in range(0, rows, step):
-            yield self._slice(fetched, start, min(step, rows - start))
-
-    def _slice(self, fetched: FetchedBatch, start: int, rows: int) -> pa.RecordBatch:
+    def shape(self, part: FetchedBatch) -> pa.RecordBatch:
+        """At most ROWS_PER_BATCH records as rows, without copying."""
+        rows = part.record_count
         arrays = []
         for name in self._schema.names:
             if name == HEADERS.name:
-                arrays.append(self._headers(fetched.arrow_batch.column(name).slice(start, rows)))
+                arrays.append(self._headers(part.arrow_batch.column(name)))
             elif name in SCHEMA_0.names:
-                arrays.append(fetched.arrow_batch.column(name).slice(start, rows))
+                arrays.append(part.arrow_batch.column(name))
             elif name == "offset":
-                arrays.append(fetched.offsets.slice(start, rows))
+                arrays.append(part.offsets)
             elif name == "timestampType":
-                arrays.append(self._timestamp_types[fetched.timestamp_type].slice(0, rows))
+                arrays.append(self._timestamp_types[part.timestamp_type].slice(0, rows))
             else:
                 arrays.append(self._constants[name].slice(0, rows))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

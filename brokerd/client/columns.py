@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from brokerd.client.response_checks import TIMESTAMP_MAX_MS
 from brokerd.config.client import ConsumerConfig
+from brokerd.config.settings import INT32_MAX
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.batch import RecordBatch
@@ -76,10 +77,10 @@ class FetchedBatch:
             return self
         return replace(self, arrow_batch=self.arrow_batch.slice(0, record_count), offsets=self.offsets.slice(0, record_count))
 
-    def parts(self, size_bytes: int) -> Iterator[FetchedBatch]:
-        """Splits the records into parts of about `size_bytes` each, without copying."""
+    def parts(self, size_bytes: int, rows_max: int = INT32_MAX) -> Iterator[FetchedBatch]:
+        """Splits the records into parts of about `size_bytes` and at most `rows_max` records each, without copying."""
         rows = self.record_count
-        step = max(1, min(rows, rows * size_bytes // max(1, self.arrow_batch.nbytes)))
+        step = max(1, min(rows, rows_max, rows * size_bytes // max(1, self.arrow_batch.nbytes)))
         for start in range(0, rows, step):
             yield replace(self, arrow_batch=self.arrow_batch.slice(start, step), offsets=self.offsets.slice(start, step))
 
