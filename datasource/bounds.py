@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -21,6 +21,8 @@ from brokerd.ids import TopicPartition
 
 EARLIEST_NUMBER = -2
 LATEST_NUMBER = -1
+_ENDS = {EARLIEST_NUMBER: OffsetSpec.EARLIEST, LATEST_NUMBER: OffsetSpec.LATEST}
+_JSON = 'JSON such as {"topic": {"0": 23}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +73,34 @@ Bound: TypeAlias = OffsetSpec | SpecificOffsets | AtTimestamp | Committed | Last
 COMMITTED = "committed"
 
 
-def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest: bool, latest_if_unmatched: bool) -> Bound:
-    """Parses the value of a starting* or ending* option. Raises ConfigError naming the option and its valid values."""
+def parse_bound(option: str, text: str, *, ends: Sequence[OffsetSpec], latest_if_unmatched: bool) -> Bound:
+    """Parses the value of a starting* or ending* option, which may be one of `ends`. Raises ConfigError naming the option and its
+    valid values."""
     text = text.strip()
-    if option.endswith("Timestamp") and not option.endswith("ByTimestamp"):
-        return AtTimestamp(option, parse_time(option, text), latest_if_unmatched)
     if option.endswith("ByTimestamp"):
-        return AtTimestamp(option, _by_partition(option, text, minimum=0), latest_if_unmatched)
-    if text.lower() == OffsetSpec.EARLIEST.value and may_be_earliest:
-        return OffsetSpec.EARLIEST
-    if text.lower() == OffsetSpec.LATEST.value and may_be_latest:
-        return OffsetSpec.LATEST
+        form = f"{option} must be {_JSON}"
+        return AtTimestamp(option, numbers_of(form, parse_json(form, text)), latest_if_unmatched)
+    if option.endswith("Timestamp"):
+        return AtTimestamp(option, parse_time(option, text), latest_if_unmatched)
+    form = f"{option} must be {', '.join(end.value for end in ends)} or {_JSON}"
+    for end in ends:
+        if text.lower() == end.value:
+            return end
     if option == "startingOffsets" and text.lower() == COMMITTED:
         return Committed()
     if not text.startswith("{"):
-        return _of_all_partitions(option, text, words=_words(may_be_earliest, may_be_latest))
-    offsets, topics = _offsets(option, text, words=_words(may_be_earliest, may_be_latest))
+        return _of_all_partitions(option, text, form)
+    parsed = parse_json(form, text)
+    words = {end.value: number for number, end in _ENDS.items()}
+    topics = {topic: words[end.lower()] for topic, end in parsed.items() if isinstance(end, str) and end.lower() in words}
+    offsets = numbers_of(form, {topic: one for topic, one in parsed.items() if topic not in topics}, minimum=EARLIEST_NUMBER)
     for name, offset in [*offsets.items(), *topics.items()]:
-        if (offset == EARLIEST_NUMBER and not may_be_earliest) or (offset == LATEST_NUMBER and not may_be_latest):
-            end = OffsetSpec.EARLIEST if offset == EARLIEST_NUMBER else OffsetSpec.LATEST
-            raise ConfigError(f"{option} is {offset} ({end.value}) for {name}, which leaves nothing to read")
+        if offset < 0 and _ENDS[offset] not in ends:
+            raise ConfigError(f"{option} is {offset} ({_ENDS[offset].value}) for {name}, which leaves nothing to read")
     return SpecificOffsets(option, offsets, topics)
 
 
-def _of_all_partitions(option: str, text: str, *, words: str) -> Bound:
+def _of_all_partitions(option: str, text: str, form: str) -> Bound:
     """A bound that is not JSON: a time, or a count of records. Raises ConfigError, also for -1 and -2, which in JSON mean latest
     and earliest."""
     if text in (str(LATEST_NUMBER), str(EARLIEST_NUMBER)):
@@ -108,7 +114,7 @@ def _of_all_partitions(option: str, text: str, *, words: str) -> Bound:
             return place
         if isinstance(place, (int, TimeAgo)):
             return AtTimestamp(option, place, latest_if_unmatched=True)
-    raise ConfigError(f"{_form(option, words)}, or for all partitions {RELATIVE_FORMS}, not '{text:.200}'")
+    raise ConfigError(f"{form}, or for all partitions {RELATIVE_FORMS}, not '{text:.200}'")
 
 
 def parse_json(form: str, text: str) -> dict[str, Any]:
@@ -131,30 +137,6 @@ def parse_json(form: str, text: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ConfigError(f"{form}, not '{text:.200}'")
     return parsed
-
-
-def _words(may_be_earliest: bool, may_be_latest: bool) -> str:
-    words = [end.value for end, allowed in ((OffsetSpec.EARLIEST, may_be_earliest), (OffsetSpec.LATEST, may_be_latest)) if allowed]
-    return ", ".join(words) + " or "
-
-
-def _offsets(option: str, text: str, *, words: str) -> tuple[dict[TopicPartition, int], dict[str, int]]:
-    """Offsets by partition, and by topic for topics given as "earliest" or "latest"."""
-    form = _form(option, words)
-    parsed = parse_json(form, text)
-    ends = {OffsetSpec.EARLIEST.value: EARLIEST_NUMBER, OffsetSpec.LATEST.value: LATEST_NUMBER}
-    topics = {topic: ends[end.lower()] for topic, end in parsed.items() if isinstance(end, str) and end.lower() in ends}
-    rest = {topic: partitions for topic, partitions in parsed.items() if topic not in topics}
-    return numbers_of(form, rest, minimum=EARLIEST_NUMBER), topics
-
-
-def _by_partition(option: str, text: str, *, minimum: int) -> dict[TopicPartition, int]:
-    form = _form(option, "")
-    return numbers_of(form, parse_json(form, text), minimum=minimum)
-
-
-def _form(option: str, words: str) -> str:
-    return f'{option} must be {words}JSON such as {{"topic": {{"0": 23}}}}'
 
 
 def numbers_of(form: str, parsed: Mapping[str, Any], *, minimum: int = 0, maximum: int = INT64_MAX) -> dict[TopicPartition, int]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.durations import parse_duration_ms
 from brokerd.config.settings import INT32_MAX, from_mapping
@@ -97,21 +98,21 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
                 raise ConfigError(
                     f"{name} is for batch reads: a stream ends when it is stopped, or with trigger(availableNow=True)"
                 )
-    starting_name = next((name for name in _STARTING if name in split), None)
-    ending_name = next((name for name in _ENDING if name in split), None)
     strategy = split.get("startingOffsetsByTimestampStrategy", "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise ConfigError(f"startingOffsetsByTimestampStrategy must be error or latest, not '{strategy}'")
     most, least = (parse_count(name, split.get(name)) for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"))
     if most is not None and least is not None and least > most:
         raise ConfigError(f"minOffsetsPerTrigger ({least}) must not exceed maxOffsetsPerTrigger ({most})")
+    starting_name = next((name for name in _STARTING if name in split), "startingOffsets")
     starting = parse_bound(
-        starting_name or "startingOffsets",
-        split[starting_name] if starting_name else ("latest" if is_streaming else "earliest"),
-        may_be_earliest=True,
-        may_be_latest=is_streaming,
+        starting_name,
+        split.get(starting_name, "latest" if is_streaming else "earliest"),
+        ends=(OffsetSpec.EARLIEST, OffsetSpec.LATEST) if is_streaming else (OffsetSpec.EARLIEST,),
         latest_if_unmatched=strategy == "latest",
     )
+    ending_name = next((name for name in _ENDING if name in split), "endingOffsets")
+    ending = parse_bound(ending_name, split.get(ending_name, "latest"), ends=(OffsetSpec.LATEST,), latest_if_unmatched=True)
     group_id = _group_id("group.id", split.get("group.id"), "", GROUP_ID_MAX_CHARACTERS)
     if isinstance(starting, Committed) and not group_id:
         raise ConfigError("startingOffsets is committed, which needs option group.id: the group that has committed them")
@@ -119,13 +120,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         is_streaming=is_streaming,
         subscription=_subscription(split, options),
         starting=starting,
-        ending=parse_bound(
-            ending_name or "endingOffsets",
-            split[ending_name] if ending_name else "latest",
-            may_be_earliest=False,
-            may_be_latest=True,
-            latest_if_unmatched=True,
-        ),
+        ending=ending,
         where=parse_where(split["where"]) if "where" in split else ALL_ROWS,
         fail_on_data_loss=parse_flag("failOnDataLoss", split.get("failOnDataLoss"), default=True),
         include_headers=parse_flag("includeHeaders", split.get("includeHeaders"), default=False),
