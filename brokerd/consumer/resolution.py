@@ -9,7 +9,6 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient, is_repeatable
 from brokerd.client.groups import group_offsets
 from brokerd.client.metadata import Metadata, id_of
@@ -24,8 +23,8 @@ logger = logging.getLogger(__name__)
 _SOON_MS = 1_000
 LOOK_MS = 30_000  # gives other consumers of the group time to start
 _NAMED_MAX = 10
-_NONE = OffsetAndMetadata(NO_OFFSET)
-_SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
+
+Committed = LogPosition | WireError  # the group's offset, NO_OFFSET for none, or the broker's error
 
 
 class Search(NamedTuple):
@@ -68,29 +67,28 @@ async def resolve(
     for search in searches:
         with _noted(failures):
             ids[search.one] = search.then.id_tp or id_of(metadata.topic(search.then.tp.topic), search.then.tp.partition)
-    named_searches = [search for search in searches if search.one in ids]
-    committed = await _committed(client, [search for search in named_searches if _asks_committed(search, config)], ids, config)
+    known = [search for search in searches if search.one in ids]
+    committed = await _committed(client, known, ids, config)
     starts: dict[AssignedPartition, LogPosition | OffsetSpec] = {}
-    for search in named_searches:
+    for search in known:
         with _noted(failures):
             id_tp = ids[search.one]
-            starts[search.one] = _start(search, id_tp, committed.get(search.one), uncommitted.get(id_tp), config)
+            starts[search.one] = _start(search.then, id_tp, committed.get(search.one), uncommitted.get(id_tp), config)
     wanted: dict[TopicIdPartition, Wanted] = {ids[one]: start for one, start in starts.items() if isinstance(start, OffsetSpec)}
     offsets = await _listed(client, wanted, config.isolation_level) if wanted else {}
     resolved = []
-    for search in named_searches:
+    for search in known:
         start = starts.get(search.one)
         if isinstance(start, OffsetSpec):
             result = offsets.get(ids[search.one])
-            if result is None:
-                continue
             if isinstance(result, WireError):
                 result.message = named(search.then.tp, result)
                 failures.append(result)
-                continue
-            start = LogPosition(result.offset, result.leader_epoch_id)
+            start = LogPosition(result.offset, result.leader_epoch_id) if isinstance(result, OffsetAndTimestamp) else None
         if start is not None:
-            resolved.append(Resolved(search, ids[search.one], start, _offset(committed.get(search.one))))
+            of_group = committed.get(search.one)
+            offset = of_group.offset if isinstance(of_group, LogPosition) else of_group
+            resolved.append(Resolved(search, ids[search.one], start, offset))
     return Found(resolved, failures[0] if failures else None)
 
 
@@ -117,22 +115,22 @@ def _noted(failures: list[BrokerdError]) -> Iterator[None]:
 
 
 def _start(
-    search: Search,
+    then: AssignedPartition,
     id_tp: TopicIdPartition,
-    committed: OffsetAndMetadata | WireError | None,
+    committed: Committed | None,
     uncommitted: int | None,
     config: PlainConsumerConfig,
 ) -> LogPosition | OffsetSpec:
     """Where to begin. Raises NoOffsetForPartitionError, UnknownGroupError, and the error of the group's offset."""
-    then = search.then
     if then.position is not None:
         return LogPosition(then.position)
     if then.begin is Begin.COMMITTED and config.group_id:
         if isinstance(committed, WireError):
             raise committed
-        position = LogPosition(uncommitted) if uncommitted is not None else _position(committed)
-        if position is not None:
-            return position
+        if uncommitted is not None:
+            return LogPosition(uncommitted)
+        if committed is not None and committed.offset != NO_OFFSET:
+            return committed
     gone = then.gone if then.gone is not None and then.gone.tp == id_tp else None
     if then.begin is Begin.COMMITTED:
         had = then.had_offset if gone is None else gone.had_offset
@@ -144,7 +142,7 @@ def _start(
         if then.begun_at is not None:
             return then.begun_at
     resumes_at = None if gone is None else gone.resumes_at(in_group=bool(config.group_id))
-    return resumes_at if resumes_at is not None else _spec(search, config)
+    return resumes_at if resumes_at is not None else _spec(then, config)
 
 
 def named(tp: TopicPartition, error: WireError) -> str:
@@ -157,60 +155,47 @@ def _begins_there(search: Search) -> bool:
     return search.then.position is None and search.then.begin is Begin.COMMITTED
 
 
-def _asks_committed(search: Search, config: PlainConsumerConfig) -> bool:
-    if _begins_there(search):
-        return True
-    return search.then.committed is None and not config.enable_auto_commit  # transactions expect the offset from when reading began
-
-
 async def _committed(
     client: BrokerClient, searches: Sequence[Search], ids: Mapping[AssignedPartition, TopicIdPartition], config: PlainConsumerConfig
-) -> dict[AssignedPartition, OffsetAndMetadata | WireError]:
-    """The group's committed offsets, _NONE where there is none, or the broker's error. Raises the error of the whole group if a
-    partition begins there."""
-    asked = {ids[search.one]: search for search in searches}
+) -> dict[AssignedPartition, Committed]:
+    """The group's offsets that are needed: to begin there, or for transactions, which expect the one from when reading began.
+    Raises the error of the whole group if a partition begins there."""
+    for_transactions = not config.enable_auto_commit
+    asked = {
+        ids[search.one]: search
+        for search in searches
+        if _begins_there(search) or (for_transactions and search.then.committed is None)
+    }
     if not asked or not config.group_id:
         return {}
-    found: Mapping[TopicIdPartition, OffsetAndMetadata | WireError]
     try:
         found = await group_offsets(client, config.group_id, list(asked))
     except WireError as error:
-        if any(map(_begins_there, searches)):
+        if any(map(_begins_there, asked.values())):
             raise
         found = dict.fromkeys(asked, error)
-    offsets: dict[AssignedPartition, OffsetAndMetadata | WireError] = {search.one: _NONE for search in searches}
+    offsets: dict[AssignedPartition, Committed] = {search.one: LogPosition(NO_OFFSET) for search in asked.values()}
     for id_tp, committed in found.items():
         search = asked[id_tp]
         if isinstance(committed, WireError):
-            committed = fresh(committed)
-            committed.message = named(search.then.tp, committed)
-        offsets[search.one] = committed
+            offsets[search.one] = refused = fresh(committed)
+            refused.message = named(search.then.tp, refused)
+        else:
+            offsets[search.one] = LogPosition(committed.offset, committed.leader_epoch_id)
     return offsets
 
 
-def _position(committed: OffsetAndMetadata | WireError | None) -> LogPosition | None:
-    if not isinstance(committed, OffsetAndMetadata) or committed is _NONE:
-        return None
-    return LogPosition(committed.offset, committed.leader_epoch_id)
-
-
-def _offset(committed: OffsetAndMetadata | WireError | None) -> int | WireError | None:
-    return committed.offset if isinstance(committed, OffsetAndMetadata) else committed
-
-
-def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:
+def _spec(then: AssignedPartition, config: PlainConsumerConfig) -> OffsetSpec:
     """The start of a partition without a committed offset. Raises NoOffsetForPartitionError."""
-    if search.then.begin is Begin.EARLIEST:
-        return OffsetSpec.EARLIEST
-    if search.then.begin is Begin.LATEST:
-        return OffsetSpec.LATEST
+    if then.begin in (Begin.EARLIEST, Begin.LATEST):
+        return OffsetSpec(then.begin.value)
     if config.auto_offset_reset == "none":
         group = f"group '{config.group_id}' has committed none" if config.group_id else "there is no group.id"
         raise NoOffsetForPartitionError(
-            f"{search.then.tp} has no offset to begin at: {group}, and auto.offset.reset is none: seek() to one, or set it to "
+            f"{then.tp} has no offset to begin at: {group}, and auto.offset.reset is none: seek() to one, or set it to "
             "earliest or latest"
         )
-    return _SPECS[config.auto_offset_reset]
+    return OffsetSpec(config.auto_offset_reset)
 
 
 class Coverage:
