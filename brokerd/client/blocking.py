@@ -305,7 +305,6 @@ class BlockingClient:
 
     delete_records = _blocking(offsets.delete_records)
     list_offsets = _blocking(offsets.list_offsets)
-    list_offsets_by_name = _blocking(offsets.list_offsets_by_name)
     wait_for_records = _blocking(offsets.wait_for_records)
 
     commit_group_offsets = _blocking(groups.commit_group_offsets)

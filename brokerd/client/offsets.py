@@ -13,7 +13,7 @@ from brokerd.client.broker_client import BrokerClient
 from brokerd.client.connection import Asked
 from brokerd.client.response_checks import TIMESTAMP_MAX_MS, checked_offset, senseless
 from brokerd.errors import BrokerdError, ConfigError, WireError
-from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.wire.errors import from_proto
 from brokerd.wire.methods import FETCH
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2, topics_pb2
@@ -113,19 +113,6 @@ async def list_offsets(
     parts = {tp: _partition_request(tp, one, positions.get(tp)) for tp, one in wanted.items()}
     results = await client.ask_leaders(head, parts, offsets_pb2.ListOffsetsResponse, timeout_ms=timeout_ms, is_partial=is_partial)
     return {tp: one if isinstance(one, WireError) else _read_offset(one) for tp, one in results.items()}
-
-
-async def list_offsets_by_name(
-    client: BrokerClient, wanted: Mapping[TopicPartition, Wanted], isolation: str = READ_COMMITTED
-) -> dict[TopicPartition, OffsetAndTimestamp | WireError]:
-    """As `list_offsets`, for partitions by topic name; topics that do not exist get the broker's error."""
-    metadata = await client.metadata(sorted({tp.topic for tp in wanted}))
-    by_id = {TopicIdPartition(metadata.topics[tp.topic].topic_id, tp.partition): tp for tp in wanted if tp.topic in metadata.topics}
-    results = await list_offsets(client, {id_tp: wanted[tp] for id_tp, tp in by_id.items()}, isolation)
-    unknown: dict[TopicPartition, OffsetAndTimestamp | WireError] = {
-        tp: metadata.errors[tp.topic] for tp in wanted if tp.topic in metadata.errors
-    }
-    return unknown | {by_id[id_tp]: result for id_tp, result in results.items()}
 
 
 async def delete_records(client: BrokerClient, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:

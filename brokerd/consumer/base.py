@@ -27,7 +27,8 @@ from brokerd.arguments import (
 )
 from brokerd.client.blocking import BlockingClient, LoopCall
 from brokerd.client.broker_client import check_client
-from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, Wanted, list_offsets_by_name
+from brokerd.client.metadata import ids_in
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, Wanted, list_offsets
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX, given_config
@@ -310,10 +311,14 @@ class ConsumerBase(abc.ABC):
         return {tp: result if result.offset >= 0 else None for tp, result in found.items()}
 
     async def _list_offsets(self, wanted: Mapping[TopicPartition, Wanted]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        if not wanted:
+            return {}
+        client = self._client.broker_client
+        ids = ids_in(await client.metadata(sorted({tp.topic for tp in wanted})), wanted)
+        results = await list_offsets(client, {ids[tp]: one for tp, one in wanted.items()}, self.config.isolation_level)
         found = {}
-        results = await list_offsets_by_name(self._client.broker_client, wanted, self.config.isolation_level) if wanted else {}
-        for tp in wanted:
-            result = results[tp]
+        for tp, id_tp in ids.items():
+            result = results[id_tp]
             if isinstance(result, WireError):
                 raise type(result)(f"{tp}: {result.message}")
             found[tp] = result

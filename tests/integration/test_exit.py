@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.metadata import id_of
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
-from brokerd.ids import TopicPartition
 from tests.support.child import child, first_line
 from tests.support.daemon import DaemonProcess
 from tests.support.wait import DEADLINE_S
@@ -124,9 +124,9 @@ def started(
 
 
 def count(broker: DaemonProcess, topic: str) -> int:
-    tp = TopicPartition(topic, 0)
     with BlockingClient(ClientConfig(bootstrap_servers=broker.address)) as client:
-        found = client.list_offsets_by_name({tp: OffsetSpec.LATEST})[tp]
+        tp = id_of(client.metadata([topic]).topic(topic), 0)
+        found = client.list_offsets({tp: OffsetSpec.LATEST})[tp]
     return int(found.offset)  # type: ignore[union-attr]
 
 

@@ -11,8 +11,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.metadata import id_of
 from brokerd.client.offsets import OffsetSpec
-from brokerd.ids import TopicPartition
 from tests.spark.conftest import NewTopic
 from tests.spark.pipelines import by_key, flights, flights_of_file, frame_of, in_log_order, pairs_of, read, write
 from tests.support.daemon import DaemonProcess
@@ -144,7 +144,8 @@ def test_wrong_writes_fail_on_the_driver_with_a_sentence(
     writer = spark.range(3).selectExpr(*columns.split(", ")).write.format("brokerd").option("bootstrap.servers", daemon.address)
     with pytest.raises(AnalysisException, match=sentence):
         writer.option("topic", topic).options(**options).mode(mode).save()
-    end = client.list_offsets_by_name({TopicPartition(topic, 0): OffsetSpec.LATEST})[TopicPartition(topic, 0)]
+    tp = id_of(client.metadata([topic]).topic(topic), 0)
+    end = client.list_offsets({tp: OffsetSpec.LATEST})[tp]
     assert not isinstance(end, Exception)
     assert end.offset == 0
 

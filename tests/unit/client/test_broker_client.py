@@ -31,7 +31,7 @@ from brokerd.errors import (
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1.topics_pb2 import AlterPartitionReassignmentsResponse, NewTopic, PartitionReassignmentResult
 from tests.support.clock import HastyClock
@@ -267,13 +267,6 @@ def test_list_offsets_repeats_what_may_succeed_and_keeps_what_is_final(broker: F
     assert answers[partitions[1].tp] == OffsetAndTimestamp(0, 0, 0)
     assert isinstance(answers[gone], UnknownTopicIdError)
     assert isinstance(answers[missing], UnknownTopicOrPartitionError)
-
-
-def test_list_offsets_by_name(broker: FakeBroker, client: BlockingClient) -> None:
-    broker.create("t")[0].end_offset = 7
-    answers = client.list_offsets_by_name({TopicPartition("t", 0): OffsetSpec.LATEST, TopicPartition("no", 0): OffsetSpec.LATEST})
-    assert answers[TopicPartition("t", 0)] == OffsetAndTimestamp(7, 0, 0)
-    assert isinstance(answers[TopicPartition("no", 0)], UnknownTopicOrPartitionError)
 
 
 def test_list_offsets_that_never_succeeds_answers_with_the_last_error(broker: FakeBroker) -> None:

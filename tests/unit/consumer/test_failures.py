@@ -119,8 +119,10 @@ def test_offsets_and_partitions_are_told(broker: FakeBroker, consumer: Consumer)
     assert consumer.beginning_offsets([T0, T1]) == {T0: 4, T1: 0}
     assert consumer.end_offsets([T0, T1]) == {T0: 10, T1: 0}
     assert consumer.end_offsets([]) == {}
-    with pytest.raises(UnknownTopicOrPartitionError, match=r"^u-0: "):
+    with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 'u'"):
         consumer.end_offsets(("u", 0))
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 't' has no partition 2, it has 0 to 1"):
+        consumer.end_offsets([T0, ("t", 2)])
     with pytest.raises(UnknownTopicOrPartitionError):
         consumer.partitions_for("u")
 
