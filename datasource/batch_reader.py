@@ -9,21 +9,19 @@ push-down for Python sources is on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from brokerd.client.fetching import FetchRange
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread, require_topics
+from brokerd.datasource.offsets import INITIAL, SourceOffset
 from brokerd.datasource.options import SourceOptions
-from brokerd.datasource.partition_reader import read_partition, tasks_of
-from brokerd.datasource.planning import TopicState, passed_by, report_losses
-from brokerd.datasource.where import ALL_ROWS
+from brokerd.datasource.partition_reader import read_partition
+from brokerd.datasource.planning import begun_at, ranges_between, report_losses
 from brokerd.errors import ConfigError
-from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 
 class BrokerdBatchReader(DataSourceReader):
@@ -45,34 +43,13 @@ class BrokerdBatchReader(DataSourceReader):
             now_ms = self._clock.wall_ms()  # of both bounds
             begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
             ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)
-            epochs = reader.epochs_before(snapshot, ends)
-            ranges = self._ranges(snapshot, begins, ends, epochs)
-            if options.where != ALL_ROWS:
-                ranges = reader.cut(ranges, options.where, {})
-            sizes_bytes = reader.sizes_bytes(ranges) if len(ranges) > 1 and options.shares_tasks else {}
-        return tasks_of(ranges, options, sizes_bytes)
-
-    def _ranges(
-        self,
-        snapshot: TopicState,
-        begins: Mapping[TopicPartition, int],
-        ends: Mapping[TopicPartition, int],
-        epochs: Mapping[TopicPartition, int],
-    ) -> list[FetchRange]:
-        options = self._options
-        read = {tp: begin for tp, begin in begins.items() if options.where == ALL_ROWS or options.where.reads(tp)}
-        if losses := passed_by(read, snapshot):
+            starts, losses = begun_at(begins, snapshot, options.where.reads)
             report_losses(losses, fail=options.fail_on_data_loss)
-        ranges = []
-        for tp in sorted(begins):
-            if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # beyond `latest` nothing is committed yet
-                raise ConfigError(f"the read of {tp} would end at offset {ends[tp]}, before it starts at {begins[tp]}")
-            begin = max(begins[tp], snapshot.earliest[tp])
-            if ends[tp] > begin:
-                end = LogPosition(ends[tp], epochs[tp]) if tp in epochs else None
-                id_tp = TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition)
-                ranges.append(FetchRange(id_tp, begin, ends[tp], tp.topic, end=end))
-        return ranges
+            for tp in sorted(begins):
+                if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # beyond `latest` nothing is committed yet
+                    raise ConfigError(f"the read of {tp} would end at offset {ends[tp]}, before it starts at {begins[tp]}")
+            end = SourceOffset(ends, snapshot.topic_ids, starts, epochs=reader.epochs_before(snapshot, ends))
+            return reader.tasks_of(reader.cut(ranges_between(INITIAL, end), {}))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task's ranges."""

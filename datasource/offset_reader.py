@@ -34,8 +34,17 @@ from brokerd.datasource.bounds import (
 from brokerd.datasource.offsets import INITIAL, SourceOffset
 from brokerd.datasource.options import AssignedPartitions, SourceOptions, TopicList, TopicPattern
 from brokerd.datasource.patterns import topic_matcher
-from brokerd.datasource.planning import TopicState, continue_from, cut_ends, report_losses, share_bytes
-from brokerd.datasource.where import ALL_ROWS, RowFilter, Unmet, cut_ranges
+from brokerd.datasource.planning import (
+    RangePartition,
+    TopicState,
+    continue_from,
+    cut_ends,
+    group_ranges,
+    report_losses,
+    share_bytes,
+    split_ranges,
+)
+from brokerd.datasource.where import ALL_ROWS, Unmet, cut_ranges
 from brokerd.errors import (
     ConfigError,
     InvalidTopicError,
@@ -59,11 +68,9 @@ class OffsetReader:
 
     def __init__(self, client: BlockingClient, options: SourceOptions) -> None:
         self._client = client
+        self._options = options
         self._subscription = options.subscription
         self._isolation = options.consumer.isolation_level
-        self._group_id = options.group_id
-        self._reads = options.where.reads
-        self._fail_on_data_loss = options.fail_on_data_loss
 
     def snapshot(self, previous: SourceOffset = INITIAL, known: TopicState | None = None) -> TopicState:
         """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist; planning
@@ -169,24 +176,29 @@ class OffsetReader:
         except UnknownTopicIdError:  # deleted since the snapshot: the task that reads it reports the loss
             return dict(ends)
 
-    def sizes_bytes(self, ranges: Sequence[FetchRange]) -> dict[TopicIdPartition, int]:
-        """The sizes of ranges on the broker's disk; none if they have too many rows to be small."""
-        if sum(one.size for one in ranges) > _FEW_ROWS:
-            return {}
-        wanted = {one.tp: AfterBytes(one.start_offset, one.until_offset, INT64_MAX) for one in ranges}
-        found = self._client.list_offsets(wanted, self._isolation)
-        return {tp: answer.size_bytes for tp, answer in found.items() if isinstance(answer, OffsetAndTimestamp)}
+    def tasks_of(self, ranges: Sequence[FetchRange]) -> list[RangePartition]:
+        """The ranges of each task. If small ones may share one, their sizes on the broker's disk are looked up, unless there is one
+        range, or too many rows for small ones."""
+        options = self._options
+        sizes_bytes: dict[TopicIdPartition, int] = {}
+        if options.shares_tasks and len(ranges) > 1 and sum(one.size for one in ranges) <= _FEW_ROWS:
+            wanted = {one.tp: AfterBytes(one.start_offset, one.until_offset, INT64_MAX) for one in ranges}
+            found = self._client.list_offsets(wanted, self._isolation)
+            sizes_bytes = {tp: answer.size_bytes for tp, answer in found.items() if isinstance(answer, OffsetAndTimestamp)}
+        pieces = split_ranges(
+            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
+        )
+        return [RangePartition(group) for group in group_ranges(pieces, sizes_bytes)]
 
-    def cut(
-        self, ranges: Iterable[FetchRange], wanted: RowFilter, time_starts: MutableMapping[TopicIdPartition, int]
-    ) -> list[FetchRange]:
-        """The parts of `ranges` that must be fetched. `time_starts` caches the first offset at or after the filter's start time, if
-        it lies in the range: a log that loses it then loses the range's end too, whose history is checked. Further offsets may
-        become those of other records, and nobody is told, because nothing that was read is lost.
+    def cut(self, ranges: Iterable[FetchRange], time_starts: MutableMapping[TopicIdPartition, int]) -> list[FetchRange]:
+        """The parts of `ranges` that must be fetched, by option `where`. `time_starts` caches the first offset at or after its
+        start time, if it lies in the range: a log that loses it then loses the range's end too, whose history is checked. Further
+        offsets may become those of other records, and nobody is told, because nothing that was read is lost.
 
         The look-up includes records of open transactions, because they may be committed later. A partition is not cut if the
         broker cannot tell: if it is damaged, or records of the range, possibly of that time, are gone, at its start or its end.
         """
+        wanted = self._options.where
         ranges = cut_ranges(ranges, wanted, {})
         if wanted.start_time_ms is None or not ranges:
             return ranges
@@ -287,11 +299,11 @@ class OffsetReader:
     def _committed(self, snapshot: TopicState) -> dict[TopicPartition, int]:
         """Where the group continues; at the earliest in partitions without an offset. Raises ConfigError if it has none in any of
         them: its name may be mistyped. Reports what the log has lost of what the group has read, as between batches."""
-        partitions = snapshot.ids_of(snapshot.latest)
-        found = self._client.group_offsets(self._group_id, list(partitions.values())) if partitions else {}
+        partitions, group_id = snapshot.ids_of(snapshot.latest), self._options.group_id
+        found = self._client.group_offsets(group_id, list(partitions.values())) if partitions else {}
         if partitions and not found:
             raise ConfigError(
-                f"startingOffsets is committed, but group '{self._group_id}' has no committed offset of these topics: correct "
+                f"startingOffsets is committed, but group '{group_id}' has no committed offset of these topics: correct "
                 "group.id, or start at earliest or latest"
             )
         offsets = dict(snapshot.earliest)
@@ -310,8 +322,8 @@ class OffsetReader:
         read = SourceOffset(offsets, snapshot.topic_ids, epochs=epochs)
         known = self.with_log_ends(self.checked(snapshot, read), offsets)
         known = dataclasses.replace(known, truncations={**known.truncations, **truncations})
-        begins, _, losses = continue_from(read, known, self._reads)
-        report_losses(losses, fail=self._fail_on_data_loss)
+        begins, _, losses = continue_from(read, known, self._options.where.reads)
+        report_losses(losses, fail=self._options.fail_on_data_loss)
         return begins
 
     def _newest(self, bound: LastRecords, snapshot: TopicState) -> dict[TopicPartition, int]:
@@ -319,10 +331,7 @@ class OffsetReader:
         return {tp: min(offset, snapshot.latest[tp]) for tp, offset in found.items()}
 
     def _at_timestamp(self, bound: AtTimestamp, snapshot: TopicState) -> dict[TopicPartition, int]:
-        times = {tp: bound.for_partition(tp) for tp in snapshot.latest}
-        named = {tp: time_ms for tp, time_ms in times.items() if time_ms is not None}
-        others = [tp for tp in bound.timestamp_ms if tp not in snapshot.latest] if isinstance(bound.timestamp_ms, Mapping) else []
-        _check_names(bound.option, [tp for tp in times if tp not in named], others)
+        named = _numbers_of(bound, bound.timestamp_ms if isinstance(bound.timestamp_ms, Mapping) else (), snapshot)
         found = self._offsets(snapshot, named)
         for tp, offset in found.items():
             if offset < 0 and not bound.latest_if_unmatched:
@@ -345,15 +354,13 @@ def _truncations(answers: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[T
 
 
 def _specific(bound: SpecificOffsets, snapshot: TopicState) -> dict[TopicPartition, int]:
-    named = {tp: bound.for_partition(tp) for tp in snapshot.latest}
-    others = [tp for tp in bound.offsets if tp not in snapshot.latest]
-    _check_names(bound.option, [tp for tp, offset in named.items() if offset is None], others)
+    named = _numbers_of(bound, bound.offsets, snapshot)
     strangers = sorted(set(bound.topics) - {tp.topic for tp in snapshot.latest})
     if strangers:
         raise ConfigError(f"{bound.option} names topics that are not read: {', '.join(strangers)}")
     resolved = {}
     for tp, offset in named.items():
-        if offset is None or offset == LATEST_NUMBER:  # None was refused above
+        if offset == LATEST_NUMBER:
             resolved[tp] = snapshot.latest[tp]
         elif offset == EARLIEST_NUMBER:
             resolved[tp] = snapshot.earliest[tp]
@@ -364,14 +371,19 @@ def _specific(bound: SpecificOffsets, snapshot: TopicState) -> dict[TopicPartiti
     return resolved
 
 
-def _check_names(option: str, missing: list[TopicPartition], others: list[TopicPartition]) -> None:
-    if missing:
+def _numbers_of(
+    bound: SpecificOffsets | AtTimestamp, given: Iterable[TopicPartition], snapshot: TopicState
+) -> dict[TopicPartition, int]:
+    """The bound's number for each partition. Raises ConfigError if it lacks one, or if `given`, those that it names, has others."""
+    numbers = {tp: number for tp in snapshot.latest if (number := bound.for_partition(tp)) is not None}
+    if missing := sorted(snapshot.latest.keys() - numbers):
         raise ConfigError(
-            f"{option} must name every partition that is read (-2 is the earliest offset, -1 the latest); missing: "
-            f"{', '.join(map(str, sorted(missing)))}"
+            f"{bound.option} must name every partition that is read (-2 is the earliest offset, -1 the latest); missing: "
+            f"{', '.join(map(str, missing))}"
         )
-    if others:
-        raise ConfigError(f"{option} names partitions that are not read: {', '.join(map(str, sorted(others)))}")
+    if others := sorted(set(given) - numbers.keys()):
+        raise ConfigError(f"{bound.option} names partitions that are not read: {', '.join(map(str, others))}")
+    return numbers
 
 
 def require_topics(snapshot: TopicState, option: str, known: Container[str] = ()) -> None:

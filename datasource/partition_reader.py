@@ -7,7 +7,7 @@ each batch costs Spark about as much as a thousand rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -20,7 +20,7 @@ from brokerd.client.leases import lease_client
 from brokerd.client.offsets import READ_UNCOMMITTED, OffsetSpec
 from brokerd.datasource.offset_reader import require_not_hidden
 from brokerd.datasource.options import SourceOptions
-from brokerd.datasource.planning import group_ranges, range_gone, report_losses, split_ranges
+from brokerd.datasource.planning import RangePartition, range_gone, report_losses
 from brokerd.datasource.where import ALL_ROWS, wanted_rows
 from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
@@ -33,24 +33,6 @@ BYTES_PER_BATCH = 4_194_304
 _SMALL_ROWS = 2_000
 _SMALL_BYTES = 262_144
 _HELD_BYTES = 67_108_864
-
-
-class RangePartition(InputPartition):
-    """Spark's input partition for the ranges of one task, at most one of a topic partition; pickled and sent to the task."""
-
-    def __init__(self, ranges: Sequence[FetchRange]) -> None:
-        super().__init__(tuple(ranges))
-        self.ranges = tuple(ranges)
-
-
-def tasks_of(
-    ranges: Sequence[FetchRange], options: SourceOptions, sizes_bytes: Mapping[TopicIdPartition, int]
-) -> list[RangePartition]:
-    """The ranges of each task; `sizes_bytes` as in `group_ranges`."""
-    pieces = split_ranges(
-        ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
-    )
-    return [RangePartition(group) for group in group_ranges(pieces, sizes_bytes)]
 
 
 def read_partition(partition: InputPartition, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pyspark.sql.datasource import InputPartition
+
 from brokerd.client.fetching import FetchRange
 from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.datasource.offsets import SourceOffset
@@ -50,6 +52,14 @@ class TopicState:
     def beyond_latest(self, offsets: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Partitions whose offset lies beyond the known log end: lost, or in open transactions."""
         return [tp for tp, offset in offsets.items() if tp in self.latest and offset > self.log_end(tp)]
+
+
+class RangePartition(InputPartition):
+    """Spark's input partition for the ranges of one task, at most one of a topic partition; pickled and sent to the task."""
+
+    def __init__(self, ranges: Sequence[FetchRange]) -> None:
+        super().__init__(tuple(ranges))
+        self.ranges = tuple(ranges)
 
 
 class Continuation(NamedTuple):
@@ -138,9 +148,14 @@ def report_losses(losses: Sequence[str], *, fail: bool, is_planned_once: bool = 
         logger.warning("continuing without lost records (failOnDataLoss=false): %s", loss)
 
 
-def passed_by(begins: Mapping[TopicPartition, int], snapshot: TopicState) -> list[str]:
-    """One sentence for each partition whose log starts after the offset to read from."""
-    return [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
+def begun_at(
+    begins: Mapping[TopicPartition, int], snapshot: TopicState, reads: Callable[[TopicPartition], bool]
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Where the first batch starts: not before the log does. And one sentence for each partition of which it passes records, if
+    `reads` is true for it."""
+    passed = {tp: begin for tp, begin in begins.items() if begin < snapshot.earliest[tp]}
+    losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in passed.items() if reads(tp)]
+    return {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}, losses
 
 
 def range_gone(tp: TopicPartition, wanted: int, earliest: int) -> str:

@@ -32,17 +32,17 @@ from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread, require_topics
 from brokerd.datasource.offsets import INITIAL, SourceOffset, nested, parse_source_offset
 from brokerd.datasource.options import SourceOptions
-from brokerd.datasource.partition_reader import RangePartition, read_partition, read_ranges, tasks_of
+from brokerd.datasource.partition_reader import read_partition, read_ranges
 from brokerd.datasource.planning import (
+    RangePartition,
     TopicState,
+    begun_at,
     continue_from,
     limit_rows,
-    passed_by,
     ranges_between,
     report_losses,
     topic_ids_after,
 )
-from brokerd.datasource.where import ALL_ROWS
 from brokerd.errors import BrokerdError, BrokerUnreachableError, LogTruncationError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
@@ -244,8 +244,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         require_topics(snapshot, self._options.subscription.option, previous.topic_ids)
         if previous.is_initial:
             begins = reader.resolve(self._options.starting, snapshot, now_ms=self._clock.wall_ms())
-            losses = passed_by(self._wanted(begins), snapshot)
-            begins = starts = {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}
+            begins, losses = begun_at(begins, snapshot, self._options.where.reads)
+            starts = begins
         else:
             reader.require_not_hidden(previous.topic_ids, snapshot)
             known = reader.with_log_ends(snapshot, previous.offsets)
@@ -278,20 +278,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planned(self, start: SourceOffset, end: SourceOffset) -> _Plan:
         """The plan of a batch, with its rows if it is small."""
-        options = self._options
-        ranges = ranges_between(start, end)
-        sizes_bytes: dict[TopicIdPartition, int] = {}
-        if options.where != ALL_ROWS or options.shares_tasks:
-            with lease_client(options.consumer) as client:
-                reader = OffsetReader(client, options)
-                if options.where != ALL_ROWS:
-                    ranges = reader.cut(ranges, options.where, self._time_starts)
-                if options.shares_tasks:
-                    rows = self._rows_of(client, ranges)
-                    if rows is not None:
-                        return _Plan([RangePartition(ranges)], rows)
-                    sizes_bytes = reader.sizes_bytes(ranges) if len(ranges) > 1 else {}
-        return _Plan(tasks_of(ranges, options, sizes_bytes))
+        with lease_client(self._options.consumer) as client:
+            reader = OffsetReader(client, self._options)
+            ranges = reader.cut(ranges_between(start, end), self._time_starts)
+            rows = self._rows_of(client, ranges) if self._options.shares_tasks else None
+            return _Plan(reader.tasks_of(ranges)) if rows is None else _Plan([RangePartition(ranges)], rows)
 
     def _rows_of(self, client: BlockingClient, ranges: Sequence[FetchRange]) -> list[pa.RecordBatch] | None:
         """The rows of a small batch; None if tasks are to read it. If reading fails, they do, and report why. Raises

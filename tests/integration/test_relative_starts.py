@@ -18,7 +18,7 @@ from brokerd.config.client import ClientConfig
 from brokerd.datasource.batch_reader import BrokerdBatchReader
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.options import SourceOptions, parse_source_options
-from brokerd.datasource.partition_reader import RangePartition
+from brokerd.datasource.planning import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import ConfigError, DataLossError
 from brokerd.ids import TopicIdPartition

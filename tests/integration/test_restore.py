@@ -21,7 +21,7 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.options import parse_source_options
-from brokerd.datasource.partition_reader import RangePartition
+from brokerd.datasource.planning import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import DataLossError, LogTruncationError
 from brokerd.ids import TopicIdPartition

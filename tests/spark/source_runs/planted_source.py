@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 from brokerd.client.fetching import FetchRange
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import SourceOffset
-from brokerd.datasource.partition_reader import RangePartition
-from brokerd.datasource.planning import TopicState
+from brokerd.datasource.planning import RangePartition, TopicState
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from tests.spark.source_runs.observed_source import ObservedSource
 from tests.support.planting import Put, plant

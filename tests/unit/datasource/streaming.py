@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from brokerd.clock import Clock, SystemClock
-from brokerd.datasource.partition_reader import RangePartition
+from brokerd.datasource.planning import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from tests.support.fake_broker import FakeBroker
 from tests.unit.datasource.reading import ALL_COLUMNS, options_for

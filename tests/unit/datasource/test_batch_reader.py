@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from brokerd.clock import SystemClock
 from brokerd.datasource.batch_reader import BrokerdBatchReader, PushdownReader
-from brokerd.datasource.partition_reader import RangePartition
+from brokerd.datasource.planning import RangePartition
 from brokerd.datasource.source import BrokerdDataSource
 from brokerd.errors import BrokerUnreachableError, ConfigError, DataLossError, UnknownTopicOrPartitionError
 from tests.support.fake_broker import FakeBroker, fake_broker

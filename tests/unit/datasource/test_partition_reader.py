@@ -14,7 +14,8 @@ from pyspark.sql.datasource import InputPartition
 
 from brokerd.client.fetching import FetchRange
 from brokerd.client.leases import lease_client
-from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, RangePartition, _fetched, read_partition
+from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, _fetched, read_partition
+from brokerd.datasource.planning import RangePartition
 from brokerd.datasource.schema import arrow_schema, source_schema
 from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 from brokerd.record.control import encode_control

@@ -17,7 +17,7 @@ import pytest
 from brokerd.clock import SystemClock
 from brokerd.datasource import stream_reader
 from brokerd.datasource.options import SourceOptions, parse_source_options
-from brokerd.datasource.partition_reader import RangePartition
+from brokerd.datasource.planning import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import CorruptMessageError
 from tests.support.clock import ManualClock
