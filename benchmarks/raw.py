@@ -16,7 +16,6 @@ from benchmarks.environment import value_at
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.connection import RawStream
 from brokerd.client.fetching import read_response
-from brokerd.client.offsets import add_partition
 from brokerd.client.produce_transport import GrpcProduceStream
 from brokerd.client.response_checks import error_in
 from brokerd.client.transactions import init_producer_id
@@ -191,7 +190,13 @@ class RawTail:
             max_bytes=_FETCH_BYTES,
             isolation_level=fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED,
         )
-        add_partition(request, self.tp, self._client.leader_epoch(self.tp), self.offset, _FETCH_BYTES)
+        request.partitions.add(
+            topic_id=self.tp.topic_id,
+            partition=self.tp.partition,
+            current_leader_epoch=self._client.leader_epoch(self.tp),
+            fetch_offset=self.offset,
+            partition_max_bytes=_FETCH_BYTES,
+        )
         await self._stream.send(request.SerializeToString())
 
     async def receive(self, timeout_ms: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -77,12 +76,14 @@ class FetchedBatch:
             return self
         return replace(self, arrow_batch=self.arrow_batch.slice(0, record_count), offsets=self.offsets.slice(0, record_count))
 
-    def parts(self, size_bytes: int, rows_max: int = INT32_MAX) -> Iterator[FetchedBatch]:
+    def parts(self, size_bytes: int, rows_max: int = INT32_MAX) -> list[FetchedBatch]:
         """Splits the records into parts of about `size_bytes` and at most `rows_max` records each, without copying."""
-        rows = self.record_count
+        rows = self.arrow_batch.num_rows
         step = max(1, min(rows, rows_max, rows * size_bytes // max(1, self.arrow_batch.nbytes)))
-        for start in range(0, rows, step):
-            yield replace(self, arrow_batch=self.arrow_batch.slice(start, step), offsets=self.offsets.slice(start, step))
+        return [
+            replace(self, arrow_batch=self.arrow_batch.slice(start, step), offsets=self.offsets.slice(start, step))
+            for start in range(0, rows, step)
+        ]
 
 
 def decode_slice(one: BatchSlice, *, max_uncompressed_bytes: int, check_crc: bool) -> FetchedBatch | None:

@@ -33,7 +33,7 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import is_repeatable
 from brokerd.client.columns import BatchSlice, FetchedBatch, decoded, remedy
 from brokerd.client.connection import Asked, RawStream
-from brokerd.client.offsets import READ_COMMITTED, add_partition, isolation_to_proto
+from brokerd.client.offsets import READ_COMMITTED, isolation_to_proto
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import (
@@ -468,7 +468,8 @@ class Pump:
                 await stream.send(request.SerializeToString(), Asked(epochs, request.max_wait_ms))
                 results = await self._receive(stream, request)
                 # No await and no exception between accept and deliver: a position that has moved counts as read.
-                fetched, failed = self._accepted(asked, results)
+                now_ms = self._client.clock.monotonic_ms()
+                fetched, failed = self._accepted(asked, results, now_ms)
                 if fetched.reached:
                     self._deliver(fetched)
                     has_slot = False
@@ -482,7 +483,7 @@ class Pump:
                         self._start(self._place([one for one in leaving if not one.is_done], errors))
                 self._moved -= moved
                 if not failed:
-                    self._check_progress(asked, has_arrived=bool(fetched.reached) or _hold_records(results))
+                    self._check_progress(asked, now_ms, has_arrived=bool(fetched.reached) or _hold_records(results))
         finally:
             if has_slot:
                 self._slots.release()
@@ -508,18 +509,18 @@ class Pump:
             isolation_level=self._isolation_level,
         )
         for one in positions:
-            position = None if one in checked else one.position
-            until_offset = 0 if one.until_offset == NO_END else one.until_offset
-            add_partition(
-                request,
-                one.tp,
-                one.leader_epoch,
-                one.next_offset,
-                max_bytes,
-                until_offset,
-                position,
+            entry = request.partitions.add(
+                topic_id=one.tp.topic_id,
+                partition=one.tp.partition,
+                current_leader_epoch=one.leader_epoch,
+                fetch_offset=one.next_offset,
+                partition_max_bytes=max_bytes,
+                until_offset=0 if one.until_offset == NO_END else one.until_offset,
                 check_first_batch=one.is_in_doubt,
             )
+            position = None if one in checked else one.position
+            if position is not None:
+                entry.position.offset, entry.position.leader_epoch_id = position
         return request
 
     async def _receive(self, stream: RawStream, request: fetch_pb2.FetchRequest) -> list[PartitionResult]:
@@ -538,10 +539,9 @@ class Pump:
         return results
 
     def _accepted(
-        self, positions: Sequence[RangePosition], results: Sequence[PartitionResult]
+        self, positions: Sequence[RangePosition], results: Sequence[PartitionResult], now_ms: int
     ) -> tuple[Fetched, dict[RangePosition, BrokerdError]]:
         """The slices of a response to decode, and the errors of partitions, which do not affect the others."""
-        now_ms = self._client.clock.monotonic_ms()
         before = [position.next_offset for position in positions]
         slices: list[BatchSlice] = []
         failed: dict[RangePosition, BrokerdError] = {}
@@ -560,10 +560,9 @@ class Pump:
         fetched = Fetched(slices, reached, [(position.tp, epoch) for position in moved for epoch in position.epochs])
         return fetched, failed
 
-    def _check_progress(self, positions: Sequence[RangePosition], *, has_arrived: bool) -> None:
+    def _check_progress(self, positions: Sequence[RangePosition], now_ms: int, *, has_arrived: bool) -> None:
         """Raises OffsetOutOfRangeError if nothing arrived for default.api.timeout.ms, and the log ends before a bounded range. A
         batch that came damaged has arrived: it is fetched once more."""
-        now_ms = self._client.clock.monotonic_ms()
         stuck = None
         if not has_arrived:
             stuck = next((one for one in positions if one.end_offset < one.until_offset < NO_END and not one.is_done), None)

@@ -159,7 +159,13 @@ async def _parked_fetch(
     level = isolation_to_proto(isolation)
     request = fetch_pb2.FetchRequest(max_wait_ms=timeout_ms, min_bytes=1, max_bytes=1, isolation_level=level)
     for tp, offset in ends.items():
-        add_partition(request, tp, client.leader_epoch(tp), offset, 1)
+        request.partitions.add(
+            topic_id=tp.topic_id,
+            partition=tp.partition,
+            current_leader_epoch=client.leader_epoch(tp),
+            fetch_offset=offset,
+            partition_max_bytes=1,
+        )
     stream = await client.open_stream(FETCH, node_id)
     try:
         epochs = {tp: client.leader_epoch(tp) for tp in ends}
@@ -167,32 +173,6 @@ async def _parked_fetch(
         await stream.receive(timeout_ms=timeout_ms + client.config.request_timeout_ms)
     finally:
         stream.close()
-
-
-def add_partition(
-    request: fetch_pb2.FetchRequest,
-    tp: TopicIdPartition,
-    leader_epoch: int,
-    offset: int,
-    max_bytes: int,
-    until_offset: int = 0,
-    position: LogPosition | None = None,
-    *,
-    check_first_batch: bool = False,
-) -> None:
-    """Adds a partition to a fetch: read from `offset` up to the batch at `until_offset` or above (0: no end). The broker checks
-    `position`, and that it leads in `leader_epoch`; with `check_first_batch`, its copy of the batch at `offset`, too."""
-    entry = request.partitions.add(
-        topic_id=tp.topic_id,
-        partition=tp.partition,
-        current_leader_epoch=leader_epoch,
-        fetch_offset=offset,
-        partition_max_bytes=max_bytes,
-        until_offset=until_offset,
-        check_first_batch=check_first_batch,
-    )
-    if position is not None:
-        entry.position.offset, entry.position.leader_epoch_id = position
 
 
 def _read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTimestamp:
