@@ -43,13 +43,14 @@ class BrokerdBatchReader(DataSourceReader):
             now_ms = self._clock.wall_ms()  # of both bounds
             begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
             ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)
+            epochs = reader.epochs_before(snapshot, ends)
             starts, losses = begun_at(begins, snapshot, options.where.reads)
             report_losses(losses, fail=options.fail_on_data_loss)
             for tp in sorted(begins):
                 if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # beyond `latest` nothing is committed yet
                     raise ConfigError(f"the read of {tp} would end at offset {ends[tp]}, before it starts at {begins[tp]}")
-            end = SourceOffset(ends, snapshot.topic_ids, starts, epochs=reader.epochs_before(snapshot, ends))
-            return reader.tasks_of(reader.cut(ranges_between(INITIAL, end), {}))
+            ranges = ranges_between(INITIAL, SourceOffset(ends, snapshot.topic_ids, starts, epochs=epochs))
+            return reader.tasks(reader.cut(ranges, {}))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task's ranges."""

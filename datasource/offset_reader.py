@@ -39,10 +39,9 @@ from brokerd.datasource.planning import (
     TopicState,
     continue_from,
     cut_ends,
-    group_ranges,
     report_losses,
     share_bytes,
-    split_ranges,
+    tasks_of,
 )
 from brokerd.datasource.where import ALL_ROWS, Unmet, cut_ranges
 from brokerd.errors import (
@@ -176,19 +175,16 @@ class OffsetReader:
         except UnknownTopicIdError:  # deleted since the snapshot: the task that reads it reports the loss
             return dict(ends)
 
-    def tasks_of(self, ranges: Sequence[FetchRange]) -> list[RangePartition]:
+    def tasks(self, ranges: Sequence[FetchRange]) -> list[RangePartition]:
         """The ranges of each task. If small ones may share one, their sizes on the broker's disk are looked up, unless there is one
         range, or too many rows for small ones."""
         options = self._options
         sizes_bytes: dict[TopicIdPartition, int] = {}
-        if options.shares_tasks and len(ranges) > 1 and sum(one.size for one in ranges) <= _FEW_ROWS:
+        if len(ranges) > 1 and options.shares_tasks and sum(one.size for one in ranges) <= _FEW_ROWS:
             wanted = {one.tp: AfterBytes(one.start_offset, one.until_offset, INT64_MAX) for one in ranges}
             found = self._client.list_offsets(wanted, self._isolation)
             sizes_bytes = {tp: answer.size_bytes for tp, answer in found.items() if isinstance(answer, OffsetAndTimestamp)}
-        pieces = split_ranges(
-            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
-        )
-        return [RangePartition(group) for group in group_ranges(pieces, sizes_bytes)]
+        return tasks_of(ranges, options, sizes_bytes)
 
     def cut(self, ranges: Iterable[FetchRange], time_starts: MutableMapping[TopicIdPartition, int]) -> list[FetchRange]:
         """The parts of `ranges` that must be fetched, by option `where`. `time_starts` caches the first offset at or after its
@@ -199,6 +195,8 @@ class OffsetReader:
         broker cannot tell: if it is damaged, or records of the range, possibly of that time, are gone, at its start or its end.
         """
         wanted = self._options.where
+        if wanted == ALL_ROWS:
+            return list(ranges)
         ranges = cut_ranges(ranges, wanted, {})
         if wanted.start_time_ms is None or not ranges:
             return ranges
@@ -282,9 +280,9 @@ class OffsetReader:
             return {}
         ids = {tp: TopicIdPartition(topic_ids[tp.topic], tp.partition) for tp in wanted}
         checked = {
-            id_tp: position
+            id_tp: LogPosition(positions.offsets[tp], positions.epochs[tp])
             for tp, id_tp in ids.items()
-            if positions.topic_ids.get(tp.topic) == id_tp.topic_id and (position := positions.position(tp)) is not None
+            if tp in positions.epochs and positions.topic_ids.get(tp.topic) == id_tp.topic_id
         }
         asked = {ids[tp]: one for tp, one in wanted.items()}
         results = self._client.list_offsets(asked, isolation or self._isolation, checked)

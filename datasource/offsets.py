@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from brokerd.arguments import UINT32_MAX
 from brokerd.datasource.bounds import numbers_of
 from brokerd.errors import ConfigError
-from brokerd.ids import LogPosition, TopicPartition
+from brokerd.ids import TopicPartition
 
 T = TypeVar("T")
 META = "@brokerd"
@@ -55,10 +55,6 @@ class SourceOffset:
         if self.epochs:
             meta["epochs"] = nested({tp: f"{epoch_id:08x}" for tp, epoch_id in self.epochs.items()})
         return {**nested(self.offsets), META: meta}
-
-    def position(self, tp: TopicPartition) -> LogPosition | None:
-        """The offset of a partition with its leader epoch; None if the epoch is unknown."""
-        return LogPosition(self.offsets[tp], self.epochs[tp]) if tp in self.epochs else None
 
 
 INITIAL = SourceOffset({}, {}, is_initial=True)

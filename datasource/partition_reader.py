@@ -178,7 +178,7 @@ class _Shaper:
 
     def shape(self, part: FetchedBatch) -> pa.RecordBatch:
         """At most ROWS_PER_BATCH records as rows, without copying."""
-        rows = part.record_count
+        rows = part.arrow_batch.num_rows
         arrays = []
         for name in self._schema.names:
             if name == HEADERS.name:

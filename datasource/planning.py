@@ -18,8 +18,9 @@ from pyspark.sql.datasource import InputPartition
 from brokerd.client.fetching import FetchRange
 from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.datasource.offsets import SourceOffset
+from brokerd.datasource.options import SourceOptions
 from brokerd.errors import DataLossError, WireError
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +207,19 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[FetchRange]:
         begin = end.starts.get(tp, start.offsets.get(tp, 0))
         if end.offsets[tp] > begin:
             id_tp = TopicIdPartition(end.topic_ids[tp.topic], tp.partition)
-            ranges.append(FetchRange(id_tp, begin, end.offsets[tp], tp.topic, end=end.position(tp)))
+            position = LogPosition(end.offsets[tp], end.epochs[tp]) if tp in end.epochs else None
+            ranges.append(FetchRange(id_tp, begin, end.offsets[tp], tp.topic, end=position))
     return ranges
+
+
+def tasks_of(
+    ranges: Sequence[FetchRange], options: SourceOptions, sizes_bytes: Mapping[TopicIdPartition, int]
+) -> list[RangePartition]:
+    """The ranges of each task; `sizes_bytes` as in `group_ranges`."""
+    pieces = split_ranges(
+        ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
+    )
+    return [RangePartition(group) for group in group_ranges(pieces, sizes_bytes)]
 
 
 def split_ranges(

@@ -282,7 +282,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reader = OffsetReader(client, self._options)
             ranges = reader.cut(ranges_between(start, end), self._time_starts)
             rows = self._rows_of(client, ranges) if self._options.shares_tasks else None
-            return _Plan(reader.tasks_of(ranges)) if rows is None else _Plan([RangePartition(ranges)], rows)
+            return _Plan(reader.tasks(ranges)) if rows is None else _Plan([RangePartition(ranges)], rows)
 
     def _rows_of(self, client: BlockingClient, ranges: Sequence[FetchRange]) -> list[pa.RecordBatch] | None:
         """The rows of a small batch; None if tasks are to read it. If reading fails, they do, and report why. Raises
