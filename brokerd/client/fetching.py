@@ -126,11 +126,12 @@ class RangePosition:
         self._goes_past_damage = goes_past_damage
         self._end = wanted.end
         self._epoch_id = wanted.epoch_id  # of the record before `next_offset`
-        self.is_done = self._has_reached_end()  # the whole range was requested and received
         self.gaps: list[Gap] = []  # skipped by the last response
         self.epochs: list[EpochStart] = []  # leader epochs that began in the last response
 
-    def _has_reached_end(self) -> bool:
+    @property
+    def is_done(self) -> bool:
+        """True once the whole range was requested and received."""
         return self.next_offset >= self.until_offset
 
     def accept(
@@ -144,13 +145,7 @@ class RangePosition:
         self.gaps, self.epochs = [], []
         if result.HasField("error"):
             self._go_past(from_proto(result.error))
-            slices = []
-        else:
-            slices = self._accept(result, chunks, had_room=had_room)
-        self.is_done = self._has_reached_end()
-        return slices
-
-    def _accept(self, result: fetch_pb2.PartitionFetchResult, chunks: Sequence[pa.Buffer], *, had_room: bool) -> list[BatchSlice]:
+            return []
         self.end_offset = result.last_stable_offset if self._is_read_committed else result.high_watermark
         asked = self.next_offset
         slices: list[BatchSlice] = []
@@ -165,7 +160,7 @@ class RangePosition:
                 self._doubt = named
                 return slices
             # The batches before it are intact: return them; the next response begins with the bad one.
-        if self.next_offset > asked or self._has_reached_end():
+        if self.next_offset > asked or self.is_done:
             self._empty_responses = 0
             return slices
         if any(chunk.size for chunk in chunks):
