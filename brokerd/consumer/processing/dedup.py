@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -53,7 +52,7 @@ class DedupWindow:
         self._last_number = 0
         for number, one in numbered:
             self._keep(number, one)
-        self._unwritten: deque[tuple[int, MessageId]] = deque(maxlen=limit)
+        self._last_written = self._last_number
 
     def __contains__(self, one: MessageId) -> bool:
         return one in self._numbers
@@ -65,7 +64,6 @@ class DedupWindow:
         """Adds the id of a handled record."""
         if one not in self._numbers:
             self._keep(self._last_number + 1, one)
-            self._unwritten.append((self._last_number, one))
 
     def _keep(self, number: int, one: MessageId) -> None:
         self._numbers[one] = self._last_number = number
@@ -78,17 +76,16 @@ class DedupWindow:
         excess = max(0, len(self._numbers) - limit)
         for one in list(itertools.islice(self._numbers, excess)):
             del self._numbers[one]
-        self._unwritten = deque(self._unwritten, maxlen=limit)
 
     def unwritten(self) -> list[tuple[int, MessageId]]:
         """The ids added and not yet `written`, with their numbers."""
-        return list(self._unwritten)
+        newest_first = ((number, one) for one, number in reversed(self._numbers.items()))
+        return list(itertools.takewhile(lambda numbered: numbered[0] > self._last_written, newest_first))[::-1]
 
-    def written(self, numbered: Iterable[tuple[int, MessageId]]) -> None:
+    def written(self, numbered: Sequence[tuple[int, MessageId]]) -> None:
         """Marks ids from `unwritten` as durable."""
-        last = max((number for number, _ in numbered), default=0)
-        while self._unwritten and self._unwritten[0][0] <= last:
-            self._unwritten.popleft()
+        if numbered:
+            self._last_written = numbered[-1][0]
 
 
 def check_dedup(header: str | None, window: int, path: str | os.PathLike[str] | None) -> None:
