@@ -35,18 +35,8 @@ class SailDataSource(BrokerdDataSource):
 
         return BrokerdBatchReader(parse_source_options(self.options, is_streaming=False), checked_schema(schema), SystemClock())
 
-    def streamReader(self, schema: object) -> NoReturn:  # noqa: ARG002, N802 (Spark's signature)
+    def _refuse(self, *_given: object, **_named: object) -> NoReturn:
         """Raises ConfigError."""
-        raise _refused()
+        raise ConfigError("through Sail brokerd is read in batches only: write with Spark, or with brokerd.Producer")
 
-    def writer(self, schema: object, overwrite: bool) -> NoReturn:  # noqa: ARG002
-        """Raises ConfigError."""
-        raise _refused()
-
-    def streamWriter(self, schema: object, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
-        """Raises ConfigError."""
-        raise _refused()
-
-
-def _refused() -> ConfigError:
-    return ConfigError("through Sail brokerd is read in batches only: write with Spark, or with brokerd.Producer")
+    streamReader = writer = streamWriter = _refuse  # noqa: N815 (Spark's names)

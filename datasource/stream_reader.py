@@ -93,8 +93,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._empty_ms: int | None = None  # monotonic; when the last call of latestOffset found no batch
         self._target: TopicState | None = None  # trigger(availableNow=True): where the query ends
         self._seen: TopicState | None = None  # the last snapshot
-        self._looked_up_ms: int | None = None  # monotonic; when it had its topics and partitions
-        self._new_source_id: str | None = None  # for a checkpoint without one
+        self._looked_up_ms = clock.monotonic_ms()  # when it had its topics and partitions
+        self._new_source_id = str(uuid.uuid4())  # for a checkpoint without one
         self._time_starts: dict[TopicIdPartition, int] = {}  # the first offsets at or after the start time of option where
         self._progress = GroupProgress(clock)
         self._ahead: _PlanAhead | None = None  # for the next call of `partitions`
@@ -165,7 +165,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             plan = self._planned(parse_source_offset(start), parse_source_offset(end))
         if plan.rows is not None:
             self._rows = plan.rows
-            self._become(_ReaderWithRows)
+            self.__class__ = _ReaderWithRows
         return plan.tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -187,7 +187,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The last snapshot, if its look-up is recent and found just the topics and partitions of `previous`: what a look-up misses
         may be hidden or deleted, which the next one must tell apart."""
         seen = self._seen
-        if seen is None or self._looked_up_ms is None or self._clock.monotonic_ms() - self._looked_up_ms > LOOK_UP_MS:
+        if seen is None or self._clock.monotonic_ms() - self._looked_up_ms > LOOK_UP_MS:
             return None
         is_same = seen.topic_ids == previous.topic_ids and seen.latest.keys() == previous.offsets.keys()
         return seen if is_same else None
@@ -254,7 +254,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if losses:
             self._time_starts.clear()  # a log that has lost its tail assigns the same offsets to other records
         ends = self._limited(begins, snapshot, limit, reader)
-        source_id = previous.source_id or self._own_source_id()
+        source_id = previous.source_id or self._new_source_id
         kept = {tp: one for tp, one in previous.epochs.items() if tp not in starts and ends.get(tp) == previous.offsets[tp]}
         moved = {tp: end for tp, end in ends.items() if tp not in kept}
         epochs = kept | reader.epochs_before(snapshot, moved, previous)
@@ -309,17 +309,9 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return rows
 
-    def _become(self, kind: type[BrokerdStreamReader]) -> None:
-        self.__class__ = kind
-
     def _wanted(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The partitions that option `where` does not exclude."""
         return {tp: begin for tp, begin in begins.items() if self._options.where.reads(tp)}
-
-    def _own_source_id(self) -> str:
-        if self._new_source_id is None:
-            self._new_source_id = str(uuid.uuid4())
-        return self._new_source_id
 
     def _is_too_small(self, begins: Mapping[TopicPartition, int], snapshot: TopicState) -> bool:
         """True if the batch must wait for more records. With a target, where the query ends, any amount up to it is read."""
@@ -426,7 +418,7 @@ class _ReaderWithRows(BrokerdStreamReader, _SimpleStreamReaderWrapper):
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002, N802 (Spark's signature)
         """The rows of the batch that `partitions` has just planned."""
-        self._become(BrokerdStreamReader)
+        self.__class__ = BrokerdStreamReader  # type: ignore[assignment]
         rows, self._rows = self._rows, []
         return iter(rows)
 
