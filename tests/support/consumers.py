@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from brokerd import Consumer, ConsumerRecord, TopicPartition
 from brokerd.record.header import Attributes
 from tests.support.fake_broker import FakeBroker, Partition
@@ -17,11 +19,12 @@ def settings(broker: FakeBroker, **given: object) -> dict[str, object]:
     return {"bootstrap.servers": f"127.0.0.1:{broker.port}", **quick, **{name.replace("_", "."): v for name, v in given.items()}}
 
 
-def fill(partition: Partition, counts: list[int]) -> None:
-    """Batches of records, each value its record's offset as text."""
+def fill(partition: Partition, counts: Sequence[int], *, value_bytes: int = 0, is_log_append_time: bool = False) -> None:
+    """Batches of so many records; each value is its offset as text, padded to `value_bytes`."""
     for count in counts:
         first = partition.end_offset
-        partition.put(new_batch(key_values([b"%d" % (first + i) for i in range(count)]), tp=partition.tp))
+        values = [(b"%d" % (first + number)).ljust(value_bytes, b".") for number in range(count)]
+        partition.put(new_batch(key_values(values), tp=partition.tp), is_log_append_time=is_log_append_time)
 
 
 def filled(broker: FakeBroker, counts: list[int]) -> Partition:

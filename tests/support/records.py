@@ -90,6 +90,13 @@ def stamped(head: bytes, seed: int = SEED, **fields: int) -> bytes:
     return stamp(head, decode_header(head)._replace(**fields), seed)  # type: ignore[arg-type]
 
 
+def spoilt(data: pa.Buffer, at: int = -10) -> pa.Buffer:
+    """The batch with a changed bit: in its header below byte 96, else in its payload."""
+    changed = bytearray(data.to_pybytes())
+    changed[at] ^= 1
+    return pa.py_buffer(bytes(changed))
+
+
 def header_of(data: pa.Buffer) -> BatchHeader:
     """The decoded header of a batch."""
     return decode_header(data.slice(0, HEADER_BYTES).to_pybytes())

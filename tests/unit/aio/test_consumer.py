@@ -208,23 +208,6 @@ async def test_a_cancelled_close_ends_the_consumer_all_the_same(broker: FakeBrok
     wait_until(lambda: not consumer._client.loop_thread._thread.is_alive())
 
 
-def test_the_block_commits_what_was_handed_over_unless_it_is_left_by_an_exception(broker: FakeBroker) -> None:
-    filled(broker, [3])
-
-    async def scenario(*, fails: bool) -> None:
-        async with Consumer(settings(broker, group_id=f"g{fails}")) as consumer:
-            consumer.assign([T0])
-            assert offsets(await consumer.poll(LONG_MS)) == [0, 1, 2]
-            if fails:
-                raise asyncio.CancelledError
-
-    asyncio.run(scenario(fails=False))
-    assert broker.commits == [{0: 3}]
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(scenario(fails=True))
-    assert [commit for commit in broker.commits if commit[0] == 3] == [{0: 3}]
-
-
 def test_another_loop_and_no_loop_are_refused(broker: FakeBroker) -> None:
     broker.create("t")
     consumer = Consumer(settings(broker))

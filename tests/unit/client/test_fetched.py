@@ -9,7 +9,7 @@ from brokerd.client.columns import CREATE_TIME, LOG_APPEND_TIME, BatchSlice, Fet
 from brokerd.errors import CorruptMessageError
 from brokerd.record.batch import RecordBatch
 from brokerd.record.schema import SCHEMA_0
-from tests.support.records import SAMPLE, TIMESTAMP_MS, TP, header_of, key_values, new_batch
+from tests.support.records import SAMPLE, TIMESTAMP_MS, TP, header_of, key_values, new_batch, spoilt
 
 VALUES = [b"v%d" % number for number in range(6)]
 MAX_BYTES = 1 << 20
@@ -55,10 +55,8 @@ def test_dense_batch_whose_offsets_and_rows_disagree_is_refused() -> None:
 
 
 def test_flipped_bit_in_the_payload_is_refused_and_names_the_offset() -> None:
-    data = bytearray(new_batch(key_values(VALUES)).to_pybytes())
-    data[-20] ^= 1
     with pytest.raises(CorruptMessageError, match="batch at offset 100: payload_crc"):
-        decoded(piece(pa.py_buffer(bytes(data)), 100, 106))
+        decoded(piece(spoilt(new_batch(key_values(VALUES))), 100, 106))
 
 
 @pytest.mark.parametrize("append_timestamp", [2**63 - 1, -(2**63), 2**63 // 1_000 + 1])

@@ -4,10 +4,11 @@ when it should. Method: a broker in memory behind a real port, told to fail.
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from brokerd.client.blocking import BlockingClient
@@ -26,8 +27,9 @@ from brokerd.errors import (
 )
 from brokerd.record.header import Attributes
 from tests.support.clock import HastyClock, ManualClock
-from tests.support.fake_broker import FakeBroker, Partition, fake_broker
-from tests.support.records import key_values, new_batch, poisoned
+from tests.support.consumers import fill
+from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.records import key_values, new_batch, poisoned, spoilt
 from tests.support.wait import wait_until
 
 
@@ -36,10 +38,13 @@ def config(broker: FakeBroker, **settings: int | str) -> ConsumerConfig:
     return ConsumerConfig(bootstrap_servers=f"127.0.0.1:{broker.port}", **values)  # type: ignore[arg-type]
 
 
-def fill(partition: Partition, counts: list[int]) -> None:
-    for count in counts:
-        first = partition.end_offset
-        partition.put(new_batch(key_values([b"%d" % (first + i) for i in range(count)]), tp=partition.tp))
+@contextlib.contextmanager
+def fetching(
+    broker: FakeBroker, ranges: list[FetchRange], *, clock: Clock | None = None, **settings: int | str
+) -> Iterator[PartitionFetcher]:
+    consumer = config(broker, **settings)
+    with BlockingClient(consumer, clock) as client, PartitionFetcher(client, ranges, consumer) as fetcher:
+        yield fetcher
 
 
 def read(
@@ -47,8 +52,7 @@ def read(
 ) -> dict[int, list[int]]:
     """Offsets read, per partition; each value is its record's offset as text."""
     offsets: dict[int, list[int]] = {}
-    consumer = config(broker, **settings)
-    with BlockingClient(consumer, clock) as client, PartitionFetcher(client, ranges, consumer) as fetcher:
+    with fetching(broker, ranges, clock=clock, **settings) as fetcher:
         for batch in fetcher:
             got = batch.offsets.to_pylist()
             assert batch.arrow_batch.column("value").to_pylist() == [b"%d" % offset for offset in got]
@@ -94,9 +98,7 @@ def test_answers_with_room_for_one_partition_only_starve_and_lose_none(broker: F
     partitions = broker.create("t", 4)
     for partition in partitions:
         fill(partition, [5] * 6)
-    consumer = config(broker, fetch_max_bytes=1)
-    ranges = [FetchRange(partition.tp, 0, 30) for partition in partitions]
-    with BlockingClient(consumer) as client, PartitionFetcher(client, ranges, consumer) as fetcher:
+    with fetching(broker, [FetchRange(partition.tp, 0, 30) for partition in partitions], fetch_max_bytes=1) as fetcher:
         order = [batch.tp.partition for batch in fetcher]
     assert order == [0, 1, 2, 3] * 6
 
@@ -144,9 +146,7 @@ def test_records_before_an_error_are_delivered_first(broker: FakeBroker) -> None
     for partition in partitions:
         fill(partition, [10])
     partitions[1].log_start_offset = 5
-    consumer = config(broker)
-    ranges = [FetchRange(partition.tp, 0, 10) for partition in partitions]
-    with BlockingClient(consumer) as client, PartitionFetcher(client, ranges, consumer) as fetcher:
+    with fetching(broker, [FetchRange(partition.tp, 0, 10) for partition in partitions]) as fetcher:
         first = fetcher.next_batch()
         assert first is not None
         assert first.tp == partitions[0].tp
@@ -160,30 +160,12 @@ def test_error_of_one_partition_costs_the_others_in_its_response_nothing(broker:
     for partition in partitions:
         fill(partition, [10])
     partitions[0].log_start_offset = 5
-    consumer = config(broker)
-    ranges = [FetchRange(partition.tp, 0, 10) for partition in partitions]
-    with BlockingClient(consumer) as client, PartitionFetcher(client, ranges, consumer) as fetcher:
+    with fetching(broker, [FetchRange(partition.tp, 0, 10) for partition in partitions]) as fetcher:
         read_first = [batch.tp.partition for _ in range(2) if (batch := fetcher.next_batch()) is not None]
         assert read_first == [1, 2]
         with pytest.raises(OffsetOutOfRangeError) as raised:
             fetcher.next_batch()
         assert fetcher._pump.partition_of(raised.value) == partitions[0].tp
-
-
-def test_whole_batches_before_a_bad_one_are_delivered_first(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [5, 5])
-    base_offset, next_offset, data = partition.batches[1]
-    spoilt = bytearray(data.to_pybytes())
-    spoilt[40] ^= 1  # the header
-    partition.batches[1] = (base_offset, next_offset, pa.py_buffer(bytes(spoilt)))
-    consumer = config(broker)
-    with BlockingClient(consumer) as client, PartitionFetcher(client, [FetchRange(partition.tp, 0, 10)], consumer) as fetcher:
-        first = fetcher.next_batch()
-        assert first is not None
-        assert first.offsets.to_pylist() == [0, 1, 2, 3, 4]
-        with pytest.raises(CorruptMessageError):
-            fetcher.next_batch()
 
 
 def test_deleted_topic_is_told(broker: FakeBroker) -> None:
@@ -264,13 +246,10 @@ def test_a_batch_that_comes_damaged_at_the_last_moment_is_fetched_once_more(
     (partition,) = broker.create("t")
     fill(partition, [10, 10])
     base_offset, next_offset, data = partition.batches[1]
-    changed = bytearray(data.to_pybytes())
-    changed[-10] ^= 1
-    partition.batches[1] = (base_offset, next_offset, pa.py_buffer(bytes(changed)))
+    partition.batches[1] = (base_offset, next_offset, spoilt(data))
     if is_repaired:
         partition.repaired[base_offset] = data
-    consumer, wanted = config(broker), FetchRange(partition.tp, 0, until_offset, "t")
-    with BlockingClient(consumer, late) as client, PartitionFetcher(client, [wanted], consumer) as fetcher:
+    with fetching(broker, [FetchRange(partition.tp, 0, until_offset, "t")], clock=late) as fetcher:
         assert fetcher.next_batch() is not None
         if is_repaired:
             batch = fetcher.next_batch()
@@ -291,9 +270,7 @@ def test_a_batch_that_is_whole_when_it_is_checked_costs_no_record_and_no_error(
     for number in (1, 3, 4):
         base_offset, next_offset, data = partitions[0].batches[number]
         partitions[0].repaired[base_offset] = data
-        changed = bytearray(data.to_pybytes())
-        changed[-10] ^= 1
-        partitions[0].batches[number] = (base_offset, next_offset, pa.py_buffer(bytes(changed)))
+        partitions[0].batches[number] = (base_offset, next_offset, spoilt(data))
     ranges = [FetchRange(partition.tp, 0, 50, "t") for partition in partitions]
     assert read(broker, ranges) == {0: list(range(50)), 1: list(range(50))}
     assert broker.checked_offsets == [10, 30, 40]
@@ -302,24 +279,13 @@ def test_a_batch_that_is_whole_when_it_is_checked_costs_no_record_and_no_error(
     ]
 
 
-def test_corrupt_batch_is_told_with_its_offset(broker: FakeBroker) -> None:
+def test_corrupt_batch_is_told_with_its_place_and_what_to_do(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     good = new_batch(key_values([b"0"]), tp=partition.tp)
     partition.put(good)
-    spoilt = bytearray(good.to_pybytes())
-    spoilt[-10] ^= 1
-    partition.put(pa.py_buffer(bytes(spoilt)))
-    with pytest.raises(CorruptMessageError, match="batch at offset 1: payload_crc"):
-        read(broker, [FetchRange(partition.tp, 0, 2)])
-
-
-def test_corrupt_batch_is_told_with_the_partition_and_what_to_do(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    spoilt = bytearray(new_batch(key_values([b"0"]), tp=partition.tp).to_pybytes())
-    spoilt[-10] ^= 1
-    partition.put(pa.py_buffer(bytes(spoilt)))
-    with pytest.raises(CorruptMessageError, match=r"^t-0: batch at offset 0: payload_crc.*brokerd doctor.*skip.corrupt.batches"):
-        read(broker, [FetchRange(partition.tp, 0, 1, "t")])
+    partition.put(spoilt(good))
+    with pytest.raises(CorruptMessageError, match=r"^t-0: batch at offset 1: payload_crc.*brokerd doctor.*skip.corrupt.batches"):
+        read(broker, [FetchRange(partition.tp, 0, 2, "t")])
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -349,14 +315,10 @@ def test_damage_is_gone_past_and_said_once_where_that_is_asked(
 ) -> None:
     (partition,) = broker.create("t")
     fill(partition, [5, 5])
-    consumer = config(broker, skip_corrupt_batches=True)
     broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=3), NotReadyError("busy")]
     until = NO_END if is_follower else 8
     offsets: list[int] = []
-    with (
-        BlockingClient(consumer) as client,
-        PartitionFetcher(client, [FetchRange(partition.tp, 1, until, "t")], consumer) as fetcher,
-    ):
+    with fetching(broker, [FetchRange(partition.tp, 1, until, "t")], skip_corrupt_batches=True) as fetcher:
         while len(offsets) < min(until, 10) - 3 and (batch := fetcher.next_batch()) is not None:
             offsets += batch.offsets.to_pylist()
     assert offsets == list(range(3, min(until, 10)))
@@ -390,8 +352,7 @@ def test_broker_that_stays_away_is_told_with_address_and_time() -> None:
 
 def test_following_reader_sees_what_is_appended_later_and_may_stop_waiting(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
-    consumer = config(broker)
-    with BlockingClient(consumer) as client, PartitionFetcher(client, [FetchRange(partition.tp, 0)], consumer) as fetcher:
+    with fetching(broker, [FetchRange(partition.tp, 0)]) as fetcher:
         assert fetcher.next_batch(timeout_ms=1) is None
         assert not fetcher.is_over
         fill(partition, [2])

@@ -14,7 +14,7 @@ from brokerd.errors import CorruptMessageError, LogDamagedError, NotLeaderError,
 from brokerd.record.header import Attributes
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2
-from tests.support.records import TP, header_of, key_values, new_batch, stamped
+from tests.support.records import TP, header_of, key_values, new_batch, spoilt, stamped
 
 CONTROL = Attributes.CONTROL | Attributes.TRANSACTIONAL
 TRANSACTIONAL = Attributes.TRANSACTIONAL
@@ -183,13 +183,6 @@ def refuses(reader: RangePosition, data: pa.Buffer, *, match: str) -> None:
         reader.accept(*answer(data))
 
 
-def spoilt(data: pa.Buffer, at: int) -> pa.Buffer:
-    """The batch with a changed bit: in its header below byte 96."""
-    changed = bytearray(data.to_pybytes())
-    changed[at] ^= 1
-    return pa.py_buffer(bytes(changed))
-
-
 @pytest.mark.parametrize("at", [20, -10], ids=["header", "payload"])
 def test_a_batch_that_changed_on_the_way_is_asked_for_once_more(at: int) -> None:
     reader = position(0, NO_END)
@@ -208,15 +201,15 @@ def test_a_batch_that_changed_on_the_way_is_asked_for_once_more(at: int) -> None
 
 def test_a_payload_that_is_wrong_after_the_check_fails_where_it_is_decoded() -> None:
     reader = position(0, NO_END)
-    wrong = spoilt(batch(0, 10), -10)
+    wrong = spoilt(batch(0, 10))
     assert reader.accept(*answer(wrong)) == []
-    found = reader.accept(*answer(wrong, batch(10, 5), spoilt(batch(15, 5), -10)))
+    found = reader.accept(*answer(wrong, batch(10, 5), spoilt(batch(15, 5))))
     assert [(one.from_offset, one.is_checked) for one in found] == [(0, False), (10, True)]
     assert (reader.next_offset, reader.is_in_doubt) == (15, False)
 
 
 def test_damage_that_the_only_copy_has_is_told_as_the_batch_tells_it() -> None:
-    wrong = spoilt(batch(0, 10), -10)
+    wrong = spoilt(batch(0, 10))
     reader, passing = position(0, NO_END), past_damage(0, NO_END)
     for each in (reader, passing):
         assert each.accept(*answer(wrong)) == []
@@ -233,9 +226,7 @@ def test_batch_of_another_partition_is_refused() -> None:
 
 
 def test_what_is_refused_is_told_with_the_partition() -> None:
-    broken = bytearray(batch(0, 10).to_pybytes())
-    broken[20] ^= 1
-    for data in (pa.py_buffer(bytes(broken)), pa.py_buffer(bytes(200)), new_batch(key_values([b"v"]), last_offset_delta=-5)):
+    for data in (spoilt(batch(0, 10), 20), pa.py_buffer(bytes(200)), new_batch(key_values([b"v"]), last_offset_delta=-5)):
         named = RangePosition(FetchRange(TP, 0, NO_END, "events"), is_read_committed=True, check_crcs=True)
         refuses(named, data, match=r"^events-3: ")
 

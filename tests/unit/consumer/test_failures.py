@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import brokerd
@@ -33,7 +32,7 @@ from brokerd.wire.v1 import fetch_pb2
 from tests.support.clock import HastyClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, fake_broker
-from tests.support.records import key_values, new_batch, poisoned
+from tests.support.records import key_values, new_batch, poisoned, spoilt
 from tests.support.wait import DEADLINE_S
 
 # --- refusals
@@ -130,15 +129,6 @@ def test_offsets_and_partitions_are_told(broker: FakeBroker, consumer: Consumer)
 # --- failures
 
 
-def test_broken_streams_lose_and_repeat_nothing(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3, 1, 7, 20] * 25)
-    broker.cut_fetch_after = [0, 1, 2, 3, 0, 0, 1] * 4
-    with Consumer(settings(broker, max_partition_fetch_bytes=3_000)) as consumer:
-        consumer.assign([T0])
-        assert offsets(read(consumer, 775)) == list(range(775))
-
-
 def test_errors_that_pass_are_not_told(broker: FakeBroker, consumer: Consumer) -> None:
     filled(broker, [3])
     broker.errors["Fetch"] = [NotReadyError("starting")] * 3
@@ -190,9 +180,7 @@ def test_offset_that_is_gone_is_an_error_if_auto_offset_reset_is_none(broker: Fa
 def test_corrupt_batch_is_told_until_it_is_passed_and_stops_only_its_partition(broker: FakeBroker, consumer: Consumer) -> None:
     first, second = broker.create("t", 2)
     fill(first, [2])
-    spoilt = bytearray(new_batch(key_values([b"2"]), tp=first.tp).to_pybytes())
-    spoilt[-10] ^= 1
-    first.put(pa.py_buffer(bytes(spoilt)))
+    first.put(spoilt(new_batch(key_values([b"2"]), tp=first.tp)))
     fill(first, [2])
     fill(second, [2] * 3)
     consumer.assign([T0, T1])
@@ -296,9 +284,7 @@ def test_who_waits_for_a_position_reads_no_more_than_a_buffer_of_others(broker: 
 
 def test_corrupt_batches_are_skipped_where_that_is_asked(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
-    spoilt = bytearray(new_batch(key_values([b"0"]), tp=partition.tp).to_pybytes())
-    spoilt[-10] ^= 1
-    partition.put(pa.py_buffer(bytes(spoilt)))
+    partition.put(spoilt(new_batch(key_values([b"0"]), tp=partition.tp)))
     fill(partition, [2])
     with Consumer(settings(broker, skip_corrupt_batches=True)) as consumer:
         consumer.assign([T0])

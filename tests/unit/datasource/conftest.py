@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.consumers import fill
 from tests.support.fake_broker import FakeBroker, fake_broker
-from tests.unit.datasource.reading import fill
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Shared by the readers' tests: a topic in the fake broker, and options that reach it. No assertions here."""
+"""Shared by the readers' tests: options that reach the fake broker, and rows. No assertions here."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ import pyarrow as pa
 
 from brokerd.datasource.options import SourceOptions, parse_source_options
 from brokerd.datasource.schema import source_schema
-from tests.support.fake_broker import FakeBroker, Partition
-from tests.support.records import key_values, new_batch
+from tests.support.fake_broker import FakeBroker
 
 ALL_COLUMNS = source_schema(include_headers=False)
-
-
-def fill(partition: Partition, counts: Sequence[int], *, value_bytes: int = 0, is_log_append_time: bool = False) -> None:
-    """Batches of so many records; each value is its offset as text, padded to `value_bytes`."""
-    for count in counts:
-        first = partition.end_offset
-        values = [(b"%d" % (first + number)).ljust(value_bytes, b".") for number in range(count)]
-        partition.put(new_batch(key_values(values), tp=partition.tp), is_log_append_time=is_log_append_time)
 
 
 def options_for(broker: FakeBroker, *, is_streaming: bool, **options: Any) -> SourceOptions:

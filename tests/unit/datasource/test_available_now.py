@@ -12,8 +12,8 @@ from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.planning import TopicState
 from brokerd.errors import DataLossError, UnknownTopicOrPartitionError
+from tests.support.consumers import fill
 from tests.support.fake_broker import FakeBroker, fake_broker
-from tests.unit.datasource.reading import fill
 from tests.unit.datasource.streaming import latest, ranges, reader_for, rows_of, user_offsets
 
 

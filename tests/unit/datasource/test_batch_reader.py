@@ -16,8 +16,9 @@ from brokerd.datasource.batch_reader import BrokerdBatchReader, PushdownReader
 from brokerd.datasource.planning import RangePartition
 from brokerd.datasource.source import BrokerdDataSource
 from brokerd.errors import BrokerUnreachableError, ConfigError, DataLossError, UnknownTopicOrPartitionError
+from tests.support.consumers import fill
 from tests.support.fake_broker import FakeBroker, fake_broker
-from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
+from tests.unit.datasource.reading import ALL_COLUMNS, options_for
 
 
 @pytest.fixture

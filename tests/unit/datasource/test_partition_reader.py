@@ -20,11 +20,12 @@ from brokerd.datasource.schema import arrow_schema, source_schema
 from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 from brokerd.record.control import encode_control
 from brokerd.wire.v1.control_pb2 import ControlRecord
+from tests.support.consumers import fill
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.logged import messages_of
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
 from tests.support.wait import DEADLINE_S
-from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for, table_of
+from tests.unit.datasource.reading import ALL_COLUMNS, options_for, table_of
 
 
 def read(
@@ -117,13 +118,6 @@ def test_small_and_large_batches_keep_their_order(broker: FakeBroker) -> None:
     batches = read(broker, partition, 0, 8040)
     assert table_of(batches)["offset"] == list(range(8040))
     assert [batch.num_rows for batch in batches] == [20, 3000, 10, 5000, 10]
-
-
-def test_lost_connections_are_ridden_over(broker: FakeBroker) -> None:
-    (partition,) = broker.create("events")
-    fill(partition, [5, 5, 5])
-    broker.cut_fetch_after = [1, 0, 1]
-    assert table_of(read(broker, partition, 0, 15, ALL_COLUMNS, **{"max.partition.fetch.bytes": 1}))["offset"] == list(range(15))
 
 
 def test_retention_that_passes_a_range_fails_with_numbers(broker: FakeBroker) -> None:

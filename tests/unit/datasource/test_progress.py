@@ -18,9 +18,10 @@ from brokerd.datasource.stream_reader import REFRESH_MS, RETRY_MS, BrokerdStream
 from brokerd.errors import GroupAuthorizationFailedError
 from brokerd.ids import TopicPartition
 from tests.support.clock import ManualClock
+from tests.support.consumers import fill
 from tests.support.fake_broker import FakeBroker
 from tests.support.wait import DEADLINE_S
-from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
+from tests.unit.datasource.reading import ALL_COLUMNS, options_for
 
 
 class Query:

@@ -17,9 +17,10 @@ from brokerd.datasource import stream_reader
 from brokerd.datasource.source import BrokerdDataSource
 from brokerd.datasource.stream_reader import BYTES_WITH_PLAN, ROWS_WITH_PLAN, BrokerdStreamReader
 from brokerd.errors import BrokerUnreachableError, CorruptMessageError
+from tests.support.consumers import fill
 from tests.support.fake_broker import FakeBroker
 from tests.support.wait import DEADLINE_S
-from tests.unit.datasource.reading import ALL_COLUMNS, fill
+from tests.unit.datasource.reading import ALL_COLUMNS
 from tests.unit.datasource.streaming import Offset, latest, reader_for
 
 SCHEMA = from_arrow_schema(ALL_COLUMNS)

@@ -20,8 +20,9 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
 from tests.support.clock import ManualClock
+from tests.support.consumers import fill
 from tests.support.fake_broker import FakeBroker, Partition
-from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
+from tests.unit.datasource.reading import ALL_COLUMNS, options_for
 from tests.unit.datasource.streaming import clocked_reader, latest, ranges, reader_for, rows_of, user_offsets
 
 
@@ -321,23 +322,15 @@ def test_what_a_group_reads_while_the_query_starts_is_no_loss(broker: FakeBroker
     assert begins == {TopicPartition("events", 0): 12, TopicPartition("events", 1): 0}
 
 
-def test_deleted_topic_is_data_loss_and_without_the_check_the_query_goes_on(broker: FakeBroker) -> None:
-    fill(broker.create("more")[0], [2])
-    reader = reader_for(broker, subscribe="events,more", startingOffsets="earliest")
-    first = latest(reader, reader.initialOffset())
-    del broker.topics["more"]
-    with pytest.raises(DataLossError, match="gone or no longer subscribed to: more-0"):
-        latest(reader_for(broker, subscribe="events,more"), first)
-    tolerant = reader_for(broker, subscribe="events,more", failOnDataLoss="false")
-    assert user_offsets(latest(tolerant, first)) == {"events": {"0": 10, "1": 10}}
-
-
 def test_deleted_topic_is_told_once_and_every_later_batch_goes_on(broker: FakeBroker) -> None:
     fill(broker.create("more")[0], [2])
     options = {"subscribe": "events,more", "failOnDataLoss": "false"}
     first = latest(reader_for(broker, startingOffsets="earliest", **options), INITIAL.to_json())
     del broker.topics["more"]
+    with pytest.raises(DataLossError, match="gone or no longer subscribed to: more-0"):
+        latest(reader_for(broker, subscribe="events,more"), first)
     second = latest(reader_for(broker, **options), first)
+    assert user_offsets(second) == {"events": {"0": 10, "1": 10}}
     fill(broker.topics["events"][0], [5])
     strict = reader_for(broker, subscribe="events,more")  # the loss is behind it
     third = latest(strict, second)
@@ -346,17 +339,6 @@ def test_deleted_topic_is_told_once_and_every_later_batch_goes_on(broker: FakeBr
     fourth = latest(strict, third)
     assert user_offsets(fourth) == {"events": {"0": 15, "1": 10}, "more": {"0": 3}}
     assert ranges(strict, third, fourth) == [(0, 0, 3)]
-
-
-def test_topic_that_never_was_is_an_error_at_the_start(broker: FakeBroker) -> None:
-    reader = reader_for(broker, subscribe="events,nope")
-    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist"):
-        latest(reader, reader.initialOffset())
-
-
-def test_offsets_of_another_format_are_refused(broker: FakeBroker) -> None:
-    with pytest.raises(ConfigError, match="not written by brokerd"):
-        latest(reader_for(broker), {"events": {"0": 5}})
 
 
 def test_pattern_without_match_waits_for_topics(broker: FakeBroker) -> None:
@@ -535,7 +517,7 @@ def test_a_source_without_rows_waits_only_while_the_query_is_idle(broker: FakeBr
     assert waited_ms(since_last_call_ms=10) == IDLE_WAIT_MS
 
 
-@pytest.mark.parametrize(("option", "value"), [("subscribe", "nope"), ("assign", '{"nope": [0]}')])
+@pytest.mark.parametrize(("option", "value"), [("subscribe", "events,nope"), ("assign", '{"nope": [0]}')])
 def test_a_missing_topic_is_told_with_the_option_that_names_it(broker: FakeBroker, option: str, value: str) -> None:
     reader = reader_for(broker, **{option: value})
     with pytest.raises(UnknownTopicOrPartitionError, match=f"topic 'nope' does not exist: .* or correct option {option}$"):
