@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from brokerd.client.blocking import LoopThread
 from brokerd.errors import ClientError
+from tests.support.heartbeat import beat, cancelled
 from tests.support.interrupts import STRUCK, strike
 from tests.support.wait import DEADLINE_S
 
@@ -108,3 +111,48 @@ def test_whoever_is_struck_while_he_waits_leaves_the_loop_to_others() -> None:
             at += 1
     assert at > 50
     loop_thread.close()
+
+
+# --- awaited by a task of another loop
+
+
+@pytest.fixture
+def loop_thread() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    try:
+        yield thread
+    finally:
+        thread.close()
+
+
+async def test_an_outcome_is_awaited(loop_thread: LoopThread) -> None:
+    goes_on = asyncio.Event()
+
+    async def work() -> int:
+        await goes_on.wait()
+        return 42
+
+    waiting = asyncio.create_task(loop_thread.awaited(work()))
+    await beat()
+    assert not waiting.done()
+    loop_thread.call_soon(goes_on.set)
+    assert await waiting == 42
+
+
+def test_work_that_nobody_waits_for_is_cancelled(loop_thread: LoopThread) -> None:
+    has_begun, has_ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_ended.set()
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(loop_thread.awaited(work()))
+        assert await asyncio.to_thread(has_begun.wait, DEADLINE_S)
+        await cancelled(waiting)
+
+    asyncio.run(scenario())
+    assert has_ended.wait(DEADLINE_S)
