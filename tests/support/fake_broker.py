@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -23,9 +24,11 @@ from brokerd.client.blocking import LoopThread
 from brokerd.errors import (
     CoordinatorNotAvailableError,
     FencedLeaderEpochError,
+    InvalidRequestError,
     LogTruncationError,
     NotCoordinatorError,
     NotLeaderError,
+    NotReadyError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
@@ -35,17 +38,19 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition, new_topic_id
+from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd
 from brokerd.record.header import crc_seed, decode_header
 from brokerd.wire.channel import SERVER_ARGUMENTS
 from brokerd.wire.errors import to_proto
 from brokerd.wire.methods import OF_COORDINATOR, SERVICE, UNARY
 from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
-from tests.support.fake_groups import FakeGroups
-from tests.support.fake_transactions import FakeTransactions
 from tests.support.records import stamped
+from tests.support.transaction_model import TransactionsModel
 
 HEADER_BYTES = 96
+LISTED_MAX = 2  # transactional ids in one page of a list
+RENEWAL = "CommitGroupOffsets of no offset"  # the method's name, for errors
 
 
 @dataclass
@@ -117,12 +122,10 @@ class Partition:
         return until_offset, size_bytes
 
 
-class FakeBroker(FakeTransactions, FakeGroups):
+class FakeBroker:
     """Topics in memory, and what is to go wrong. Made by `fake_broker()`."""
 
     def __init__(self) -> None:
-        FakeTransactions.__init__(self)
-        FakeGroups.__init__(self)
         self.port = 0
         self.topics: dict[str, list[Partition]] = {}
         self.told: dict[str, list[Partition]] = {}  # by Metadata instead, as long as the node has not heard of the newest
@@ -145,6 +148,16 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.coordinator: FakeBroker | None = self  # as FindCoordinator names it; another one than this refuses its calls
         self.says_who_leads_not = False  # that it does not lead a partition that a group's description has
         self.is_silent = False  # it takes requests and answers none
+        self.transactions = TransactionsModel()  # what is held in partitions is whatever members report
+        self.ends: list[TransactionEnd] = []  # decided, pages joined
+        self.pages: list[transaction_pb2.EndTransactionRequest] = []  # of all decisions, as they came
+        self._joined: list[transaction_pb2.EndTransactionRequest] = []
+        self.hanging: list[transaction_pb2.HangingTransaction] = []
+        self.has_more_hanging = False
+        self.groups: dict[str, dict[TopicIdPartition, tuple[int, str]]] = {}
+        self.group_epoch_ids: dict[tuple[str, TopicIdPartition], int] = {}  # of their offsets' leader epochs
+        self.commits: list[dict[int, int]] = []  # offsets by partition number, of each commit
+        self.renewed: list[str] = []  # groups
 
     def create(self, name: str, partitions: int = 1) -> list[Partition]:
         """Makes a topic."""
@@ -353,13 +366,166 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.next_producer_id += 1
         return self.next_producer_id
 
-    def next_error(self, name: str) -> WireError | None:
-        """The error that the next response of a method is to carry."""
-        return self._error(name)
-
     def _error(self, name: str) -> WireError | None:
         waiting = self.errors.get(name)
         return waiting.pop(0) if waiting else None
+
+    # ---- transactions and groups
+
+    def init_member(self, request: transaction_pb2.InitProducerIdRequest) -> Message:
+        """InitProducerId of a member."""
+        member = Membership(
+            request.transactional_id,
+            request.txn_version,
+            request.execution_id,
+            request.run_id,
+            request.owner,
+            request.member_id,
+            request.timeout_ms,
+        )
+        response = transaction_pb2.InitProducerIdResponse()
+        try:
+            response.producer_id, response.producer_epoch = self.transactions.init(member, self.next_id)
+        except WireError as error:
+            response.error.CopyFrom(to_proto(error))
+        return response
+
+    def _EndTransaction(self, request: transaction_pb2.EndTransactionRequest) -> Message:  # noqa: N802
+        self.pages.append(request)
+        error = self._error("EndTransaction")
+        response = transaction_pb2.EndTransactionResponse()
+        try:
+            if error is not None:
+                raise error
+            if request.page == 0:
+                self._joined = []
+            elif request.page != len(self._joined):
+                raise NotReadyError("begin again from page 0")
+            self._joined.append(request)
+            if not request.more_pages:
+                self._decide()
+        except WireError as refused:
+            response.error.CopyFrom(to_proto(refused))
+        return response
+
+    def _decide(self) -> None:
+        request = self._joined[0]
+        totals = request.totals
+        members = [member for page in self._joined for member in page.members]
+        partitions = [partition for page in self._joined for partition in page.partitions]
+        end = TransactionEnd(
+            request.transactional_id,
+            request.txn_version,
+            request.execution_id,
+            request.run_id,
+            request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT,
+            [MemberReport(member.producer_id, member.producer_epoch, member.records) for member in members],
+            [TopicIdPartition(partition.topic_id, partition.partition) for partition in partitions],
+            Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
+            request.any_skipped,
+        )
+        self.ends.append(end)
+        reported = {member.producer_id: member.records for member in end.members}
+        self.transactions.end(end, reported.__getitem__)
+
+    def _Heartbeat(self, request: transaction_pb2.HeartbeatRequest) -> Message:  # noqa: N802
+        member = Membership(request.transactional_id, request.txn_version, request.execution_id, "", "", request.member_id)
+        try:
+            self.transactions.heartbeat(member)
+        except WireError as error:
+            return transaction_pb2.HeartbeatResponse(error=to_proto(error))
+        return transaction_pb2.HeartbeatResponse()
+
+    def _ListTransactions(self, request: transaction_pb2.ListTransactionsRequest) -> Message:  # noqa: N802
+        names = sorted(name for name in self.transactions.ids if name.startswith(request.prefix) and name > request.after)
+        listings = [self._listing(name) for name in names]
+        wanted = [
+            listing for listing in listings if request.state in (transaction_pb2.TRANSACTION_STATE_UNSPECIFIED, listing.state)
+        ]
+        return transaction_pb2.ListTransactionsResponse(transactions=wanted[:LISTED_MAX], more=len(wanted) > LISTED_MAX)
+
+    def _listing(self, name: str) -> transaction_pb2.TransactionListing:
+        known = self.transactions.ids[name]
+        members = [member for _, member in known.open.values()]
+        return transaction_pb2.TransactionListing(
+            transactional_id=name,
+            state=transaction_pb2.TRANSACTION_STATE_OPEN if members else transaction_pb2.TRANSACTION_STATE_EMPTY,
+            last_version=known.last_version,
+            txn_version=max((member.txn_version for member in members), default=-1),
+            open_members=len(members),
+            age_ms=7 if members else -1,
+            owner=members[-1].owner if members else "",
+        )
+
+    def _DescribeTransaction(self, request: transaction_pb2.DescribeTransactionRequest) -> Message:  # noqa: N802
+        known = self.transactions.ids.get(request.transactional_id)
+        if known is None:
+            return transaction_pb2.DescribeTransactionResponse(
+                error=to_proto(InvalidRequestError("there is no such transactional id"))
+            )
+        response = transaction_pb2.DescribeTransactionResponse(listing=self._listing(request.transactional_id))
+        if known.last is not None:
+            response.last_execution_id, response.last_run_id = known.last.execution_id, known.last.run_id
+            response.last_totals.CopyFrom(transaction_pb2.TransactionTotals(**known.last.totals._asdict()))
+        for producer_id, member in known.open.values():
+            described: Any = response.members.add(producer_id=producer_id, expires_in_ms=member.timeout_ms, age_ms=7)
+            for name in ("member_id", "txn_version", "execution_id", "run_id", "owner"):
+                setattr(described, name, getattr(member, name))
+            described.partitions.add(topic="t", topic_id=bytes(16), partition=3, first_offset=5, last_stable_offset=4)
+        return response
+
+    def _AbortTransaction(self, request: transaction_pb2.AbortTransactionRequest) -> Message:  # noqa: N802
+        known = self.transactions.ids[request.transactional_id]
+        wanted = request.execution_id
+        ended = [member_id for member_id, (_, member) in known.open.items() if wanted in ("", member.execution_id)]
+        self.transactions.aborted.update(known.end(ended))
+        return transaction_pb2.AbortTransactionResponse(aborted_members=len(ended))
+
+    def _FindHangingTransactions(self, request: transaction_pb2.FindHangingTransactionsRequest) -> Message:  # noqa: N802
+        found = [one for one in self.hanging if one.idle_ms >= request.idle_ms]
+        return transaction_pb2.FindHangingTransactionsResponse(transactions=found, more=self.has_more_hanging)
+
+    def _CommitGroupOffsets(self, request: offsets_pb2.CommitGroupOffsetsRequest) -> Message:  # noqa: N802
+        error = self._error("CommitGroupOffsets" if request.offsets else RENEWAL)
+        if error is not None:
+            return offsets_pb2.CommitGroupOffsetsResponse(error=to_proto(error))
+        if not request.offsets:
+            self.renewed.append(request.group_id)
+            return offsets_pb2.CommitGroupOffsetsResponse()
+        self.commits.append({one.partition: one.offset for one in request.offsets})
+        response = offsets_pb2.CommitGroupOffsetsResponse()
+        for one in request.offsets:
+            result = response.results.add(topic_id=one.topic_id, partition=one.partition, offset=one.offset)
+            tp = TopicIdPartition(one.topic_id, one.partition)
+            end = self.end_of(tp)
+            if end is None:
+                result.error.CopyFrom(to_proto(UnknownTopicIdError("no such topic")))
+            elif one.offset > end:
+                result.error.CopyFrom(to_proto(OffsetOutOfRangeError(f"offset {one.offset} is beyond {end}")))
+            else:
+                self.groups.setdefault(request.group_id, {})[tp] = (one.offset, one.metadata)
+                self.group_epoch_ids[request.group_id, tp] = one.leader_epoch_id
+        return response
+
+    def _FetchGroupOffsets(self, request: offsets_pb2.FetchGroupOffsetsRequest) -> Message:  # noqa: N802
+        error = self._error("FetchGroupOffsets")
+        if error is not None:
+            return offsets_pb2.FetchGroupOffsetsResponse(error=to_proto(error))
+        response = offsets_pb2.FetchGroupOffsetsResponse()
+        group = self.groups.get(request.group_id, {})
+        for one in request.partitions:
+            tp = TopicIdPartition(one.topic_id, one.partition)
+            offset, metadata = group.get(tp, (-1, ""))
+            response.results.add(
+                topic_id=one.topic_id,
+                partition=one.partition,
+                offset=offset,
+                metadata=metadata,
+                commit_timestamp=-1,
+                leader_epoch=-1,
+                leader_epoch_id=self.group_epoch_ids.get((request.group_id, tp), 0),
+            )
+        return response
 
     # ---- streams
 
@@ -392,15 +558,16 @@ class FakeBroker(FakeTransactions, FakeGroups):
                     raise OffsetOutOfRangeError(
                         f"offset {asked.fetch_offset} is out of range", log_start_offset=partition.log_start_offset
                     )
-                stable = partition.end_offset if partition.last_stable_offset is None else partition.last_stable_offset
                 is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
-                until = stable if is_committed else partition.end_offset
                 if asked.check_first_batch:
                     partition.check(asked.fetch_offset)
-                chunks = partition.read(asked.fetch_offset, asked.partition_max_bytes, until_offset=until)
+                chunks = partition.read(
+                    asked.fetch_offset, asked.partition_max_bytes, until_offset=partition.latest(request.isolation_level)
+                )
                 if records and sum(chunk.size for (chunk,) in records) + sum(chunk.size for chunk in chunks) > request.max_bytes:
                     chunks = []
-                result.high_watermark, result.last_stable_offset = partition.end_offset, stable
+                result.high_watermark = partition.end_offset
+                result.last_stable_offset = partition.latest(fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED)
                 result.log_start_offset, result.record_chunks = partition.log_start_offset, len(chunks)
                 for producer_id, first_offset, marker_offset in partition.aborted if is_committed else ():
                     result.aborted.add(producer_id=producer_id, first_offset=first_offset, marker_offset=marker_offset)
@@ -517,7 +684,7 @@ async def _serve(broker: FakeBroker, port: int) -> grpc.aio.Server:
     server = grpc.aio.server(options=list(SERVER_ARGUMENTS))
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         name: grpc.unary_unary_rpc_method_handler(
-            _unary(broker, name),
+            functools.partial(broker.unary, name),
             request_deserializer=method.request.FromString,
             response_serializer=method.response.SerializeToString,
         )
@@ -529,10 +696,3 @@ async def _serve(broker: FakeBroker, port: int) -> grpc.aio.Server:
     broker.port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     return server
-
-
-def _unary(broker: FakeBroker, name: str) -> Callable[[Any, Any], Awaitable[Message]]:
-    async def handle(request: Any, context: Any) -> Message:
-        return await broker.unary(name, request, context)
-
-    return handle

@@ -31,8 +31,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.producer.transaction import named_offsets
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_groups import RENEWAL
+from tests.support.fake_broker import RENEWAL, FakeBroker
 from tests.support.logged import messages_of
 from tests.support.wait import DEADLINE_S, wait_until
 
