@@ -4,20 +4,17 @@
     parser.py          parses command lines; client settings, NAME=VALUE pairs, ranges
     output.py          tables, sizes, times, JSON
 
-    start.py           runs a broker
-    topics.py          creates, lists, describes, alters, trims, deletes topics
-    offsets.py         prints the ends of partitions, and offsets by time
+    start.py           runs a broker; makes the directory of a node alone the first of a cluster
+    topics.py          creates, lists, describes, alters, trims, deletes topics; prints the ends of partitions, and offsets by time
     transactions.py    lists, describes, aborts, forgets transactions, finds hanging ones
     groups.py          lists, describes, resets, deletes groups
     produce.py         writes lines as records
     consume.py         prints records as lines
     record_lines.py    converts records from and to lines of text or JSON
     top.py             watches a broker
-    info.py            prints a broker's versions, limits, nodes
-    cluster.py         prints the nodes of a cluster, and who leads and copies its partitions
+    cluster.py         prints the nodes of a cluster, and who leads and copies its partitions; a broker's versions and limits
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs it at an operator's request
-    adopt.py           makes the directory of a node alone the first of a cluster
     install.py         prints sample configuration, systemd unit, hashed tokens, shell completion
     topic_lookup.py    finds topics by name or pattern
 

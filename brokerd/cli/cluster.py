@@ -1,4 +1,5 @@
-"""`brokerd cluster`: prints the nodes of a cluster, and the leaders and replicas of partitions; moves both."""
+"""`brokerd cluster`: prints the nodes of a cluster, and the leaders and replicas of partitions; moves both. `brokerd info`: prints
+the versions, limits and nodes of a broker."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from brokerd import __version__
 from brokerd.cli.output import NONE, cluster_text, dashed, fields, known, listed, note, placed, show, table
 from brokerd.cli.parser import connect, connect_to_change, usage_error
 from brokerd.cli.topic_lookup import with_nearest_name
@@ -24,6 +26,28 @@ _LOOK_S = 0.2
 _TELL_MS = 3_000
 _REPLACED_MS = 3_000  # by then every node has heard of a move
 _Named: TypeAlias = tuple[str, PartitionMetadata]  # with the name of its topic
+
+
+def print_info(args: argparse.Namespace) -> None:
+    """Prints what a broker says of itself. Raises BrokerdError, UsageError."""
+    with connect(args) as client:
+        server, nodes = client.server_info(), client.metadata([]).nodes.values()
+    limits = sorted((limit.name, limit.value) for limit in server.limits)
+    document = {
+        "cluster_name": server.cluster_name or None,
+        **fields(server, "cluster_id node_id software_version min_wire_version max_wire_version"),
+        "client_version": __version__,
+        "limits": dict(limits),
+        "nodes": [fields(node, "node_id host port") for node in nodes],
+    }
+    wire = f"wire versions {server.min_wire_version} to {server.max_wire_version}"
+    lines = [
+        f"broker {server.software_version}, node {server.node_id} of cluster {cluster_text(server)}",
+        f"  {wire}; this command is of version {__version__}",
+        table(("NODE", "ADDRESS"), [(node.node_id, node.address) for node in nodes], indent="  "),
+        table(("LIMIT", "VALUE"), limits, indent="  "),
+    ]
+    show(args, document, lines)
 
 
 def print_nodes(args: argparse.Namespace) -> None:

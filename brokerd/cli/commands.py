@@ -225,7 +225,7 @@ that its records are gone. The disk space is freed later, segment by segment.
 _OFFSETS = Command(
     name="offsets",
     summary="print where partitions begin and end, and offsets by time",
-    run="offsets.run",
+    run="topics.print_offsets",
     arguments=(
         *_TOPICS_AND_PARTITIONS,
         option("--time", "TIME", f"also the offset of this time: {_TIMES}, or a time ago such as -10m"),
@@ -521,7 +521,7 @@ examples:
 _INFO = Command(
     name="info",
     summary="print a broker's versions, limits and nodes",
-    run="info.run",
+    run="cluster.print_info",
     arguments=_PRINTED,
     epilog="examples:\n  brokerd info\n  brokerd info --bootstrap-server broker.example:9192 --json\n",
 )
@@ -657,7 +657,7 @@ partitions that are created on the node meanwhile are moved too; then stop the n
         Command(
             name="adopt",
             summary="make the data directory of a node alone the first node of a new cluster",
-            run="adopt.run",
+            run="start.adopt_directory",
             arguments=(
                 option("--config", "FILE", "TOML file with settings"),
                 option("--data-dir", "DIR", "the directory (data.dir); no broker may use it"),

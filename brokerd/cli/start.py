@@ -1,4 +1,6 @@
-"""`brokerd start`: runs a broker until SIGTERM or SIGINT. brokerd/server/daemon.py assembles the broker."""
+"""`brokerd start`: runs a broker until SIGTERM or SIGINT. brokerd/server/daemon.py assembles the broker.
+
+`brokerd cluster adopt`, with the same settings: makes the data directory of a node alone the first node of a new cluster."""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ from typing import NoReturn
 
 from brokerd.allocator import keep_freed_memory
 from brokerd.cli import EXIT_FAILED
-from brokerd.cli.output import note
+from brokerd.cli.output import note, show
 from brokerd.cli.parser import UsageError, pairs
+from brokerd.clock import SystemClock
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.load import ignored_variables, load_broker_config
-from brokerd.errors import BrokerdError, ConfigError
+from brokerd.errors import BrokerdError, ConfigError, DataDirectoryError, counted
+from brokerd.server.cluster.adoption import adopt
+from brokerd.server.cluster.node import coordination_client
 from brokerd.server.daemon import Daemon, StopOverdueError, within
 from brokerd.server.logs import set_up_logging
+from brokerd.storage.files import RealFiles
 
 logger = logging.getLogger(__name__)
 
@@ -147,3 +153,24 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender, contextlib.suppress(OSError):
         sender.connect(address)
         sender.sendall(state.encode())
+
+
+def adopt_directory(args: argparse.Namespace) -> None:
+    """Adopts, and says what is next. Raises UsageError, DataDirectoryError, CoordinationError."""
+    config = broker_config(args)
+    if not config.cluster_name:
+        raise UsageError(f"{args.prog}: --cluster must name the new cluster")
+    if not os.path.isdir(config.data_dir):
+        raise DataDirectoryError(f"{config.data_dir}: there is no such directory")
+
+    async def adopted() -> int:
+        client = coordination_client(config, SystemClock())
+        try:
+            return await adopt(config, RealFiles(config.data_dir), SystemClock(), client)
+        finally:
+            await client.close()
+
+    topics = asyncio.run(adopted())
+    given = f"--node-id {config.node_id} --cluster {config.cluster_name} --coordination {config.coordination_servers}"
+    line = f"{config.data_dir} is a node of the new cluster, with {counted(topics, 'topic')}; start it with {given}"
+    show(args, {"cluster": config.cluster_name, "node_id": config.node_id, "topics": topics}, [line])

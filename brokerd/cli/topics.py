@@ -1,4 +1,5 @@
-"""`brokerd topics`: create, list, describe, alter, trim, delete."""
+"""`brokerd topics`: create, list, describe, alter, trim, delete. `brokerd offsets`: where partitions begin and end, and offsets by
+time."""
 
 from __future__ import annotations
 
@@ -19,21 +20,23 @@ from brokerd.cli.output import (
     sum_of_known,
     sum_text,
     table,
+    time_text,
 )
-from brokerd.cli.parser import check_range, checked, connect, connect_to_change, pairs, usage_error
-from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
+from brokerd.cli.parser import check_range, checked, client_config, connect, connect_to_change, pairs, usage_error
+from brokerd.cli.topic_lookup import find_topic, find_topics, named_partitions, topic_patterns, with_nearest_name
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound
-from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetSpec
+from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound, parse_timestamp
+from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetAndTimestamp, OffsetSpec
 from brokerd.client.response_checks import error_in
 from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
+from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT32_MAX
 from brokerd.config.topic import REPLICAS_MAX
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
 from brokerd.ids import NO_LEADER
 from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
-from brokerd.wire.v1.topics_pb2 import NewTopic, TopicDescription
+from brokerd.wire.v1.topics_pb2 import NewTopic, PartitionDescription, TopicDescription
 
 
 def create_topic(args: argparse.Namespace) -> None:
@@ -312,3 +315,72 @@ def _trim_lines(args: argparse.Namespace, trims: Sequence[Trim]) -> Iterator[str
             yield f"  {name}: {undecided} (brokerd transactions find-hanging)"
         elif one.asked > one.after:
             yield f"  {name}: offset {one.asked} lies above the end of the log, {one.after}"
+
+
+# --- offsets
+
+
+class _Ends(NamedTuple):
+    """One partition. `at_time` is None without --time, and an error if the lookup failed."""
+
+    topic: str
+    topic_id: bytes
+    found: PartitionDescription
+    at_time: OffsetAndTimestamp | WireError | None
+
+
+def print_offsets(args: argparse.Namespace) -> None:
+    """Prints one line per partition. Raises BrokerdError, UsageError; an error of --time is raised after the output."""
+    now_ms = SystemClock().wall_ms()
+    timestamp_ms = None if args.time is None else checked(args, lambda: parse_timestamp("--time", args.time, now_ms=now_ms))
+    patterns = topic_patterns(args)
+    config = client_config(args, ConsumerConfig)
+    with connect(args, config) as client:
+        topics = find_topics(client, args.topics, patterns)
+        named = named_partitions(topics, args.partition)
+        at_time = {} if timestamp_ms is None else client.list_offsets(dict.fromkeys(named, timestamp_ms), config.isolation_level)
+        described = client.describe_topics([topic.name for topic in topics])
+    rows = []
+    for tp, name in named.items():
+        found = described[name]
+        if isinstance(found, WireError):
+            raise found
+        rows.append(_Ends(name, tp.topic_id, found.partitions[tp.partition], at_time.get(tp)))
+    show(args, [_ends_document(row) for row in rows], _ends_lines(rows, has_time=timestamp_ms is not None))
+    for row in rows:
+        if isinstance(row.at_time, WireError):
+            raise row.at_time
+
+
+def _ends_lines(rows: Sequence[_Ends], *, has_time: bool) -> Iterator[str]:
+    headings = ("TOPIC", "PARTITION", "START", "STABLE", "END", "OFFSETS", "SIZE", *(("OFFSET", "RECORD TIME") if has_time else ()))
+    yield table(headings, [_ends_cells(row) for row in rows])
+    for row in rows:
+        if row.found.HasField("error"):
+            yield f"{row.topic}-{row.found.partition} is not healthy: {error_in(row.found)}"
+    if len(rows) > 1:
+        counts = [offset_count(row.found) for row in rows]
+        total = sum_of_known(row.found.size_bytes for row in rows) or 0
+        held = f"{counted(sum_of_known(counts) or 0, 'offset')}, {size_text(total)}"
+        yield f"{held} in {counted(len(rows), 'partition')}{not_counted(counts)}"
+
+
+def _ends_cells(row: _Ends) -> tuple[object, ...]:
+    one = row.found
+    numbers = (one.log_start_offset, one.last_stable_offset, one.high_watermark, offset_count(one))
+    cells = (row.topic, one.partition, *map(dashed, numbers), size_text(one.size_bytes))
+    if row.at_time is None:
+        return cells
+    if isinstance(row.at_time, WireError):
+        return (*cells, "?", "?")
+    return (*cells, dashed(row.at_time.offset), time_text(row.at_time.timestamp))
+
+
+def _ends_document(row: _Ends) -> dict[str, Any]:
+    names = "partition log_start_offset last_stable_offset high_watermark size_bytes error"
+    document = {"topic": row.topic, "topic_id": row.topic_id.hex(), **fields(row.found, names)}
+    if row.at_time is not None:
+        found = row.at_time if not isinstance(row.at_time, WireError) and row.at_time.offset >= 0 else None
+        document["offset_at_time"] = found.offset if found is not None else None
+        document["timestamp"] = found.timestamp if found is not None else None
+    return document

@@ -57,7 +57,6 @@ LAYERS: dict[str, set[str]] = {
 _EXTRA: dict[str, set[str]] = {
     "datasource/source.py": {"sink"},
     "brokerd/cli/start.py": {"server"},
-    "brokerd/cli/adopt.py": {"server"},
     "brokerd/cli/install.py": {"server"},  # of which it needs security/tokens.py alone
     "brokerd/producer/producer.py": {"client"},  # the transport that it has if it is given none
 }
