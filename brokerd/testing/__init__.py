@@ -10,9 +10,9 @@
 
 The API for tests:
 
-    broker.py          Broker: lifecycle, topics, faults; what it shares with a Cluster
+    broker.py          Broker: lifecycle, topics, faults; what it shares with a Cluster. Topic: append and rows
     cluster.py         Cluster: several Brokers and their coordination store
-    topic.py           Topic: append and rows (records.py: converts rows, Arrow data and DataFrames to and from records)
+    records.py         converts rows, Arrow data and DataFrames to and from records
     queries.py         run_available: runs a streaming query to the end of the available data
     plugin.py          the pytest fixtures
 
@@ -60,13 +60,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from brokerd.testing.broker import Broker
+    from brokerd.testing.broker import Broker, Topic
     from brokerd.testing.channel import BrokerFailedError, UnmetFaultError
     from brokerd.testing.cluster import Cluster
     from brokerd.testing.faults import Fault
     from brokerd.testing.queries import run_available
     from brokerd.testing.records import Record
-    from brokerd.testing.topic import Topic
 
 __all__ = ["Broker", "BrokerFailedError", "Cluster", "Fault", "Record", "Topic", "UnmetFaultError", "run_available"]
 
@@ -76,7 +75,7 @@ _MODULES = {
     "Cluster": "cluster",
     "Fault": "faults",
     "Record": "records",
-    "Topic": "topic",
+    "Topic": "broker",
     "UnmetFaultError": "channel",
     "run_available": "queries",
 }

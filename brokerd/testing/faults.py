@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from brokerd.config.settings import unknown_setting
 from brokerd.errors import ConfigError
 from brokerd.storage.files import Buffer, File, Files
 
@@ -87,13 +86,6 @@ class FaultPlan:
             one.left -= 1
         self._armed = [one for one in self._armed if one.left]
         return met
-
-
-def check_request(name: str, known: Collection[str]) -> str:
-    """Returns `name` if it is a known request. Raises ConfigError that suggests the nearest name."""
-    if name not in known:
-        raise unknown_setting(name, known, kind="request")
-    return name
 
 
 class FailingDisk:

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from brokerd.clock import SystemClock
 from brokerd.config.broker import BrokerConfig, check_broker
-from brokerd.config.settings import from_mapping
+from brokerd.config.settings import from_mapping, unknown_setting
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.testing.broker_process import serve
 from brokerd.testing.channel import BrokerFailedError, Channel, Message, error_head, pair
 from brokerd.testing.client_process import serve_client
-from brokerd.testing.faults import KILL, Armed, FailingDisk, check_request
+from brokerd.testing.faults import KILL, Armed, FailingDisk
 from brokerd.testing.processes import Watched, end_with_parent, fork
 from brokerd.wire.methods import STREAMS, UNARY
 
@@ -148,7 +148,8 @@ class Keeper:
 
     def _arm(self, message: Message) -> _Reply:
         head = message.head
-        check_request(head["request"], (*UNARY, *STREAMS))
+        if head["request"] not in (*UNARY, *STREAMS):
+            raise unknown_setting(head["request"], (*UNARY, *STREAMS), kind="request")
         if not isinstance(head["nth"], int) or not 1 <= head["nth"] <= _NTH_MAX:
             raise ConfigError(f"nth must be a number between 1 and {_NTH_MAX}, not {head['nth']!r}")
         armed = Armed(len(self._armed) + 1, head["kind"], head["request"], head["moment"], head["nth"])

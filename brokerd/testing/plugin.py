@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from brokerd.testing.broker import Broker
+    from brokerd.testing.broker import Broker, Topic
     from brokerd.testing.cluster import Cluster
-    from brokerd.testing.topic import Topic
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ import pytest
 from brokerd.clock import SystemClock
 from brokerd.cluster.keys import Keys
 from brokerd.coordination.client import CoordinationClient
-from brokerd.testing import Broker, Cluster
-from brokerd.testing.topic import Topic
+from brokerd.testing import Broker, Cluster, Topic
 from tests.integration.conftest import Terminal
 from tests.support.ports import held_port
 from tests.support.wait import DEADLINE_S, wait_until

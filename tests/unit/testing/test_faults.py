@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from brokerd.errors import ConfigError
-from brokerd.testing.faults import AFTER, BEFORE, KILL, LOSE, Armed, Fault, FaultPlan, check_request
+from brokerd.testing.faults import AFTER, BEFORE, KILL, LOSE, Armed, Fault, FaultPlan
 
 
 def test_a_fault_meets_its_request_once() -> None:
@@ -38,12 +35,3 @@ def test_a_fault_says_what_it_is_and_whether_it_has_been() -> None:
     assert not fault.has_happened
     left[1] = 0
     assert fault.has_happened
-
-
-def test_an_unknown_request_is_answered_with_the_nearest() -> None:
-    known = ("Produce", "Fetch", "EndTransaction")
-    assert check_request("Fetch", known) == "Fetch"
-    with pytest.raises(ConfigError, match="unknown request 'endTransactions': did you mean 'EndTransaction'"):
-        check_request("endTransactions", known)
-    with pytest.raises(ConfigError, match="choose from EndTransaction, Fetch, Produce"):
-        check_request("xyz", known)
