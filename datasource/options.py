@@ -11,9 +11,17 @@ from typing import ClassVar, TypeAlias
 
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
-from brokerd.config.durations import parse_duration_ms
 from brokerd.config.settings import INT32_MAX, from_mapping
-from brokerd.config.spark_options import SINK, SOURCE, is_of_table, parse_count, parse_flag, require_servers, split_options
+from brokerd.config.spark_options import (
+    SINK,
+    SOURCE,
+    is_of_table,
+    parse_count,
+    parse_duration_ms,
+    parse_flag,
+    require_servers,
+    split_options,
+)
 from brokerd.datasource.bounds import Bound, Committed, parse_bound, parse_json
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.datasource.where import ALL_ROWS, RowFilter, parse_where

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from brokerd.client.fetching import NO_END, FetchRange
 from brokerd.client.offsets import GivenOffset, LastRecords, OffsetAndTimestamp, OffsetSpec, Wanted
-from brokerd.config.durations import duration_ms
-from brokerd.config.settings import INT64_MAX
+from brokerd.config.settings import INT64_MAX, duration_ms
 from brokerd.errors import ConfigError, WireError
 from brokerd.ids import TopicIdPartition
 

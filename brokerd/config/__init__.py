@@ -6,7 +6,6 @@
     client.py     the settings of clients: shared, the producer's, the consumer's
     load.py       loads the broker's settings from file, environment and flags
     small_files.py        reads files that settings name
-    durations.py          durations in options: 15m, 500ms
     sample.py             generates conf/brokerd.toml
     spark_options.py      the options of the Spark source and sink
     kafka_names.py        Kafka's settings that brokerd lacks: ignored or refused

@@ -8,8 +8,6 @@ kafka-python.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 # Settings that only tune machinery which brokerd's client lacks.
 _GROUPS = """
     group.instance.id group.protocol group.remote.assignor partition.assignment.strategy session.timeout.ms heartbeat.interval.ms
@@ -186,14 +184,8 @@ _FAMILIES = {
 }
 
 
-class KafkaHint(NamedTuple):
-    """Hints about a setting that brokerd does not have, each the rest of a sentence, or None."""
-
-    of_name: str | None  # for exactly this setting
-    of_family: str | None  # for all settings with its prefix
-
-
-def kafka_hint(name: str) -> KafkaHint:
-    """The hints about a name, given in lower case."""
+def kafka_hint(name: str) -> tuple[str | None, str | None]:
+    """Hints about a setting that brokerd does not have, given in lower case, each the rest of a sentence, or None: for exactly this
+    setting, and for all with its prefix."""
     fitting = [family for family in _FAMILIES if name.startswith(family)]
-    return KafkaHint(_HINTS.get(name), _FAMILIES[max(fitting, key=len)] if fitting else None)
+    return _HINTS.get(name), _FAMILIES[max(fitting, key=len)] if fitting else None

@@ -50,17 +50,13 @@ class _Given(NamedTuple):
 
 def load_broker_config(*, path: str | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> BrokerConfig:
     """The broker's effective settings. `flags` maps setting names to values. Raises ConfigError."""
-    given = [*(_from_file(path) if path is not None else ()), *_from_environment(environ), *_from_flags(flags)]
+    given = [*(_from_file(path) if path is not None else ()), *_from_environment(environ)]
+    given += [_Given(name, value, "(given on the command line)") for name, value in flags.items()]
     for name, value, where in given:
         from_mapping(BrokerConfig, {name: value}, where=where)  # one at a time, so that an error names the origin
     config = from_mapping(BrokerConfig, {name: value for name, value, _ in given})
     check_broker(config)
     return config
-
-
-def _from_flags(flags: Mapping[str, str]) -> Iterator[_Given]:
-    for name, value in flags.items():
-        yield _Given(name, value, "(given on the command line)")
 
 
 def _from_file(path: str) -> Iterator[_Given]:

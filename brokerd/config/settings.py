@@ -1,4 +1,4 @@
-"""Declares, parses and checks settings; contains no particular setting.
+"""Declares, parses and checks settings, and values such as 15m; contains no particular setting.
 
 A configuration is a frozen dataclass whose fields are created with `setting(...)`. `from_mapping` builds one from names as users
 write them ("linger.ms"). Its errors name the setting that is unknown, malformed or out of range.
@@ -14,7 +14,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from numbers import Number
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from brokerd.config.kafka_names import KafkaHint, kafka_hint
+from brokerd.config.kafka_names import kafka_hint
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
@@ -22,6 +22,8 @@ Value = int | bool | str
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_DURATION = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class _Config(Protocol):
@@ -118,8 +120,8 @@ def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") 
 
 def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: str = "setting") -> ConfigError:
     """The error for an unknown name. It gives the replacement of a Kafka setting, or the nearest known name."""
-    kafka = kafka_hint(name.lower()) if kind == "setting" else KafkaHint(None, None)
-    hint = kafka.of_name or did_you_mean(name, sorted(known), otherwise=kafka.of_family)
+    of_name, of_family = kafka_hint(name.lower()) if kind == "setting" else (None, None)
+    hint = of_name or did_you_mean(name, sorted(known), otherwise=of_family)
     return ConfigError(f"unknown {kind} '{name}'{_spaced(where)}: {hint}")
 
 
@@ -174,6 +176,15 @@ def whole_number(text: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text[:40]!a} is no whole number")
     return int(text)
+
+
+def duration_ms(text: str) -> int | None:
+    """A duration such as 15m in milliseconds, or None if `text` is not a duration. As in Spark, a bare number is milliseconds."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    unit_ms = UNITS_MS.get(found[2] or "ms") if found else None
+    if found is None or unit_ms is None or int(found[1]) * unit_ms > INT64_MAX:
+        return None
+    return int(found[1]) * unit_ms
 
 
 def _check(spec: Setting, value: Value, *, where: str) -> Value:

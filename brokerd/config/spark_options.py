@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig, parse_bootstrap_servers
 from brokerd.config.kafka_names import PASSED_OVER, REFUSED, REFUSED_VALUES, why_refused
-from brokerd.config.settings import INT64_MAX, is_number, settings_of
+from brokerd.config.settings import INT64_MAX, UNITS_MS, duration_ms, is_number, settings_of
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
@@ -181,6 +181,14 @@ def parse_count(name: str, text: str | None) -> int | None:
     if not is_number(digits, INT64_MAX) or int(digits) < 1:
         raise ConfigError(f"{name} must be a whole number between 1 and {INT64_MAX}, not '{text:.200}'")
     return int(digits)
+
+
+def parse_duration_ms(name: str, text: str) -> int:
+    """Parses an option that is a duration. Raises ConfigError."""
+    parsed_ms = duration_ms(text)
+    if parsed_ms is None:
+        raise ConfigError(f"{name} must be a duration such as 15m, 30s or 500ms (units: {', '.join(UNITS_MS)}), not '{text:.200}'")
+    return parsed_ms
 
 
 def is_of_table(options: Mapping[str, str]) -> bool:
