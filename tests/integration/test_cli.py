@@ -12,11 +12,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from brokerd import Producer
-from brokerd.record.schema import SCHEMA_0
 from brokerd.testing import Broker
 from tests.integration.conftest import Terminal
 from tests.support.child import child
@@ -147,26 +144,6 @@ def test_lines_are_written_and_read_back(terminal: Terminal) -> None:
     assert [document["key"] for document in documents] == ["k1", None, "k1", None, "k3", None]
     assert [document["value"] for document in documents] == ["1", "no key", "2", "", None, "last"]
     assert documents[0]["headers"] == [{"key": "source", "value": "test"}]
-
-
-@pytest.mark.parametrize(
-    ("where", "values"),
-    [
-        ("earliest", "0 1 2 3 4"),
-        ("latest", ""),
-        ("3", "3 4"),
-        ("-2", "3 4"),
-        ("-99", "0 1 2 3 4"),
-        ("@0", "0 1 2 3 4"),
-        ("@9999-01-01", ""),
-    ],
-)
-def test_offset_option(terminal: Terminal, where: str, values: str) -> None:
-    if terminal.run("topics", "create", "where", "-p", "1", "--if-not-exists")[1].startswith("created"):
-        terminal.run("produce", "where", stdin=b"0\n1\n2\n3\n4\n")
-    code, out, _ = terminal.run("consume", "where", "-e", "-o", where)
-    assert code == 0
-    assert out.split() == values.split()
 
 
 def test_partitions_of_producer_and_consumer(terminal: Terminal) -> None:
@@ -318,40 +295,6 @@ def test_broker_in_a_pod_starts_and_says_which_variable_it_ignores(tmp_path: Pat
     with DaemonProcess(tmp_path / "data", env=given) as daemon:
         assert daemon.terminate() == 0
     assert "environment variable BROKERD_PORT is ignored" in daemon.stderr_path.read_text()
-
-
-def test_topic_is_copied_with_all_that_its_records_hold(terminal: Terminal, daemon: RunningDaemon, tmp_path: Path) -> None:
-    for name in ("original", "copy", "spread"):
-        terminal.run("topics", "create", name, "-p", "3")
-    rows = [
-        {
-            "key": None if number % 7 == 0 else b"\xffkey-%d" % (number % 5),
-            "value": None if number % 11 == 0 else b"\x00\xfe%d" % number,
-            "headers": [{"key": "h", "value": b"\xff"}, {"key": "h", "value": None}] if number % 3 else [],
-            "timestamp": 1_700_000_000_000_000 + number,
-        }
-        for number in range(5_000)
-    ]
-    with Producer(bootstrap_servers=daemon.address) as producer:
-        producer.send_batch("original", pa.RecordBatch.from_pylist(rows, schema=SCHEMA_0.arrow)).result(DEADLINE_S)
-    _, printed, _ = terminal.run("consume", "original", "--exit", "--json", "-q")
-    file = tmp_path / "records.jsonl"
-    file.write_text(printed)
-    written = terminal.run("produce", "copy", "--json", "--keep-partitions", "--file", str(file))
-    assert written == (0, "", "5000 records written to topic 'copy'\n")
-    _, again, _ = terminal.run("consume", "copy", "--exit", "--json", "-q")
-    assert sorted(again.replace('"copy"', '"original"').splitlines()) == sorted(printed.splitlines())
-    assert terminal.run("produce", "spread", "--json", "-q", stdin=printed.encode())[0] == 0
-    _, spread, _ = terminal.run("consume", "spread", "--exit", "--json", "-q")
-    keyed = [
-        sorted(
-            (row["key_base64"], row["partition"], row["value_base64"])
-            for row in map(json.loads, text.splitlines())
-            if "key_base64" in row and "value_base64" in row
-        )
-        for text in (printed, spread)
-    ]
-    assert keyed[0] == keyed[1], "equal keys share their partition"
 
 
 def test_failed_produce_names_the_line_and_how_many_are_written(terminal: Terminal, tmp_path: Path) -> None:

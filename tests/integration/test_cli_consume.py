@@ -53,6 +53,11 @@ def _ten(terminal_at_daemon: Terminal, daemon: RunningDaemon) -> None:
         (["--end", "latest"], "0123456789"),
         (["--end", "99"], "0123456789"),
         (["--end", "-8"], "01"),
+        (["-o", "earliest", "-e"], "0123456789"),
+        (["-o", "latest", "-e"], ""),
+        (["-o", "7", "-e"], "789"),
+        (["-o", "-99", "-e"], "0123456789"),
+        (["-o", "@9999-01-01", "-e"], ""),
         (["-o", "-3", "--end", "-1"], "78"),
         (["-o", "5", "--end", "3"], ""),
         (["-o", f"@{START_WALL_MS + MINUTE_MS}", "--end", f"@{START_WALL_MS + 3 * MINUTE_MS}"], "12"),
@@ -151,9 +156,9 @@ def test_records_as_large_as_a_topic_takes_are_copied(terminal: Terminal, daemon
 
 
 def test_a_pipe_copies_a_topic(terminal: Terminal, daemon: RunningDaemon) -> None:
-    for name in ("piped", "piped-copy"):
+    for name in ("piped", "piped-copy", "piped-by-key"):
         make_topic(terminal, name, "-p", "2")
-    rows = [{"key": b"\xff", "value": None if number % 9 == 0 else b"%d" % number} for number in range(3_000)]
+    rows = [{"key": b"\xff-%d" % (number % 5), "value": None if number % 9 == 0 else b"%d" % number} for number in range(3_000)]
     with Producer(bootstrap_servers=daemon.address) as producer:
         columns = pa.RecordBatch.from_pylist(rows, schema=pa.schema([("key", pa.binary()), ("value", pa.binary())]))
         producer.send_batch("piped", columns, [number % 2 for number in range(3_000)]).result(DEADLINE_S)
@@ -168,3 +173,7 @@ def test_a_pipe_copies_a_topic(terminal: Terminal, daemon: RunningDaemon) -> Non
         "3000 records written to topic 'piped-copy'",
     ]
     assert table(daemon, "piped-copy").drop_columns("topic").equals(table(daemon, "piped").drop_columns("topic"))
+    lines = terminal.run("consume", "piped", "--exit", "--json", "-q")[1]
+    assert terminal.run("produce", "piped-by-key", "--json", "-q", stdin=lines.encode())[0] == 0
+    places = {(row["key"], row["partition"]) for row in table(daemon, "piped-by-key").select(["key", "partition"]).to_pylist()}
+    assert len(places) == 5, "equal keys share their partition"

@@ -21,19 +21,16 @@ from brokerd.testing import Broker
 from brokerd.testing.warm_process import warm_pid
 with Broker() as broker:
     broker.create_topic("t").append(["v"])
-    if {forks}:
-        if os.fork() == 0:
-            signal.pause()  # holds copies of every socket
     print(warm_pid(), flush=True)
     {then}
 """
 
 
 @contextmanager
-def process_with_broker(then: str, directory: Path, *, forks: bool = False) -> Iterator[tuple[int, int]]:
+def process_with_broker(then: str, directory: Path) -> Iterator[tuple[int, int]]:
     """A process with a broker: its id, and its warm process's."""
     environment = {**os.environ, "TMPDIR": str(directory)}
-    with child([sys.executable, "-c", PROGRAM.format(then=then, forks=forks)], env=environment) as process:
+    with child([sys.executable, "-c", PROGRAM.format(then=then)], env=environment) as process:
         yield process.pid, int(first_line(process))
         process.wait()
 
@@ -56,15 +53,6 @@ def test_a_process_that_ends_by_itself(then: str, tmp_path: Path) -> None:
     with process_with_broker(then, tmp_path) as (_, warm):
         pass
     all_is_gone(warm, tmp_path)
-
-
-def test_a_killed_process_whose_fork_lives_on(tmp_path: Path) -> None:
-    with process_with_broker("signal.pause()", tmp_path, forks=True) as (pid, warm):
-        forks = [int(name) for name in Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if int(name) != warm]
-        assert len(forks) == 1
-        os.kill(pid, signal.SIGKILL)
-        all_is_gone(warm, tmp_path)
-        os.kill(forks[0], signal.SIGKILL)
 
 
 def test_a_keeper_that_is_killed_takes_its_broker_with_it(tmp_path: Path) -> None:

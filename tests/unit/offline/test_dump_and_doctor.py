@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from brokerd.datadir.node_state import join_cluster
-from brokerd.errors import DataDirectoryError, LogDamagedError
+from brokerd.errors import DataDirectoryError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline import doctor
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
@@ -292,26 +292,3 @@ def test_the_only_copies_are_those_of_a_cluster(data_dir: Path) -> None:
     _segment(data_dir, 1).unlink()
     with pytest.raises(DataDirectoryError, match=r"a node alone.*leave --only-copy out"):
         accept_damaged(str(data_dir), ["t-0"])
-
-
-def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:
-    flip(_segment(data_dir, 1), 500)
-    (data_dir / "clean-shutdown").unlink()
-    manager, report = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
-    assert report.damaged
-    manager.close()
-    notes = give_up_damaged(str(data_dir))
-    assert [(note.partition, note.offset) for note in notes] == [("t-0", 13)]
-    manager, report = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
-    log = first_log(manager)
-    assert not report.damaged
-    assert log.ends.high_watermark == 30, "no offset is reused"
-    with pytest.raises(LogDamagedError, match=r"offsets 13 to 29 .* continues at offset 30") as told:
-        payloads(log, 13)
-    assert told.value.resume_offset == 30
-    assert append(log, b"again") == 30
-    log.flush()
-    assert payloads(log, 30) == [b"again\0\0\0"]
-    manager.close()
-    assert not errors_in(data_dir)
-    assert give_up_damaged(str(data_dir)) == []

@@ -60,19 +60,23 @@ def test_offsets_that_were_given_up_are_never_given_again(tmp_path: Path, is_res
         manager.close()
 
     _old_checkpoint(tmp_path, more)
+    first, end = log.segments[1].base_offset, COUNT + 15
     flip(tmp_path / log.segments[1].path, 20)
-    assert give_up_damaged(str(tmp_path))
+    assert [(note.partition, note.offset) for note in give_up_damaged(str(tmp_path))] == [("t-0", first)]
     if not is_restarted:
         (tmp_path / "checkpoint").unlink()
         rebuild_checkpoint(str(tmp_path))
     manager, log = _open(tmp_path)
-    assert log.damage is None
-    assert log.ends.log_end_offset == COUNT + 15
-    assert _append(log) == COUNT + 15
+    assert (log.damage, log.ends.log_end_offset) == (None, end)
+    with pytest.raises(LogDamagedError, match=rf"offsets {first} to {end - 1} .* continues at offset {end}") as told:
+        list(read_batches(log, first))
+    assert told.value.resume_offset == end
+    assert _append(log) == end
     log.flush()
-    assert [batch.header.base_offset for batch in read_batches(log, COUNT + 15)] == [COUNT + 15]
+    assert [batch.header.base_offset for batch in read_batches(log, end)] == [end]
     manager.close()
     assert not errors_in(tmp_path)
+    assert give_up_damaged(str(tmp_path)) == []
 
 
 def test_damage_at_the_end_of_a_segment_says_nothing_of_its_index(tmp_path: Path) -> None:
