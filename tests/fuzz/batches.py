@@ -13,7 +13,8 @@ from brokerd.errors import WireError
 from brokerd.record.batch import RecordBatch, check_produced, walk_batches
 from tests.fuzz.inputs import odd_header, rng_of, spoilt_batch
 from tests.fuzz.legal import why_illegal
-from tests.fuzz.report import FuzzError, Report, resident_bytes
+from tests.fuzz.report import FuzzError, Report
+from tests.support.child import resident_bytes
 from tests.support.hostile_records import UNCOMPRESSED_LIMIT_BYTES, good_batches, mutate
 from tests.support.records import MAX_BYTES, SEED, TP, header_of
 

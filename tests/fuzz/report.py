@@ -33,12 +33,6 @@ class Report:
         os.close(self._progress)
 
 
-def resident_bytes(pid: int | str = "self") -> int:
-    """Resident set of a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1_024
-
-
 def file_count(pid: int | str = "self") -> int:
     """Open files of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))

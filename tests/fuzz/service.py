@@ -27,9 +27,10 @@ from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import error_pb2, fetch_pb2, produce_pb2, topics_pb2
 from tests.fuzz.inputs import odd_header, rng_of, spoilt_batch
 from tests.fuzz.legal import why_illegal
-from tests.fuzz.report import FuzzError, Report, file_count, resident_bytes, thread_count
+from tests.fuzz.report import FuzzError, Report, file_count, thread_count
 from tests.fuzz.requests import Requests, unary_bytes
 from tests.support.call_context import Context
+from tests.support.child import resident_bytes
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.hostile_records import good_batches, mutate
 from tests.support.records import HEADER_BYTES, key_values, new_batch

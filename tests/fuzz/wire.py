@@ -9,9 +9,10 @@ from pathlib import Path
 from brokerd.wire.methods import FETCH, PRODUCE, UNARY
 from brokerd.wire.v1 import topics_pb2
 from tests.fuzz.inputs import client_hello, port_bytes, rng_of
-from tests.fuzz.report import FuzzError, Report, file_count, resident_bytes, thread_count
+from tests.fuzz.report import FuzzError, Report, file_count, thread_count
 from tests.fuzz.requests import Requests, unary_bytes
 from tests.fuzz.service import THREADS_MORE
+from tests.support.child import resident_bytes
 from tests.support.daemon import DaemonProcess
 from tests.support.victim import SETTINGS, Victim, files_outside, outcome, status_of
 from tests.support.wait import DEADLINE_S, wait_until

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.attackers import ATTACKS, Aim
 from brokerd.ids import TopicIdPartition
 from tests.integration.security.conftest import with_token
+from tests.support.child import resident_bytes
 from tests.support.daemon import DaemonProcess
 from tests.support.identities import TOKENS
 from tests.support.raw_client import RawClient, RawFetcher, RawProducer, values_batch
@@ -77,10 +78,4 @@ def attack(kind: str, daemon: DaemonProcess, honest: Honest, attackers: contextl
             one.step()
         honest.goes_on()
     assert stranger.read_bytes == 0 or stranger.is_public, kind
-    assert peak_bytes(daemon) < MEMORY_BYTES + MEMORY_OVER_BYTES, kind
-
-
-def peak_bytes(daemon: DaemonProcess) -> int:
-    """The largest resident set that the daemon has had."""
-    status = Path(f"/proc/{daemon.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1_024
+    assert resident_bytes(daemon.pid, most=True) < MEMORY_BYTES + MEMORY_OVER_BYTES, kind

@@ -16,11 +16,12 @@ from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import FlushTask, Partition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, encode_header, new_header
-from brokerd.record.schema import SCHEMA_0, encode_payload, payload_crc
+from brokerd.record.schema import SCHEMA_0, payload_crc
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Files
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.log_manager import LogManager
+from tests.support.records import TP, header_of, key_values, new_batch
 from tests.support.steps import run_here
 
 
@@ -57,29 +58,22 @@ def arrow_batch(
     producer: ProducerIdAndEpoch = NO_PRODUCER,
     sequence: int = -1,
     attributes: int = 0,
-    seed: int = 0,
+    tp: TopicIdPartition = TP,
 ) -> RecordBatch:
-    """A batch as a client sends it, with real columns. `seed`: of the partition that it is for."""
-    columns = [
-        pa.array([None] * len(values), pa.binary()),
-        pa.array(values, pa.binary()),
-        pa.array([None] * len(values), SCHEMA_0.column("headers").type),
-        pa.array([timestamp * 1_000 for timestamp in timestamps_ms], pa.timestamp("us", tz="UTC")),
-    ]
-    payload = encode_payload(pa.RecordBatch.from_arrays(columns, schema=SCHEMA_0.arrow))
-    header = new_header(
-        batch_length=payload.data.size,
-        payload_crc=payload.crc,
-        record_count=len(values),
+    """A batch as a client sends it, with real columns."""
+    times = pa.array([timestamp * 1_000 for timestamp in timestamps_ms], SCHEMA_0.column("timestamp").type)
+    data = new_batch(
+        key_values(values).set_column(SCHEMA_0.names.index("timestamp"), "timestamp", times),
+        "none",
+        tp,
         base_timestamp=timestamps_ms[0],
         max_timestamp=max(timestamps_ms),
-        uncompressed_bytes=payload.uncompressed_bytes,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         base_sequence=sequence,
         attributes=attributes,
     )
-    return RecordBatch(header, pa.py_buffer(encode_header(header, seed) + payload.data.to_pybytes()))
+    return RecordBatch(header_of(data), data)
 
 
 def open_manager(files: Files, clock: Clock | None = None, **settings: object) -> tuple[LogManager, RecoveryReport]:

@@ -23,6 +23,13 @@ def child(
             process.kill()
 
 
+def resident_bytes(pid: int | str = "self", *, most: bool = False) -> int:
+    """The resident set of a process, or the largest that it has had since its exec: ru_maxrss remembers the parent's."""
+    field = "VmHWM:" if most else "VmRSS:"
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(field)) * 1_024
+
+
 def first_line(process: subprocess.Popen[str]) -> str:
     """The next line that a child prints."""
     assert process.stdout is not None

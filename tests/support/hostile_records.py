@@ -23,6 +23,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.record.arrow_metadata import read_arrow_metadata, uncompressed_lengths
 from brokerd.record.batch import RecordBatch, check_produced, walk_batches
 from brokerd.record.header import BatchHeader
+from tests.support.child import resident_bytes
 from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TP, body_at, header_of, key_values, new_batch, reseal
 
 UNCOMPRESSED_LIMIT_BYTES = 1_048_576
@@ -136,12 +137,6 @@ def try_one(data: pa.Buffer) -> str:
     return f"broker {broker}, reader passed"
 
 
-def _peak_rss_kib() -> int:
-    """Most memory this program ever held: VmHWM starts over at exec, unlike ru_maxrss, which remembers the parent."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-
-
 def main() -> int:
     """Runs the mutations; prints the count of each outcome and the memory they took, as JSON."""
     seed, count, progress = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -152,8 +147,8 @@ def main() -> int:
     for number in range(count):
         os.pwrite(descriptor, b"%12d" % number, 0)
         outcomes[try_one(mutate(rng, rng.choice(batches)))] += 1
-    peak_kib = _peak_rss_kib()
-    print(json.dumps({"outcomes": outcomes, "arrow_bytes_max": pa.default_memory_pool().max_memory(), "rss_kib_max": peak_kib}))
+    held = {"arrow_bytes_max": pa.default_memory_pool().max_memory(), "rss_bytes_max": resident_bytes(most=True)}
+    print(json.dumps({"outcomes": outcomes, **held}))
     return 0
 
 

@@ -21,7 +21,7 @@ from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic
 from brokerd.errors import NotReadyError
 from brokerd.ids import NO_LEADER, PRODUCER_NUMBERS, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.record.batch import values_of
-from brokerd.record.header import Attributes, crc_seed
+from brokerd.record.header import Attributes
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator.transactions import Transactions
@@ -110,7 +110,7 @@ class InnerNode(TransactionBroker):
             producer=ProducerIdAndEpoch(member.producer_id, 0),
             sequence=sequence,
             attributes=int(Attributes.TRANSACTIONAL),
-            seed=crc_seed(tp),
+            tp=tp,
         )
         head = produce_pb2.ProduceRequest(acks=-1)
         head.partitions.add(

@@ -13,7 +13,7 @@ from brokerd.datadir.topic_store import COORDINATOR_LOG
 from brokerd.errors import WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import Attributes, crc_seed
+from brokerd.record.header import Attributes
 from tests.support.build import arrow_batch
 from tests.support.clock import START_WALL_MS
 from tests.support.replicated_groups import GroupClient
@@ -189,7 +189,7 @@ class Clients:
                 producer=ProducerIdAndEpoch(producer_id, 0),
                 sequence=sequence,
                 attributes=int(Attributes.TRANSACTIONAL),
-                seed=crc_seed(tp),
+                tp=tp,
             )
         return found
 

@@ -97,11 +97,6 @@ class Victim:
         asked = fetch_pb2.PartitionFetch(topic_id=self.topic_id, partition=1, current_leader_epoch=1, partition_max_bytes=2**20)
         return fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=1_000, min_bytes=1, max_bytes=2**20, partitions=[asked])
 
-    def resident_bytes(self) -> int:
-        """The daemon's resident set."""
-        status = Path(f"/proc/{self.daemon.pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1_024
-
     def log_text(self) -> str:
         """The daemon's log so far."""
         return self.daemon.stderr_path.read_text()
@@ -133,9 +128,3 @@ def outcome(call: Callable[[], object], sent: object) -> grpc.StatusCode:
     code: grpc.StatusCode = failure.code()
     assert code in FAULTS_OF_THE_CLIENT, f"{code}: {failure.details()} for {sent!r:.400}"
     return code
-
-
-def peak_bytes(victim: Victim) -> int:
-    """The largest resident set that the daemon has had."""
-    status = Path(f"/proc/{victim.daemon.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1_024

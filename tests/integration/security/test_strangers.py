@@ -17,6 +17,7 @@ from brokerd.wire.methods import STREAMS, UNARY, UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import metadata_pb2
 from tests.integration.security.conftest import ClientAs, with_token
 from tests.integration.security.test_tls import Papers, tls_daemon
+from tests.support.child import resident_bytes
 from tests.support.daemon import DaemonProcess, RunningDaemon
 from tests.support.identities import TOKENS, UNKNOWN_TOKEN
 from tests.support.wait import DEADLINE_S
@@ -38,7 +39,7 @@ def test_requests_of_strangers_take_no_memory(tmp_path: Path, auth_file: Path) -
         with closing(with_token(daemon.address, TOKENS["boss"]).channel) as channel:
             metadata: Any = channel.unary_unary(UNARY["Metadata"].path)
             metadata(b"", timeout=DEADLINE_S)
-            before_bytes = memory_bytes(daemon)
+            before_bytes = resident_bytes(daemon.pid, most=True)
             for _ in range(10):
                 stranger = stack.enter_context(closing(RawHttp2(daemon.port)))
                 for name in UNARY:
@@ -46,15 +47,9 @@ def test_requests_of_strangers_take_no_memory(tmp_path: Path, auth_file: Path) -
                     stranger.send_message(stream, b"\x0a\x00" * (UNARY_REQUEST_MAX_BYTES // 2))
                 stranger.pump_until_all_ended(DEADLINE_S)
             metadata(b"", timeout=DEADLINE_S)
-        assert memory_bytes(daemon) - before_bytes < 60_000_000
+        assert resident_bytes(daemon.pid, most=True) - before_bytes < 60_000_000
         stack.close()
         assert daemon.terminate() == 0
-
-
-def memory_bytes(daemon: DaemonProcess) -> int:
-    """The largest resident set that the daemon has had."""
-    status = Path(f"/proc/{daemon.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1_024
 
 
 def test_a_certificate_without_a_principal_may_call_nothing(tmp_path: Path, auth_file: Path) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.wire.methods import FETCH, PRODUCE, UNARY
+from tests.support.child import resident_bytes
 from tests.support.daemon import DaemonProcess
 from tests.support.partial_requests import PartialRequest
-from tests.support.victim import Victim, outcome, peak_bytes
+from tests.support.victim import Victim, outcome
 from tests.support.wait import wait_until
 
 LIMIT_BYTES = 250_000_000
@@ -45,10 +46,10 @@ def test_unfinished_requests_take_bounded_memory(tmp_path: Path, path: str, clie
 
         wait_until(is_done, what="all have sent what they may")
         assert any(one.is_closed for one in hostile)
-        assert peak_bytes(victim) < BOUND_BYTES < clients * streams * REQUEST_BYTES * 2 // 3
+        assert resident_bytes(victim.daemon.pid, most=True) < BOUND_BYTES < clients * streams * REQUEST_BYTES * 2 // 3
         wait_until(lambda: "memory is short" in victim.log_text())
         stack.close()
-        wait_until(lambda: victim.resident_bytes() < LIMIT_BYTES, what="memory is not short any more")
+        wait_until(lambda: resident_bytes(victim.daemon.pid) < LIMIT_BYTES, what="memory is not short any more")
         wait_until(
             lambda: outcome(lambda: victim.unary("GetServerInfo", b""), "") is grpc.StatusCode.OK,
             what="its connection was closed with all others, and it connects again",
@@ -62,7 +63,7 @@ def test_a_request_that_announces_too_much_is_refused_before_it_comes(tmp_path: 
     with DaemonProcess(tmp_path / "data") as daemon, ExitStack() as stack:
         victim = Victim(daemon)
         victim.works()
-        before_bytes = peak_bytes(victim)
+        before_bytes = resident_bytes(victim.daemon.pid, most=True)
         hostile = [stack.enter_context(closing(PartialRequest(daemon.port, PRODUCE, REQUEST_BYTES + 1))) for _ in range(20)]
         for one in hostile:
             for _ in range(10):
@@ -70,5 +71,5 @@ def test_a_request_that_announces_too_much_is_refused_before_it_comes(tmp_path: 
         stack.close()
         assert max(one.sent_bytes for one in hostile) < 2_000_000
         victim.works()
-        assert peak_bytes(victim) - before_bytes < 100_000_000 < 20 * REQUEST_BYTES // 2
+        assert resident_bytes(victim.daemon.pid, most=True) - before_bytes < 100_000_000 < 20 * REQUEST_BYTES // 2
         victim.channel.close()
