@@ -53,8 +53,9 @@ def print_info(args: argparse.Namespace) -> None:
 def print_nodes(args: argparse.Namespace) -> None:
     """Prints one line per node, also of those that are down and have copies. Raises BrokerdError, UsageError."""
     with connect(args) as client:
-        cluster, coordinator_id = client.describe_cluster(None, internal=True), client.find_coordinator()
-    show(args, _node_documents(cluster, coordinator_id), [_node_table(cluster, coordinator_id), *_doubts(cluster)])
+        cluster = client.describe_cluster(None, internal=True)
+        nodes = _nodes(cluster, client.find_coordinator())
+    show(args, nodes, [_node_table(nodes), *_doubts(cluster)])
 
 
 def print_status(args: argparse.Namespace) -> None:
@@ -62,19 +63,19 @@ def print_status(args: argparse.Namespace) -> None:
     with connect(args) as client:
         cluster, coordinator_id = _described(args, client), client.find_coordinator()
         everything = client.describe_cluster(None, internal=True) if args.topics else cluster
-    shown = _shown(args, cluster)
+    nodes, shown = _nodes(everything, coordinator_id), _shown(args, cluster)
     document = {
         "cluster_name": cluster.cluster_name or None,
         "cluster_id": cluster.cluster_id,
         "controller_id": known(cluster.controller_id),
         "coordinator_id": known(coordinator_id),
         "is_cut_off": cluster.is_cut_off,
-        "nodes": _node_documents(everything, coordinator_id),
+        "nodes": nodes,
         "partitions": [
             {"topic": name, **fields(one, "partition leader_epoch under_min_isr error"), **placed(one)} for name, one in shown
         ],
     }
-    show(args, document, _status_lines(cluster, everything, coordinator_id, shown))
+    show(args, document, _status_lines(cluster, nodes, shown))
 
 
 def _described(args: argparse.Namespace, client: BlockingClient) -> MetadataResponse:
@@ -87,14 +88,11 @@ def _described(args: argparse.Namespace, client: BlockingClient) -> MetadataResp
     return cluster
 
 
-def _status_lines(
-    cluster: MetadataResponse, everything: MetadataResponse, coordinator_id: int, partitions: Sequence[_Named]
-) -> Iterator[str]:
-    """`everything`: with all topics, for the nodes."""
+def _status_lines(cluster: MetadataResponse, nodes: Sequence[Mapping[str, Any]], partitions: Sequence[_Named]) -> Iterator[str]:
     every = [partition for _, partition in _partitions(cluster)]
     below, moving = sum(one.under_min_isr for one in every), sum(bool(one.target) for one in every)
-    nodes, alive = _nodes(everything), len(everything.nodes)
-    down = f" ({len(nodes) - alive} down)" if len(nodes) > alive else ""
+    down_count = sum(node["state"] == "down" for node in nodes)
+    down = f" ({down_count} down)" if down_count else ""
     yield (
         f"cluster {cluster_text(cluster)}: {counted(len(nodes), 'node')}{down}, {counted(len(every), 'partition')}, "
         f"{sum(one.leader == NO_LEADER for one in every)} without a leader, "
@@ -103,7 +101,7 @@ def _status_lines(
         + (f", {moving} moving" if moving else "")
     )
     yield from _doubts(cluster)
-    yield _node_table(everything, coordinator_id, indent="  ")
+    yield _node_table(nodes, indent="  ")
     if partitions:
         rows = [
             (name, one.partition, dashed(one.leader), dashed(one.leader_epoch), _replicas_text(one), _in_sync_text(one))
@@ -158,40 +156,37 @@ def _partitions(cluster: MetadataResponse) -> Iterator[_Named]:
             yield topic.name, partition
 
 
-def _nodes(cluster: MetadataResponse) -> list[tuple[Node, str, int]]:
-    """All nodes with their states and numbers of copies; those that are down are known by their copies."""
+def _nodes(cluster: MetadataResponse, coordinator_id: int) -> list[dict[str, Any]]:
+    """All nodes with their states and numbers of copies, for a JSON document; those that are down are known by their copies."""
     copies = Counter(node_id for _, one in _partitions(cluster) for node_id in one.replicas)
-    found = {node.node_id: (node, "disk refuses" if node.disk_refuses else "up", copies[node.node_id]) for node in cluster.nodes}
-    for node_id in copies.keys() - found.keys():
-        found[node_id] = (Node(node_id=node_id), "down", copies[node_id])
-    return [found[node_id] for node_id in sorted(found)]
+    alive = {node.node_id: node for node in cluster.nodes}
+    nodes = []
+    for node_id in sorted(copies.keys() | alive.keys()):
+        node = alive.get(node_id, Node(node_id=node_id))
+        nodes.append(
+            {
+                "node_id": node_id,
+                "host": node.host or None,
+                "port": node.port or None,
+                "rack": node.rack or None,
+                "state": "down" if node_id not in alive else "disk refuses" if node.disk_refuses else "up",
+                "copies": copies[node_id],
+                "feature_level": node.feature_level or None,
+                "is_controller": node_id == cluster.controller_id,
+                "is_coordinator": node_id == coordinator_id,
+            }
+        )
+    return nodes
 
 
-def _node_table(cluster: MetadataResponse, coordinator_id: int, *, indent: str = "") -> str:
+def _node_table(nodes: Iterable[Mapping[str, Any]], *, indent: str = "") -> str:
     rows = []
-    for node, state, copies in _nodes(cluster):
-        roles = {"controller": cluster.controller_id, "coordinator": coordinator_id}
-        held = ", ".join(role for role, node_id in roles.items() if node_id == node.node_id)
-        address = address_of(node.host, node.port) if node.host else NONE
-        rows.append((node.node_id, address, node.rack or NONE, state, copies, node.feature_level or NONE, held or NONE))
+    for node in nodes:
+        held = ", ".join(role for role in ("controller", "coordinator") if node[f"is_{role}"])
+        address = address_of(node["host"], node["port"]) if node["host"] else NONE
+        numbers = (node["copies"], node["feature_level"] or NONE)
+        rows.append((node["node_id"], address, node["rack"] or NONE, node["state"], *numbers, held or NONE))
     return table(("NODE", "ADDRESS", "RACK", "STATE", "COPIES", "LEVEL", "ROLE"), rows, indent=indent)
-
-
-def _node_documents(cluster: MetadataResponse, coordinator_id: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "node_id": node.node_id,
-            "host": node.host or None,
-            "port": node.port or None,
-            "rack": node.rack or None,
-            "state": state,
-            "copies": copies,
-            "feature_level": node.feature_level or None,
-            "is_controller": node.node_id == cluster.controller_id,
-            "is_coordinator": node.node_id == coordinator_id,
-        }
-        for node, state, copies in _nodes(cluster)
-    ]
 
 
 # --- moves

@@ -70,15 +70,15 @@ def run(args: argparse.Namespace) -> None:
     config = replace(config, api_timeout_ms=min(config.api_timeout_ms, _API_TIMEOUT_MS))
     clock = SystemClock()
     with connect(args, config) as client, _quiet_client():
-        watch = Watch(lambda: look(client, clock), clock)
+        watch = screens(lambda: look(client, clock), clock)
         if args.once:
             client.server_info()  # a broker that is down is an error here
-            watch.next_screen()
+            next(watch)
             time.sleep(args.interval_ms / _MS_PER_S)
-            _print(args, watch.next_screen())
+            _print(args, next(watch))
         elif args.json:
-            while True:
-                _print(args, watch.next_screen())
+            for screen in watch:
+                _print(args, screen)
                 time.sleep(args.interval_ms / _MS_PER_S)
         else:
             _watch_at_terminal(args, watch)
@@ -89,13 +89,12 @@ def _print(args: argparse.Namespace, screen: Screen) -> None:
     print(text, flush=True)
 
 
-def _watch_at_terminal(args: argparse.Namespace, watch: Watch) -> None:
+def _watch_at_terminal(args: argparse.Namespace, watch: Iterator[Screen]) -> None:
     """Redraws in place until Ctrl-C or SIGTERM, then restores the terminal."""
     terminate = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.stdout.write(_ENTER)
-        while True:
-            screen = watch.next_screen()
+        for screen in watch:
             width, height = shutil.get_terminal_size()
             lines = lines_of(screen, args.bootstrap_server, width=width, height=height)
             sys.stdout.write(_HOME + "\n".join(line + _CLEAR_LINE for line in lines) + _CLEAR_REST)
@@ -158,33 +157,24 @@ def look(client: BlockingClient, clock: Clock) -> Look:
     )
 
 
-class Watch:
-    """Turns samples into screens."""
-
-    def __init__(self, take: Callable[[], Look], clock: Clock) -> None:
-        self._take = take
-        self._clock = clock
-        self._before: Look | None = None
-        self._tables: Screen = {"version": None, "cluster_id": None, "group_count": 0}
-        self._tables |= {"topics": [], "groups": [], "transactions": []}
-        self._unreachable_since_ms: int | None = None
-
-    def next_screen(self) -> Screen:
-        """Takes one sample. After a failure the screen keeps the last answers, shows the broker as unreachable since its first
-        failure, and computes rates anew."""
-        began_ms, problem = self._clock.wall_ms(), None
+def screens(take: Callable[[], Look], clock: Clock) -> Iterator[Screen]:
+    """Takes a sample for each screen. After a failure the screen keeps the last answers, shows the broker as unreachable since its
+    first failure, and computes rates anew."""
+    before: Look | None = None
+    tables: Screen = {"version": None, "cluster_id": None, "group_count": 0, "topics": [], "groups": [], "transactions": []}
+    unreachable_since_ms: int | None = None
+    while True:
+        began_ms, problem = clock.wall_ms(), None
         try:
-            now = self._take()
+            now = take()
         except BrokerdError as error:
-            problem = error.message
-            self._before = None
-            if self._unreachable_since_ms is None:
-                self._unreachable_since_ms = began_ms
+            before, problem = None, error.message
+            if unreachable_since_ms is None:
+                unreachable_since_ms = began_ms
         else:
-            self._tables = tables_of(self._before, now)
-            self._before, self._unreachable_since_ms = now, None
-        state = {"unreachable_since_ms": self._unreachable_since_ms, "problem": problem}
-        return {"time_ms": self._clock.wall_ms(), **state, **self._tables}
+            tables = tables_of(before, now)
+            before, unreachable_since_ms = now, None
+        yield {"time_ms": clock.wall_ms(), "unreachable_since_ms": unreachable_since_ms, "problem": problem, **tables}
 
 
 def tables_of(before: Look | None, now: Look) -> Screen:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from brokerd.cli import main
-from brokerd.cli.top import Look, Screen, Watch, lines_of, rate, rate_text, tables_of
+from brokerd.cli.top import Look, Screen, lines_of, rate, rate_text, screens, tables_of
 from brokerd.errors import BrokerUnreachableError, NotLeaderError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupListing, GroupPartitionDescription, PartitionGroupOffset
@@ -175,23 +175,23 @@ def test_a_broker_that_is_away_is_unreachable_since_its_first_failure() -> None:
     def take() -> Look:
         return answers.pop(0)()
 
-    watch = Watch(take, clock)
+    watch = screens(take, clock)
     answers[:] = [fail, lambda: look_at(clock, topic("t", 10)), fail, fail]
-    first = watch.next_screen()
+    first = next(watch)
     assert (first["time_ms"], first["unreachable_since_ms"]) == (START_WALL_MS + 3_000, START_WALL_MS)
     assert (first["problem"], first["version"], first["topics"]) == ("no broker responded at h:1 in 3.0 s", None, [])
-    answering = watch.next_screen()
+    answering = next(watch)
     assert (answering["unreachable_since_ms"], answering["problem"]) == (None, None)
     clock.advance(1_000)
     failed_ms = clock.wall_ms()
-    screens = [watch.next_screen(), watch.next_screen()]
-    assert [one["unreachable_since_ms"] for one in screens] == [failed_ms, failed_ms]
-    assert screens[1]["topics"] == answering["topics"], "the last answer stays in sight"
+    shown = [next(watch), next(watch)]
+    assert [one["unreachable_since_ms"] for one in shown] == [failed_ms, failed_ms]
+    assert shown[1]["topics"] == answering["topics"], "the last answer stays in sight"
     answers[:] = [lambda: look_at(clock, topic("t", 500)), lambda: look_at(clock, topic("t", 510))]
-    back = watch.next_screen()
+    back = next(watch)
     assert (back["unreachable_since_ms"], back["topics"][0]["offsets_per_s"]) == (None, None)
     clock.advance(1_000)
-    assert watch.next_screen()["topics"][0]["offsets_per_s"] == 10.0
+    assert next(watch)["topics"][0]["offsets_per_s"] == 10.0
 
 
 def full_screen() -> Screen:
