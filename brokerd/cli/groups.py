@@ -22,7 +22,7 @@ from brokerd.cli.output import (
     topic_text,
 )
 from brokerd.cli.parser import checked, client_config, connect, usage_error
-from brokerd.cli.topic_lookup import check_partition, find_topic
+from brokerd.cli.topic_lookup import find_topic, named_partitions
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import Bound, LogBounds, Named, log_bounds, offset_of, parse_timestamp
 from brokerd.client.groups import lag_of, partition_of
@@ -30,7 +30,7 @@ from brokerd.client.offsets import READ_COMMITTED, GivenOffset, OffsetSpec
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
-from brokerd.config.settings import INT32_MAX, INT64_MAX
+from brokerd.config.settings import INT32_MAX, INT64_MAX, is_number
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError, UnknownGroupError, WireError, counted
 from brokerd.ids import TopicIdPartition
@@ -38,7 +38,6 @@ from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupListing, Gro
 from brokerd.wire.v1.transaction_pb2 import HangingTransaction
 
 _METADATA_MAX_CHARACTERS = 40
-_DIGITS_MAX = len(str(INT32_MAX))  # Python refuses to read thousands
 
 
 def list_groups(args: argparse.Namespace) -> None:
@@ -250,10 +249,7 @@ def _named(client: BlockingClient, args: argparse.Namespace) -> Named:
     named: dict[TopicIdPartition, str] = {}
     for text in args.topic:
         name, partitions = checked(args, lambda text=text: parse_selection(text))  # type: ignore[misc]
-        topic = find_topic(client, name)
-        for partition in range(topic.partition_count) if partitions is None else partitions:
-            check_partition(topic, partition)
-            named[TopicIdPartition(topic.topic_id, partition)] = topic.name
+        named |= named_partitions([find_topic(client, name)], partitions)
     return _sorted(named)
 
 
@@ -267,7 +263,7 @@ def parse_selection(text: str) -> tuple[str, tuple[int, ...] | None]:
     if not colon:
         return topic, None
     parts = numbers.split(",")
-    if not topic or not all(part.isascii() and part.isdecimal() and len(part) <= _DIGITS_MAX for part in parts):
+    if not topic or not all(is_number(part, INT32_MAX) for part in parts):
         raise ConfigError(f"--topic takes TOPIC or TOPIC:PARTITION[,PARTITION], such as events:0,1, not '{text:.200}'")
     return topic, tuple(dict.fromkeys(int(part) for part in parts))
 

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, setting
+from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, is_number, setting
 from brokerd.errors import ConfigError
 from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH
 
@@ -161,7 +161,7 @@ def parse_bootstrap_servers(text: str) -> tuple[str, ...]:
     for address in addresses:
         host, _, port = address.rpartition(":")
         is_plain_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
-        is_port = port.isascii() and port.isdecimal() and port[0] != "0" and len(port) <= 5 and int(port) < 65_536
+        is_port = is_number(port, 65_535) and port[0] != "0"
         if not host or "/" in address or is_plain_ipv6 or not is_port:
             raise ConfigError(
                 f"bootstrap.servers must be host:port, with a port from 1 to 65535 (several separated by commas), not '{address}'"

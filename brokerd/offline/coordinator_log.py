@@ -45,15 +45,6 @@ def describe_records(batch: RecordBatch) -> list[dict[str, Any]]:
     ]
 
 
-def problem_of(batch: RecordBatch) -> str | None:
-    """Why a batch cannot be decoded, or None."""
-    try:
-        describe_records(batch)
-    except (CorruptMessageError, UnsupportedVersionError) as error:
-        return error.message
-    return None
-
-
 def _described(record: CoordinatorRecord) -> dict[str, Any]:
     """A record's ids, the name and fields of its event, then its other fields; `version` is left out."""
     name = record.WhichOneof("event") or ""

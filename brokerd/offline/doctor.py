@@ -22,7 +22,7 @@ from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.offline.coordinator_log import IF_UNUSABLE, is_coordinator_log, problem_of
+from brokerd.offline.coordinator_log import IF_UNUSABLE, is_coordinator_log
 from brokerd.offline.lost_markers import (
     decide,
     decide_by_markers,
@@ -321,7 +321,7 @@ def take_out(path: str, partition: str, offset: int, only_copies: Collection[str
         file, position, header = found
         is_own = is_coordinator_log(check.tp)
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
-        problem = problem_of(batch) if is_own else decoding_problem(batch)
+        problem = decoding_problem(check.tp, batch)
         if is_own and problem is None:
             raise DataDirectoryError(f"the batch of {partition} at offset {offset} is intact: without it commits could be lost")
         is_changed = payload_crc(batch.payload) != header.payload_crc  # else readers can decode it from no other copy either

@@ -4,7 +4,7 @@ another partition, or from an operator. The next start writes the markers again 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from brokerd.coordinator.markers import Ending, Outcome, endings
 from brokerd.coordinator.transaction_coordinator import TransactionCoordinator, TransactionLimits
 from brokerd.datadir.node_state import DecidedMembers, read_decided, write_decided
 from brokerd.errors import CorruptMessageError, DataDirectoryError
-from brokerd.ids import TopicIdPartition
 from brokerd.offline.coordinator_log import is_coordinator_log, read_records
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
 from brokerd.partition.markers import UnmarkedData, read_marker, undecided_text, unmarked_data, with_lost_markers
@@ -156,18 +155,14 @@ def _unmarked(files: Files, partition: PartitionCheck) -> list[UnmarkedData]:
     return unmarked_data(state.producers, state.damaged, state.log_start_offset)
 
 
-def _markers_of(files: Files, partitions: Iterable[PartitionCheck], producer_ids: Collection[int]) -> dict[int, OtherMarker]:
+def _markers_of(files: Files, partitions: Iterable[PartitionCheck], producer_ids: set[int]) -> dict[int, OtherMarker]:
     """The markers, in any partition, that end these members."""
     found: dict[int, OtherMarker] = {}
     for partition in partitions:
-        for offset, outcome, ended in _all_markers(files, partition.tp):
-            found.update({one: OtherMarker(partition.name, offset, outcome) for one in ended if one in producer_ids})
+        for file, position, header in batches_of(files, partition.tp):
+            marker = read_marker(file, position, header)
+            ended = {} if marker is None else {Outcome.COMMITTED: marker.committed_ids, Outcome.ABORTED: marker.aborted_ids}
+            for outcome, ids in ended.items():
+                other = OtherMarker(partition.name, header.base_offset, outcome)
+                found.update(dict.fromkeys(producer_ids & set(ids), other))
     return found
-
-
-def _all_markers(files: Files, tp: TopicIdPartition) -> Iterator[tuple[int, Outcome, Collection[int]]]:
-    for file, position, header in batches_of(files, tp):
-        marker = read_marker(file, position, header)
-        if marker is not None:
-            yield header.base_offset, Outcome.COMMITTED, marker.committed_ids
-            yield header.base_offset, Outcome.ABORTED, marker.aborted_ids

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
-from brokerd.offline.coordinator_log import is_coordinator_log, problem_of
+from brokerd.offline.coordinator_log import describe_records, is_coordinator_log
 from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_end
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
 from brokerd.partition.log_state import GIVEN_UP, CheckpointEntry, Snapshot
@@ -211,11 +211,10 @@ class PartitionCheck:
         """Checks, if requested, that readers with default settings can decode the batch; always for the coordinator's log."""
         is_out = is_covered(self.holes, header.base_offset, header.next_offset)
         is_read = not header.is_control and not is_out and header.next_offset > self.entry.log_start_offset
-        is_own = is_coordinator_log(self.tp)
-        if not is_read or not (self._decodes_records or is_own):
+        if not is_read or not (self._decodes_records or is_coordinator_log(self.tp)):
             return
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
-        problem = problem_of(batch) if is_own else decoding_problem(batch)
+        problem = decoding_problem(self.tp, batch)
         if problem is not None:
             text = f"readers cannot decode the batch ({problem}): `--take-out {self.name}@{header.base_offset}` takes it out"
             self._add(Severity.ERROR, offset_file(segment.base_offset, LOG_SUFFIX), text, header.base_offset)
@@ -325,10 +324,13 @@ def _are_same(known: ProducerStateEntry, replayed: ProducerStateEntry | None) ->
     return known._replace(batches=known.batches[-count:]) == replayed._replace(batches=replayed.batches[-count:])
 
 
-def decoding_problem(batch: RecordBatch) -> str | None:
-    """Why readers with default settings cannot decode a batch, or None."""
+def decoding_problem(tp: TopicIdPartition, batch: RecordBatch) -> str | None:
+    """Why readers with default settings, or a start in the coordinator's log, cannot decode a batch of this partition, or None."""
     try:
-        batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=False)
+        if is_coordinator_log(tp):
+            describe_records(batch)
+        else:
+            batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=False)
     except (CorruptMessageError, UnsupportedVersionError) as error:
         return error.message
     return None
