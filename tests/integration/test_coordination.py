@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 from unittest import SkipTest
 
 import grpc
@@ -30,26 +31,27 @@ from tests.support.real_etcd import ETCD, MISSING, RealEtcd, etcd_command
 
 Etcd = FaultyEtcd | RealEtcd
 both = pytest.mark.parametrize("kind", ["memory", "real"])
-Scenario = Callable[[Etcd, CoordinationClient], Awaitable[None]]
+E = TypeVar("E", bound=Etcd)
 _LONG_MS = 30_000  # where an answer comes: the machine may be busy
 
 
-def run(kind: str, directory: Path, scenario: Scenario) -> None:
-    """Runs a scenario against a new etcd with a client of it."""
+def etcd_of(kind: str, directory: Path) -> Etcd:
+    """A new etcd, in memory or real."""
     if kind == "real" and ETCD is None:
         raise SkipTest(MISSING)
+    return FaultyEtcd() if kind == "memory" else RealEtcd(directory)
 
-    async def all_of_it() -> None:
-        etcd = FaultyEtcd() if kind == "memory" else RealEtcd(directory)
-        async with client_of(etcd) as client:
-            await etcd.start()
-            try:
-                await asyncio.wait_for(scenario(etcd, client), 40)
-            finally:
-                await client.close()
-                await etcd.stop()
 
-    asyncio.run(all_of_it())
+@asynccontextmanager
+async def served(etcd: E) -> AsyncIterator[tuple[E, CoordinationClient]]:
+    """An etcd that serves, and a client of it."""
+    async with client_of(etcd) as client:
+        await etcd.start()
+        try:
+            yield etcd, client
+        finally:
+            await client.close()
+            await etcd.stop()
 
 
 @asynccontextmanager
@@ -75,8 +77,8 @@ async def refused(coroutine: Awaitable[object]) -> CoordinationError:
 
 
 @both
-def test_a_change_compares_the_revisions_that_it_rests_on(kind: str, tmp_path: Path) -> None:
-    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+async def test_a_change_compares_the_revisions_that_it_rests_on(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (_, client):
         await client.check()
         first = await client.transact({"/a/x": 0, "/a/y": 0}, {"/a/x": b"1", "/a/y": b"2"})
         assert first is not None
@@ -89,12 +91,10 @@ def test_a_change_compares_the_revisions_that_it_rests_on(kind: str, tmp_path: P
         assert await client.transact({"/a/y": 0}, {"/a/y": b"again"}) == first + 3
         assert (await client.read("/a/y")).items == [KeyValue("/a/y", b"again", first + 3, first + 3)]
 
-    run(kind, tmp_path, scenario)
-
 
 @both
-def test_a_read_of_many_keys_is_of_one_revision(kind: str, tmp_path: Path) -> None:
-    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+async def test_a_read_of_many_keys_is_of_one_revision(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (_, client):
         keys = [f"/k/{number:05}" for number in range(2_500)]
         for at in range(0, len(keys), OPERATIONS_MAX):
             await client.transact({}, dict.fromkeys(keys[at : at + OPERATIONS_MAX], b"v"))
@@ -102,23 +102,19 @@ def test_a_read_of_many_keys_is_of_one_revision(kind: str, tmp_path: Path) -> No
         assert names(snapshot) == keys
         assert snapshot.revision == snapshot.items[-1].mod_revision
 
-    run(kind, tmp_path, scenario)
-
 
 @both
-def test_of_writers_at_once_one_wins(kind: str, tmp_path: Path) -> None:
-    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+async def test_of_writers_at_once_one_wins(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (_, client):
         done = await asyncio.gather(*(client.transact({"/name": 0}, {"/name": str(one).encode()}) for one in range(20)))
         winners = [one for one, revision in enumerate(done) if revision is not None]
         assert len(winners) == 1
         assert (await client.read("/name")).items[0].value == str(winners[0]).encode()
 
-    run(kind, tmp_path, scenario)
-
 
 @both
-def test_a_transaction_has_a_limit_and_is_refused_whole(kind: str, tmp_path: Path) -> None:
-    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+async def test_a_transaction_has_a_limit_and_is_refused_whole(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (_, client):
         keys = [f"/k/{number}" for number in range(OPERATIONS_MAX + 1)]
         error = await refused(client.transact({}, dict.fromkeys(keys, b"v")))
         assert "too many operations in txn request" in error.message
@@ -126,12 +122,10 @@ def test_a_transaction_has_a_limit_and_is_refused_whole(kind: str, tmp_path: Pat
         assert (await client.read("/k/")).items == []
         assert await client.transact(dict.fromkeys(keys[1:], 0), dict.fromkeys(keys[1:], b"v")) is not None
 
-    run(kind, tmp_path, scenario)
-
 
 @both
-def test_a_watch_tells_all_from_the_first_key_on(kind: str, tmp_path: Path) -> None:
-    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+async def test_a_watch_tells_all_from_the_first_key_on(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (_, client):
         await client.transact({}, {"/w/a": b"1"})
         seen = watch(client, "/w/")
         assert [item.key for item in (await snapshot_of(seen)).items] == ["/w/a"]
@@ -146,13 +140,11 @@ def test_a_watch_tells_all_from_the_first_key_on(kind: str, tmp_path: Path) -> N
         assert sorted(event if isinstance(event, str) else event.key for event in events[2:]) == ["/w/a", "/w/b"]
         await seen.aclose()
 
-    run(kind, tmp_path, scenario)
 
-
-def test_an_outage_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         client.timeout_ms = 300
         lease, seen = await grant(client, 5), watch(client, "/w/")
         await snapshot_of(seen)
@@ -192,12 +184,9 @@ def test_an_outage_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         found.cancel()
         await lease.revoke()
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_watch_that_is_cut_in_the_middle_of_its_past_begins_anew(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_a_watch_that_is_cut_in_the_middle_of_its_past_begins_anew() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         etcd.watches_end_after = 3
         seen = watch(client, "/w/")
         await snapshot_of(seen)
@@ -207,8 +196,6 @@ def test_a_watch_that_is_cut_in_the_middle_of_its_past_begins_anew(tmp_path: Pat
         assert [event.key for event in told if isinstance(event, KeyValue)] == [f"/w/{number}" for number in range(3)]
         assert names(await snapshot_of(seen)) == [f"/w/{number}" for number in range(10)]
         await seen.aclose()
-
-    run("memory", tmp_path, scenario)
 
 
 async def snapshot_of(seen: AsyncIterator[Snapshot | Changes]) -> Snapshot:
@@ -224,8 +211,8 @@ async def changes_of(seen: AsyncIterator[Snapshot | Changes]) -> Changes:
 
 
 @both
-def test_a_watch_begins_anew_after_an_outage(kind: str, tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+async def test_a_watch_begins_anew_after_an_outage(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (etcd, client):
         seen = watch(client, "/w/")
         await snapshot_of(seen)
         keys: list[str] = []
@@ -238,11 +225,9 @@ def test_a_watch_begins_anew_after_an_outage(kind: str, tmp_path: Path) -> None:
             assert names(await snapshot_of(seen)) == keys
         await seen.aclose()
 
-    run(kind, tmp_path, scenario)
 
-
-def test_a_watch_whose_past_is_compacted_begins_anew(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+async def test_a_watch_whose_past_is_compacted_begins_anew() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         await client.transact({}, {"/w/a": b"1", "/w/b": b"1"})
         seen = watch(client, "/w/")
         first = await snapshot_of(seen)
@@ -254,12 +239,10 @@ def test_a_watch_whose_past_is_compacted_begins_anew(tmp_path: Path) -> None:
         assert [event.key for event in (await changes_of(seen)).events if isinstance(event, KeyValue)] == ["/w/d"]
         await seen.aclose()
 
-    run("memory", tmp_path, scenario)
-
 
 @both
-def test_a_watch_tells_what_its_snapshot_has_not(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+async def test_a_watch_tells_what_its_snapshot_has_not(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (_, client):
         read = client.read
 
         async def amid_changes(prefix: str, *, is_older_taken: bool) -> Snapshot:
@@ -275,15 +258,12 @@ def test_a_watch_tells_what_its_snapshot_has_not(kind: str, tmp_path: Path, monk
         assert sorted(event if isinstance(event, str) else event.key for event in told) == ["/w/a", "/w/b"]
         await seen.aclose()
 
-    run(kind, tmp_path, scenario)
 
-
-def test_a_watch_and_its_snapshot_are_of_one_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_and_its_snapshot_are_of_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store goes back right after the snapshot, and is as far as before when the watch goes on: nothing that compares revisions
     can tell."""
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+    async with served(FaultyEtcd()) as (etcd, client):
         await client.transact({}, {"/w/a": b"1"})
         read = client.read
 
@@ -303,14 +283,11 @@ def test_a_watch_and_its_snapshot_are_of_one_history(tmp_path: Path, monkeypatch
         assert names(await snapshot_of(seen)) == ["/w/other"]
         await seen.aclose()
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_watch_is_reconciled_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_is_reconciled_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "RECONCILE_MS", 300)
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+    async with served(FaultyEtcd()) as (etcd, client):
         seen = watch(client, "/w/")
         await snapshot_of(seen)
         etcd.history.clear()
@@ -324,12 +301,10 @@ def test_a_watch_is_reconciled_now_and_then(tmp_path: Path, monkeypatch: pytest.
         assert client.channel() is connection  # which others use
         await seen.aclose()
 
-    run("memory", tmp_path, scenario)
-
 
 @both
-def test_a_lease_lives_as_long_as_it_is_kept(kind: str, tmp_path: Path) -> None:
-    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+async def test_a_lease_lives_as_long_as_it_is_kept(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (_, client):
         lease = await grant(client, 2)
         await client.transact({}, {"/l/kept": b"v"}, lease_id=lease.id)
         other = await grant(client, 2)
@@ -347,12 +322,10 @@ def test_a_lease_lives_as_long_as_it_is_kept(kind: str, tmp_path: Path) -> None:
         assert "lease not found" in error.message
         assert not error.is_fate_unknown
 
-    run(kind, tmp_path, scenario)
-
 
 @both
-def test_a_lease_that_somebody_ended_is_lost(kind: str, tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+async def test_a_lease_that_somebody_ended_is_lost(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (etcd, client):
         lease = await grant(client, 2)
         async with client_of(etcd) as another:
             await another.repeated(
@@ -362,23 +335,19 @@ def test_a_lease_that_somebody_ended_is_lost(kind: str, tmp_path: Path) -> None:
             )
         await asyncio.wait_for(lease.lost.wait(), 2)
 
-    run(kind, tmp_path, scenario)
-
 
 @both
-def test_a_lease_that_cannot_be_renewed_is_lost_in_its_time(kind: str, tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+async def test_a_lease_that_cannot_be_renewed_is_lost_in_its_time(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (etcd, client):
         lease = await grant(client, 2)
         await etcd.stop()
         assert not lease.lost.is_set()
         await asyncio.wait_for(lease.lost.wait(), 2.5)
 
-    run(kind, tmp_path, scenario)
-
 
 @both
-def test_a_lease_outlives_an_outage_of_etcd(kind: str, tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+async def test_a_lease_outlives_an_outage_of_etcd(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (etcd, client):
         lease = await grant(client, 2)
         await client.transact({}, {"/l/kept": b"v"}, lease_id=lease.id)
         longer = await grant(client, 4)
@@ -392,40 +361,32 @@ def test_a_lease_outlives_an_outage_of_etcd(kind: str, tmp_path: Path) -> None:
         assert (await changes_of(seen)).events == ["/l/kept"]  # it begins anew, and nobody renews it
         await seen.aclose()
 
-    run(kind, tmp_path, scenario)
 
-
-def test_a_lease_whose_renewals_nobody_answers_is_lost(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_a_lease_whose_renewals_nobody_answers_is_lost() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         lease = await grant(client, 1)
         await etcd.renewed.wait()
         etcd.renews = False
         await asyncio.wait_for(lease.lost.wait(), 1.5)
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_lease_counts_the_time_asleep(tmp_path: Path) -> None:
+async def test_a_lease_counts_the_time_asleep() -> None:
     class Sleepy(SystemClock):
         asleep_ms = 0
 
         def boot_ms(self) -> int:
             return super().boot_ms() + self.asleep_ms
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         client.clock = clock = Sleepy()
         lease = await grant(client, 3)
         await etcd.stop()
         clock.asleep_ms = 60_000
         await asyncio.wait_for(lease.lost.wait(), 2.5)  # after the first renewal that fails
 
-    run("memory", tmp_path, scenario)
 
-
-def test_members_that_hang_do_not_cost_the_lease(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_members_that_hang_do_not_cost_the_lease() -> None:
+    async with served(FaultyEtcd()) as (etcd, _):
         twins = [FaultyEtcd(), FaultyEtcd()]
         for twin in twins:
             twin.leases = etcd.leases
@@ -441,12 +402,10 @@ def test_members_that_hang_do_not_cost_the_lease(tmp_path: Path) -> None:
         for twin in twins:
             await twin.stop()
 
-    run("memory", tmp_path, scenario)
-
 
 @both
-def test_who_does_not_answer_is_named(kind: str, tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
+async def test_who_does_not_answer_is_named(kind: str, tmp_path: Path) -> None:
+    async with served(etcd_of(kind, tmp_path)) as (etcd, _):
         await etcd.stop()
         async with client_of(etcd, timeout_ms=600) as client:
             for attempt in (client.check(), client.read("/"), client.transact({}, {"/a": b"1"}), grant(client, 2)):
@@ -458,12 +417,9 @@ def test_who_does_not_answer_is_named(kind: str, tmp_path: Path) -> None:
             await client.check()
             assert (await client.read("/")).items == []
 
-    run(kind, tmp_path, scenario)
 
-
-def test_another_endpoint_takes_over(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_another_endpoint_takes_over() -> None:
+    async with served(FaultyEtcd()) as (etcd, _):
         twin = FaultyEtcd()
         twin.keys, twin.history, twin._changed = etcd.keys, etcd.history, etcd._changed
         await twin.start()
@@ -477,12 +433,9 @@ def test_another_endpoint_takes_over(tmp_path: Path) -> None:
             await client.close()
         await twin.stop()
 
-    run("memory", tmp_path, scenario)
 
-
-def test_an_answer_that_is_lost_leaves_the_fate_unknown(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_an_answer_that_is_lost_leaves_the_fate_unknown() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         assert await client.get("/a") is None
         etcd.loses_answers = True
         error = await refused(client.transact({}, {"/a": b"1"}))
@@ -490,12 +443,9 @@ def test_an_answer_that_is_lost_leaves_the_fate_unknown(tmp_path: Path) -> None:
         etcd.loses_answers = False
         assert [(item.key, item.mod_revision) for item in (await client.read("/")).items] == [("/a", 2)]  # and only once
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_connection_that_one_call_finds_lost_is_lost_for_all(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_a_connection_that_one_call_finds_lost_is_lost_for_all() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         seen = watch(client, "/w/")
         await snapshot_of(seen)
         anew = asyncio.create_task(snapshot_of(seen))
@@ -508,50 +458,40 @@ def test_a_connection_that_one_call_finds_lost_is_lost_for_all(tmp_path: Path) -
         assert (await anew).items == []
         await seen.aclose()
 
-    run("memory", tmp_path, scenario)
+
+async def test_a_stream_whose_connection_is_closed_as_it_begins_does_not_hang() -> None:
+    async with served(FaultyEtcd()) as (etcd, _), client_of(etcd, timeout_ms=2_000) as client:
+        seen, lease = watch(client, "/w/"), await grant(client, 2)
+        await snapshot_of(seen)
+        anew, renewal = asyncio.create_task(snapshot_of(seen)), asyncio.create_task(lease._renew())
+        read = asyncio.create_task(client.read("/w/"))
+        await one_turn()
+        with pytest.raises(CoordinationError, match="lost"):
+            async with client.using(client.channel()):
+                raise CoordinationError("lost", is_fate_unknown=True)
+        assert await renewal
+        assert (await read).items == []
+        assert (await anew).items == []
+        await seen.aclose()
+        await lease.revoke()
 
 
-def test_a_stream_whose_connection_is_closed_as_it_begins_does_not_hang(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        async with client_of(etcd, timeout_ms=2_000) as client:
-            seen, lease = watch(client, "/w/"), await grant(client, 2)
-            await snapshot_of(seen)
-            anew, renewal = asyncio.create_task(snapshot_of(seen)), asyncio.create_task(lease._renew())
-            read = asyncio.create_task(client.read("/w/"))
-            await one_turn()
-            with pytest.raises(CoordinationError, match="lost"):
-                async with client.using(client.channel()):
-                    raise CoordinationError("lost", is_fate_unknown=True)
-            assert await renewal
-            assert (await read).items == []
-            assert (await anew).items == []
-            await seen.aclose()
-            await lease.revoke()
-
-    run("memory", tmp_path, scenario)
+async def test_an_older_term_and_another_cluster_are_refused() -> None:
+    async with served(FaultyEtcd()) as (etcd, _), client_of(etcd, timeout_ms=_LONG_MS) as client:
+        await client.check()
+        client.timeout_ms = 400
+        etcd.term = 1
+        assert "answers in term 1, after 2: it is cut off, or was restored" in (await refused(client.read("/"))).message
+        etcd.term, etcd.cluster_id = 3, 8
+        error = await refused(client.read("/"))
+        assert "belongs to another etcd cluster than before" in error.message
+        etcd.cluster_id = 7
+        client.timeout_ms = _LONG_MS
+        await client.read("/")
 
 
-def test_an_older_term_and_another_cluster_are_refused(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
-        async with client_of(etcd, timeout_ms=_LONG_MS) as client:
-            await client.check()
-            client.timeout_ms = 400
-            etcd.term = 1
-            assert "answers in term 1, after 2: it is cut off, or was restored" in (await refused(client.read("/"))).message
-            etcd.term, etcd.cluster_id = 3, 8
-            error = await refused(client.read("/"))
-            assert "belongs to another etcd cluster than before" in error.message
-            etcd.cluster_id = 7
-            client.timeout_ms = _LONG_MS
-            await client.read("/")
-
-    run("memory", tmp_path, scenario)
-
-
-def test_a_member_without_a_leader_is_passed_by_and_its_term_forgotten(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_a_member_without_a_leader_is_passed_by_and_its_term_forgotten() -> None:
+    async with served(FaultyEtcd()) as (etcd, _):
         cut_off = FaultyEtcd(term=50)
         cut_off.has_leader = False
         await cut_off.start()
@@ -563,68 +503,53 @@ def test_a_member_without_a_leader_is_passed_by_and_its_term_forgotten(tmp_path:
             assert "does not answer (etcdserver: no leader)" in (await refused(client.check())).message
         await cut_off.stop()
 
-    run("memory", tmp_path, scenario)
 
-
-def test_an_old_version_is_refused(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_an_old_version_is_refused() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         for version in ("3.3.27", "2.0", "nonsense"):
             etcd.version = version
             assert f"is version '{version}': brokerd needs 3.4 or newer" in (await refused(client.check())).message
         etcd.version = "3.10.0"
         await client.check()
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_value_of_hostile_size_is_refused(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_a_value_of_hostile_size_is_refused() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         await client.transact({}, {"/a": b"1"})
         etcd.keys[b"/a"].value = bytes(40_000_000)
         client.timeout_ms = _LONG_MS
         assert "refused the request (" in (await refused(client.read("/"))).message
 
-    run("memory", tmp_path, scenario)
+
+async def test_a_last_attempt_with_little_time_does_not_hide_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, causes = ManualClock(), ["it has no leader", "no response in time"]
+    client = CoordinationClient(["127.0.0.1:1"], clock, timeout_ms=600)
+
+    async def call(*_asked: object, is_checked: bool) -> None:
+        clock.advance(450)
+        raise CoordinationError(causes.pop(0), is_fate_unknown=True)
+
+    monkeypatch.setattr(client, "_call", call)
+    assert (await refused(client.check())).message == "it has no leader"
+    assert not causes
+    await client.close()
 
 
-def test_a_last_attempt_with_little_time_does_not_hide_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        clock, causes = ManualClock(), ["it has no leader", "no response in time"]
-        client = CoordinationClient(["127.0.0.1:1"], clock, timeout_ms=600)
-
-        async def call(*_asked: object, is_checked: bool) -> None:
-            clock.advance(450)
-            raise CoordinationError(causes.pop(0), is_fate_unknown=True)
-
-        monkeypatch.setattr(client, "_call", call)
-        assert (await refused(client.check())).message == "it has no leader"
-        assert not causes
-        await client.close()
-
-    asyncio.run(scenario())
-
-
-def test_large_values_are_read_in_smaller_pages(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_large_values_are_read_in_smaller_pages() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         for number in range(100):
             await etcd.put(f"/w/{number:02}", bytes(500_000))
         snapshot = await client.read("/w/")
         assert names(snapshot) == [f"/w/{number:02}" for number in range(100)]
         assert {len(item.value) for item in snapshot.items} == {500_000}
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_watch_that_is_refused_says_so_and_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_watch_that_is_refused_says_so_and_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watch_module, "_REFUSED_MS", 10)
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+    async with served(FaultyEtcd()) as (etcd, client):
         seen = watch(client, "/w/")
         await snapshot_of(seen)
         puts = [PutRequest(key=b"/w/%d" % number, value=bytes(500_000)) for number in range(100)]
@@ -639,8 +564,6 @@ def test_a_watch_that_is_refused_says_so_and_begins_anew(
         await client.transact({}, {"/w/a": b"1"})
         assert [event.key for event in (await changes_of(seen)).events if isinstance(event, KeyValue)] == ["/w/a"]
         await seen.aclose()
-
-    run("memory", tmp_path, scenario)
 
 
 async def stop_seen(etcd: FaultyEtcd, client: CoordinationClient) -> None:
@@ -657,11 +580,10 @@ async def goes_back(etcd: FaultyEtcd, client: CoordinationClient, revision: int)
     await etcd.start()
 
 
-def test_a_store_that_has_gone_back_is_refused_and_makes_no_change(tmp_path: Path) -> None:
+async def test_a_store_that_has_gone_back_is_refused_and_makes_no_change() -> None:
     """Its members have lost their last changes, and have had an election since: its term says nothing."""
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+    async with served(FaultyEtcd()) as (etcd, client):
         for number in range(5):
             await client.transact({}, {"/w/a": b"%d" % number})
         assert etcd.revision == 6
@@ -676,13 +598,10 @@ def test_a_store_that_has_gone_back_is_refused_and_makes_no_change(tmp_path: Pat
         client.believe(found.revision)
         assert await client.transact({"/w/a": 4}, {"/w/a": b"1"}) == 5
 
-    run("memory", tmp_path, scenario)
-
 
 @pytest.mark.parametrize("first", ["lease", "watch", "check"])
-def test_a_store_that_has_gone_back_makes_no_change_whoever_connects_first(tmp_path: Path, first: str) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_a_store_that_has_gone_back_makes_no_change_whoever_connects_first(first: str) -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         lease = await grant(client, 30)
         for number in range(5):
             await client.transact({}, {"/w/a": b"%d" % number})
@@ -700,12 +619,9 @@ def test_a_store_that_has_gone_back_makes_no_change_whoever_connects_first(tmp_p
         client.timeout_ms = _LONG_MS
         await lease.revoke()
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_change_that_waits_for_a_connection_is_not_made_in_another_history(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_a_change_that_waits_for_a_connection_is_not_made_in_another_history() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         for number in range(5):
             await client.transact({}, {"/w/a": b"%d" % number})
         await stop_seen(etcd, client)
@@ -718,13 +634,11 @@ def test_a_change_that_waits_for_a_connection_is_not_made_in_another_history(tmp
         assert "has gone back since this change was decided: nothing was changed" in error.message
         assert (error.is_fate_unknown, etcd.revision) == (False, 4)
 
-    run("memory", tmp_path, scenario)
 
-
-def test_an_answer_of_before_an_older_store_was_believed_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_of_before_an_older_store_was_believed_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its revision would have the older store refused, and the change may be lost."""
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+    async with served(FaultyEtcd()) as (_, client):
         await client.transact({}, {"/w/a": b"1"})
         seen = client.seen
 
@@ -737,13 +651,11 @@ def test_an_answer_of_before_an_older_store_was_believed_says_nothing(tmp_path: 
             await client.transact({}, {"/w/a": b"2"})
         assert refused.value.is_fate_unknown
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_refused_revision_leaves_the_connection_to_who_reads_all_anew(tmp_path: Path) -> None:
+async def test_a_refused_revision_leaves_the_connection_to_who_reads_all_anew() -> None:
     """Calls that are refused again and again would keep a snapshot of many pages from coming to its end."""
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+    async with served(FaultyEtcd()) as (_, client):
         await client.transact({}, {"/w/a": b"1"})
         client.has_reached(100)
         client.timeout_ms, channel = 300, client.channel()
@@ -751,11 +663,9 @@ def test_a_refused_revision_leaves_the_connection_to_who_reads_all_anew(tmp_path
             await client.get("/w/a")
         assert client.channel() is channel
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_change_goes_out_on_the_connection_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+async def test_a_change_goes_out_on_the_connection_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(FaultyEtcd()) as (_, client):
         get, asked = client.get, list[str]()
 
         async def closed_once(key: str) -> KeyValue | None:
@@ -769,13 +679,11 @@ def test_a_change_goes_out_on_the_connection_that_was_checked(tmp_path: Path, mo
         assert await client.transact({}, {"/w/a": b"1"}) is not None
         assert asked == ["/w/a", "/w/a"]
 
-    run("memory", tmp_path, scenario)
 
-
-def test_pages_of_two_connections_are_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_of_two_connections_are_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store may have gone back between them, and have reached the same revision again."""
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+    async with served(FaultyEtcd()) as (_, client):
         await client.transact({}, {f"/w/{number}": b"v" for number in range(3)})
         monkeypatch.setattr("brokerd.coordination.client._PAGE", 1)
         repeated, pages = client.repeated, 0
@@ -791,12 +699,9 @@ def test_pages_of_two_connections_are_no_snapshot(tmp_path: Path, monkeypatch: p
         assert names(await client.read("/w/")) == ["/w/0", "/w/1", "/w/2"]
         assert pages == 2 + 3, "from the first page on"
 
-    run("memory", tmp_path, scenario)
 
-
-def test_what_a_watch_has_told_is_known(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+async def test_what_a_watch_has_told_is_known() -> None:
+    async with served(FaultyEtcd()) as (etcd, client):
         seen = watch(client, "/w/")
         await snapshot_of(seen)
         await etcd.put("/w/a", b"1")
@@ -808,11 +713,9 @@ def test_what_a_watch_has_told_is_known(tmp_path: Path) -> None:
         assert (await snapshot_of(seen)).revision == revision - 1
         await seen.aclose()
 
-    run("memory", tmp_path, scenario)
 
-
-def test_a_watch_that_ends_at_once_is_not_asked_for_at_once_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_watch_that_ends_at_once_is_not_asked_for_at_once_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     pauses: list[float] = []
@@ -820,8 +723,7 @@ def test_a_watch_that_ends_at_once_is_not_asked_for_at_once_again(
     async def pause(delay_s: float) -> None:
         pauses.append(delay_s)
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+    async with served(FaultyEtcd()) as (etcd, client):
         etcd.ends_watches = True
         seen = watch(client, "/w/")
         monkeypatch.setattr("brokerd.coordination.watch.asyncio.sleep", pause)
@@ -831,14 +733,11 @@ def test_a_watch_that_ends_at_once_is_not_asked_for_at_once_again(
         assert caplog.text.count("ended a watch: all keys are read anew") == 1
         await seen.aclose()
 
-    run("memory", tmp_path, scenario)
 
-
-def test_the_change_that_crosses_etcds_quota_may_have_been_made(tmp_path: Path) -> None:
+async def test_the_change_that_crosses_etcds_quota_may_have_been_made() -> None:
     """etcd makes it, and answers as to all that follow, which it refuses."""
 
-    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
-        assert isinstance(etcd, FaultyEtcd)
+    async with served(FaultyEtcd()) as (etcd, client):
         etcd.crosses_quota = True
         with pytest.raises(CoordinationError, match="space exceeded") as raised:
             await client.transact({}, {"/w/a": b"1"})
@@ -848,8 +747,6 @@ def test_the_change_that_crosses_etcds_quota_may_have_been_made(tmp_path: Path) 
         with pytest.raises(CoordinationError) as raised:
             await client.transact({}, {"/w/b": b"1"})
         assert not raised.value.is_fate_unknown
-
-    run("memory", tmp_path, scenario)
 
 
 def test_tls_with_certificates(tmp_path: Path) -> None:

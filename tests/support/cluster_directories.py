@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.internode import METHODS
 from brokerd.wire.errors import from_proto
 from tests.support.clock import ManualClock
-from tests.support.cluster_nodes import TOPIC_ID, Nodes, cancelled, run, until
+from tests.support.cluster_nodes import TOPIC_ID, Nodes, a_cluster, cancelled, until
 from tests.support.files import MemoryFiles
 
 R = TypeVar("R", bound=Message)
@@ -104,15 +105,13 @@ async def becomes(found: Callable[[], object], wanted: object) -> None:
         await asyncio.to_thread(lambda: None)  # lets the directories go on, whose steps run in threads too
 
 
-def with_nodes(scenario: Callable[[Directories], Awaitable[None]], *node_ids: int) -> None:
-    """Runs a scenario with the directories of these nodes."""
-
-    async def all_of_it(nodes: Nodes) -> None:
+@asynccontextmanager
+async def following(*node_ids: int) -> AsyncIterator[Directories]:
+    """The directories of these nodes, around a new etcd."""
+    async with a_cluster() as nodes:
         directories = Directories(nodes)
         try:
             await directories.start(*node_ids)
-            await scenario(directories)
+            yield directories
         finally:
             await directories.end()
-
-    run(all_of_it)

@@ -5,7 +5,7 @@ etcd in memory. They serve no clients.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from brokerd.clock import SystemClock
@@ -23,7 +23,6 @@ from tests.support.faulty_etcd import FaultyEtcd
 KEYS = Keys("prod")
 TOPIC_ID = b"o" * 16
 CLUSTER_ID = "id of prod"
-DEADLINE_S = 30
 
 
 class Nodes:
@@ -76,19 +75,16 @@ async def cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def run(scenario: Callable[[Nodes], Awaitable[None]]) -> None:
-    """Runs a scenario with nodes around a new etcd."""
-
-    async def all_of_it() -> None:
-        async with an_etcd() as etcd:
-            nodes = Nodes(etcd)
-            try:
-                await asyncio.wait_for(scenario(nodes), DEADLINE_S)
-            finally:
-                for node_id in list(nodes.running):
-                    await nodes.stop(node_id)
-
-    asyncio.run(all_of_it())
+@asynccontextmanager
+async def a_cluster() -> AsyncIterator[Nodes]:
+    """Nodes around a new etcd, none of which runs yet."""
+    async with an_etcd() as etcd:
+        nodes = Nodes(etcd)
+        try:
+            yield nodes
+        finally:
+            for node_id in list(nodes.running):
+                await nodes.stop(node_id)
 
 
 @asynccontextmanager

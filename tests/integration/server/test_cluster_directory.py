@@ -21,14 +21,14 @@ from brokerd.partition.core import Role
 from brokerd.server.cluster import directory
 from brokerd.steps import Steps
 from tests.support.build import append, payloads
-from tests.support.cluster_directories import Directories, becomes, with_nodes
+from tests.support.cluster_directories import becomes, following
 from tests.support.cluster_nodes import KEYS, TOPIC_ID, cancelled, change, create, leaders, until
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
-def test_partitions_are_held_and_led_where_they_were_placed() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_partitions_are_held_and_led_where_they_were_placed() -> None:
+    async with following(1, 2, 3) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 6)
         await becomes(directories.led, {1: [0, 3], 2: [1, 4], 3: [2, 5]})
@@ -43,11 +43,9 @@ def test_partitions_are_held_and_led_where_they_were_placed() -> None:
         assert directories.log(2, 4).leads_in(3)
         assert directories.log(1, 0).leads_in(1)
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_a_node_whose_lease_was_lost_leads_on_in_a_new_epoch() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_node_whose_lease_was_lost_leads_on_in_a_new_epoch() -> None:
+    async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 2)
         await becomes(directories.led, {1: [0], 2: [1]})
@@ -61,12 +59,10 @@ def test_a_node_whose_lease_was_lost_leads_on_in_a_new_epoch() -> None:
         await becomes(lambda: directories.log(2, 1).leads_in(3), True)
         assert len(payloads(directories.log(2, 1))) == 1
 
-    with_nodes(scenario, 1, 2)
-
 
 @pytest.mark.parametrize("behind", [0, 1, 5])
-def test_a_store_that_was_restored_is_outdone(behind: int) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_store_that_was_restored_is_outdone(behind: int) -> None:
+    async with following(1) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 2)
         partition = node.image.partition(TopicIdPartition(TOPIC_ID, 0))
@@ -88,13 +84,11 @@ def test_a_store_that_was_restored_is_outdone(behind: int) -> None:
             await directories.topics[1].create(name, 1, {})
         assert not directories.log(1, 0).is_leader
 
-    with_nodes(scenario, 1)
 
-
-def test_a_node_that_stops_follows_whoever_leads_in_its_place() -> None:
+async def test_a_node_that_stops_follows_whoever_leads_in_its_place() -> None:
     """It is in sync still, and the next leader waits for its reports. It takes no new topic."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 1, replication_factor=2)
         await becomes(directories.led, {1: [0], 2: []})
@@ -109,11 +103,9 @@ def test_a_node_that_stops_follows_whoever_leads_in_its_place() -> None:
         await becomes(lambda: directories.log(1, 0).has_tenure(Role.FOLLOWER, 2), True)
         assert [topic.name for topic in directories.logs[1].topics.all()] == ["orders"]
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_role_that_is_taken_while_the_store_goes_back_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_role_that_is_taken_while_the_store_goes_back_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1) as directories:
         node, lead, epochs_led = directories.nodes.running[1][1], ReplicaChanges.lead, list[set[int]]()
 
         def goes_back(self: ReplicaChanges, epochs: Mapping[TopicIdPartition, int], *in_sync: Any) -> Steps[None]:
@@ -129,11 +121,9 @@ def test_a_role_that_is_taken_while_the_store_goes_back_begins_anew(monkeypatch:
         assert directories.log(1, 0).leader_epoch == 2
         assert epochs_led[0] == {1}
 
-    with_nodes(scenario, 1)
 
-
-def test_a_topic_grows_and_changes_everywhere() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_topic_grows_and_changes_everywhere() -> None:
+    async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 2)
         await becomes(directories.led, {1: [0], 2: [1]})
@@ -145,18 +135,16 @@ def test_a_topic_grows_and_changes_everywhere() -> None:
         everywhere = [(1, 0), (2, 1), (1, 2), (2, 3), (1, 4)]
         await becomes(lambda: {directories.log(*each).config.max_message_bytes for each in everywhere}, {4096})
 
-    with_nodes(scenario, 1, 2)
-
 
 def is_without_leader(image: ClusterImage, number: int) -> bool:
     at = image.partition(TopicIdPartition(TOPIC_ID, number))
     return at is not None and at.entry.leader == NO_LEADER
 
 
-def test_a_deletion_does_not_miss_a_copy_that_a_move_has_added_meanwhile() -> None:
+async def test_a_deletion_does_not_miss_a_copy_that_a_move_has_added_meanwhile() -> None:
     """The copy would stay for ever, and be in the way of the next topic of that name."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2, 3) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 1, 2)
         await becomes(directories.led, {1: [0], 2: [], 3: []})
@@ -167,13 +155,11 @@ def test_a_deletion_does_not_miss_a_copy_that_a_move_has_added_meanwhile() -> No
         await directories.topics[1].delete("orders")
         await becomes(directories.held, set())
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_a_copy_that_no_tombstone_lists_is_told_and_holds_up_no_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_copy_that_no_tombstone_lists_is_told_and_holds_up_no_others(caplog: pytest.LogCaptureFixture) -> None:
     """As after a restore of an older store, or of more partitions than a deletion compares."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 1)
         await becomes(directories.led, {1: [0], 2: []})
@@ -186,13 +172,11 @@ def test_a_copy_that_no_tombstone_lists_is_told_and_holds_up_no_others(caplog: p
         assert "holds another topic of this name" in caplog.text
         assert "start this node with an empty data.dir" in caplog.text
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_topic_that_is_created_anew_waits_until_the_former_one_is_removed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_topic_that_is_created_anew_waits_until_the_former_one_is_removed(caplog: pytest.LogCaptureFixture) -> None:
     """Both are heard of while another topic is being removed."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         nodes, node, other, again = directories.nodes, directories.nodes.running[1][1], b"y" * 16, b"a" * 16
         await create(nodes, node, 1)
         await change(nodes, create_topic(node.image, other, TopicEntry("other", 1, {}), place(node.image, 1, 2)))
@@ -218,11 +202,9 @@ def test_a_topic_that_is_created_anew_waits_until_the_former_one_is_removed(capl
         assert not directories.unable[1]
         assert "data.dir" not in caplog.text
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_deleted_topic_goes_from_every_directory_also_of_a_node_that_was_down() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_deleted_topic_goes_from_every_directory_also_of_a_node_that_was_down() -> None:
+    async with following(1, 2, 3) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 3)
         await becomes(directories.led, {1: [0], 2: [1], 3: [2]})
@@ -240,11 +222,9 @@ def test_a_deleted_topic_goes_from_every_directory_also_of_a_node_that_was_down(
         await until(node, lambda image: not image.tombstones)
         await becomes(lambda: [topic.id for topic in directories.logs[3].topics.list()], [again])
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_an_emptied_store_removes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_an_emptied_store_removes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 4)
         await becomes(directories.led, {1: [0, 2], 2: [1, 3]})
@@ -256,11 +236,9 @@ def test_an_emptied_store_removes_nothing(caplog: pytest.LogCaptureFixture) -> N
         await becomes(directories.led, {1: [0, 2], 2: [1, 3]})
         assert len(directories.held()) == 4
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_disk_that_refuses_holds_up_no_other_topic() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_disk_that_refuses_holds_up_no_other_topic() -> None:
+    async with following(1) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
 
         def hook(_operation: str, path: str) -> None:
@@ -275,15 +253,13 @@ def test_a_disk_that_refuses_holds_up_no_other_topic() -> None:
         directories.files[1].hook = None
         await becomes(lambda: {one.topic for one in directories.logs[1].partitions if one.is_leader}, {"zebras", "orders"})
 
-    with_nodes(scenario, 1)
 
-
-def test_a_large_topic_that_is_made_does_not_hold_up_elections(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_topic_that_is_made_does_not_hold_up_elections(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that has been elected for other partitions leads them before all of the new ones are there."""
     monkeypatch.setattr(directory, "_HELD_AT_ONCE", 2)
     monkeypatch.setattr(directory, "_ROLES_WAIT_MS", 0)
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1) as directories:
         nodes, logs, led_before = directories.nodes, directories.logs[1], list[int]()
         hold = logs.changes.hold
 
@@ -296,14 +272,12 @@ def test_a_large_topic_that_is_made_does_not_hold_up_elections(monkeypatch: pyte
         await becomes(directories.led, {1: [0, 1, 2, 3, 4]})
         assert led_before == [0, 2, 4]
 
-    with_nodes(scenario, 1)
-
 
 @pytest.mark.parametrize("step", ["_remove", "_hold", "_drop"])
-def test_what_is_removed_and_made_does_not_hold_up_elections(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_removed_and_made_does_not_hold_up_elections(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "_ROLES_WAIT_MS", 0)
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         here: Any = directories.topics[1]._directory
         others, led_before, one_step = [bytes([number]) * 16 for number in range(3)], list[bool](), getattr(here, step)
@@ -340,11 +314,9 @@ def test_what_is_removed_and_made_does_not_hold_up_elections(step: str, monkeypa
         await here._agree()
         assert led_before == [False, True, True]
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_removal_is_durable_before_its_tombstone_ends() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_removal_is_durable_before_its_tombstone_ends() -> None:
+    async with following(1) as directories:
         nodes, node, files = directories.nodes, directories.nodes.running[1][1], directories.files[1]
         await create(nodes, node, 1)
         await becomes(directories.led, {1: [0]})
@@ -368,13 +340,11 @@ def test_a_removal_is_durable_before_its_tombstone_ends() -> None:
         assert directories.logs[1].topics.all() == []
         assert directories.held() == set()
 
-    with_nodes(scenario, 1)
 
-
-def test_what_fails_unexpectedly_fails_alone_and_is_logged_once(
+async def test_what_fails_unexpectedly_fails_alone_and_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(directories: Directories) -> None:
+    async with following(1) as directories:
         nodes, changes = directories.nodes, directories.logs[1].changes
         hold, tried = changes.hold, []
 
@@ -393,10 +363,10 @@ def test_what_fails_unexpectedly_fails_alone_and_is_logged_once(
         await becomes(lambda: {one.topic for one in directories.logs[1].partitions if one.is_leader}, {"zebras", "orders"})
         assert [record.exc_text is not None for record in caplog.records if "holding topic" in record.message] == [True]
 
-    with_nodes(scenario, 1)
 
-
-def test_a_directory_that_refuses_to_lead_says_so_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_directory_that_refuses_to_lead_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     lead, tried = ReplicaChanges.lead, []
 
     def refuses(self: ReplicaChanges, epochs: Mapping[TopicIdPartition, int], *_in_sync: object) -> Steps[None]:
@@ -409,17 +379,15 @@ def test_a_directory_that_refuses_to_lead_says_so_once(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(directory, "_ROLES_WAIT_MS", 0)  # also if it is tried twice in a pass
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1) as directories:
         await create(directories.nodes, directories.nodes.running[1][1], 1)
         await becomes(directories.led, {1: [0]})
         refusals = [record.message for record in caplog.records if "leading partitions failed" in record.message]
         assert [message.split("read-only: ")[1] for message in refusals] == ["a test): retrying", "another cause): retrying"]
 
-    with_nodes(scenario, 1)
 
-
-def test_a_store_that_lost_the_coordinators_topic_removes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_store_that_lost_the_coordinators_topic_removes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with following(1, 2) as directories:
         nodes = directories.nodes
         await directories.topics[1].create_coordinator()
         await becomes(lambda: [len(logs.topics.all()) for logs in directories.logs.values()], [1, 1])
@@ -428,13 +396,11 @@ def test_a_store_that_lost_the_coordinators_topic_removes_nothing(caplog: pytest
         await becomes(lambda: [len(logs.topics.all()) for logs in directories.logs.values()], [2, 2])
         assert "removing" not in caplog.text
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_copy_that_was_never_in_sync_goes_with_its_topic_though_its_node_was_down() -> None:
+async def test_a_copy_that_was_never_in_sync_goes_with_its_topic_though_its_node_was_down() -> None:
     """Nothing lists it, and it would be in the way of a new topic of that name."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
         await create(nodes, node, 1)
         await becomes(directories.led, {1: [0], 2: []})
@@ -453,13 +419,11 @@ def test_a_copy_that_was_never_in_sync_goes_with_its_topic_though_its_node_was_d
         await becomes(lambda: [one.tp.topic_id for one in directories.logs[2].partitions if one.is_leader], [again])
         assert directories.held() == set()
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_who_cannot_make_its_copy_of_a_new_topic_says_so() -> None:
+async def test_who_cannot_make_its_copy_of_a_new_topic_says_so() -> None:
     """Others that are in sync lead it instead; it would be waited for as long as its node is alive."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
 
         def hook(_operation: str, path: str) -> None:
@@ -469,5 +433,3 @@ def test_who_cannot_make_its_copy_of_a_new_topic_says_so() -> None:
         directories.files[1].hook = hook
         await create(nodes, node, 2)
         await becomes(lambda: directories.unable[1], {TopicIdPartition(TOPIC_ID, number) for number in (0, 1)})
-
-    with_nodes(scenario, 1)

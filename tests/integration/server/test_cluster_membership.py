@@ -22,13 +22,12 @@ from tests.support.cluster_nodes import (
     CLUSTER_ID,
     KEYS,
     TOPIC_ID,
-    Nodes,
+    a_cluster,
     cancelled,
     change,
     create,
     entries_of,
     leaders,
-    run,
     until,
 )
 from tests.support.loop import one_turn
@@ -37,8 +36,8 @@ OTHER_ID = b"p" * 16
 pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
-def test_the_first_node_draws_the_id_and_an_emptied_store_draws_none() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_the_first_node_draws_the_id_and_an_emptied_store_draws_none() -> None:
+    async with a_cluster() as nodes:
         client = nodes.client()
         identities = await asyncio.gather(*(cluster_identity(client, KEYS, "prod", is_new=True) for _ in range(5)))
         assert len(set(identities)) == 1
@@ -51,11 +50,9 @@ def test_the_first_node_draws_the_id_and_an_emptied_store_draws_none() -> None:
         assert not nodes.etcd.keys
         await client.close()
 
-    run(scenario)
 
-
-def test_an_id_that_cannot_be_drawn_is_not_asked_for_without_end() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_an_id_that_cannot_be_drawn_is_not_asked_for_without_end() -> None:
+    async with a_cluster() as nodes:
         client = nodes.client()
         nodes.etcd.refuses = "etcdserver: mvcc: database space exceeded"
         with pytest.raises(CoordinationError, match=r"refused the request .*database space exceeded"):
@@ -75,11 +72,9 @@ def test_an_id_that_cannot_be_drawn_is_not_asked_for_without_end() -> None:
         assert lost.attempts == membership._ATTEMPTS
         await lost.close()
 
-    run(scenario)
 
-
-def test_a_node_id_has_one_directory() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_node_id_has_one_directory() -> None:
+    async with a_cluster() as nodes:
         first = await nodes.start(1)
         assert first.life is not None
         with pytest.raises(CoordinationError, match=r"node id 1 is in use by 127\.0\.0\.1:9001, with another"):
@@ -94,21 +89,17 @@ def test_a_node_id_has_one_directory() -> None:
         await again.stop()
         await client.close()
 
-    run(scenario)
 
-
-def test_a_registration_that_others_could_not_read() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_registration_that_others_could_not_read() -> None:
+    async with a_cluster() as nodes:
         client = nodes.client()
         with pytest.raises(CoordinationError, match=r"cannot be registered: 'host' is 'a host'.*check advertised\.host"):
             await Membership(client, KEYS, CLUSTER_ID, 1, Registration("a host", 9001, "d1")).start()
         await client.close()
 
-    run(scenario)
 
-
-def test_a_node_that_loses_its_lease_registers_anew() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_node_that_loses_its_lease_registers_anew() -> None:
+    async with a_cluster() as nodes:
         node, other = await nodes.start(1), await nodes.start(2)
         await until(other, lambda image: 1 in image.nodes)
         before = node.life
@@ -124,11 +115,9 @@ def test_a_node_that_loses_its_lease_registers_anew() -> None:
         assert node.life.node_epoch == other.image.nodes[1].epoch
         assert client is nodes.running[1][0]
 
-    run(scenario)
 
-
-def test_a_node_tells_that_its_disk_refuses_appends_and_stays_the_same_life() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_node_tells_that_its_disk_refuses_appends_and_stays_the_same_life() -> None:
+    async with a_cluster() as nodes:
         first, second = await nodes.start(1), await nodes.start(2)
         await until(first, lambda image: 2 in image.nodes)
         life = second.life
@@ -149,11 +138,9 @@ def test_a_node_tells_that_its_disk_refuses_appends_and_stays_the_same_life() ->
         assert second.revision == revision, "it was known"
         assert second.life == life
 
-    run(scenario)
 
-
-def test_an_auth_hash_that_did_not_reach_the_store_is_told_later() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_an_auth_hash_that_did_not_reach_the_store_is_told_later() -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         nodes.etcd.refuses = "etcdserver: mvcc: database space exceeded"
         await node.publish_auth("other")
@@ -165,13 +152,11 @@ def test_an_auth_hash_that_did_not_reach_the_store_is_told_later() -> None:
         await node.publish_refusals(False)
         assert await nodes.running[1][0].get(KEYS.node(1)) == known, "it was told already"
 
-    run(scenario)
 
-
-def test_a_registration_that_somebody_has_replaced_is_not_written_over() -> None:
+async def test_a_registration_that_somebody_has_replaced_is_not_written_over() -> None:
     """This life has ended, and the next registration says what became of it."""
 
-    async def scenario(nodes: Nodes) -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         assert node._lease is not None
         node._tasks.pop(0).cancel()  # which would register it anew
@@ -184,11 +169,9 @@ def test_a_registration_that_somebody_has_replaced_is_not_written_over() -> None
         assert found is not None
         assert found.value == other
 
-    run(scenario)
 
-
-def test_a_registration_that_somebody_deletes_or_replaces_is_written_anew() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_registration_that_somebody_deletes_or_replaces_is_written_anew() -> None:
+    async with a_cluster() as nodes:
         node, other = await nodes.start(1), await nodes.start(2)
         own, others = Registration("127.0.0.1", 9001, "d1"), other.life
         for value in (None, encode(Registration("192.0.2.1", 1, "d1"))):
@@ -203,13 +186,11 @@ def test_a_registration_that_somebody_deletes_or_replaces_is_written_anew() -> N
             assert lease_id not in nodes.etcd.leases  # with the keys under it, the controller's perhaps
         assert other.life == others
 
-    run(scenario)
 
-
-def test_the_feature_level_rises_once_every_node_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_feature_level_rises_once_every_node_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "FEATURE_LEVEL", 9)
 
-    async def scenario(nodes: Nodes) -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         other = await nodes.start(2)
         await until(node, lambda image: len(image.nodes) == 2)
@@ -224,11 +205,9 @@ def test_the_feature_level_rises_once_every_node_knows_it(monkeypatch: pytest.Mo
         await until(node, lambda image: image.feature_level > 1)
         assert node.image.feature_level == 2
 
-    run(scenario)
 
-
-def test_a_version_that_does_not_know_the_feature_level_is_no_member() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_version_that_does_not_know_the_feature_level_is_no_member() -> None:
+    async with a_cluster() as nodes:
         node, level = await nodes.start(1), KEYS.feature_level
         newer = Registration("127.0.0.1", 9007, "d7", feature_level=2)
         await nodes.etcd.put(KEYS.node(7), encode(newer))
@@ -239,11 +218,9 @@ def test_a_version_that_does_not_know_the_feature_level_is_no_member() -> None:
         await nodes.etcd.put(level, b"1")
         await until(node, lambda image: node.life is not None and 1 in image.nodes)
 
-    run(scenario)
 
-
-def test_a_feature_level_that_is_mistyped_ends_no_node() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_feature_level_that_is_mistyped_ends_no_node() -> None:
+    async with a_cluster() as nodes:
         node, level = await nodes.start(1), KEYS.feature_level
         await nodes.etcd.put(level, b"7")
         await until(node, lambda image: image.feature_level == 7)
@@ -257,22 +234,18 @@ def test_a_feature_level_that_is_mistyped_ends_no_node() -> None:
         with pytest.raises(CoordinationError, match=rf"{level} cannot be read: '1\\n' .* the controller logged last"):
             await nodes.start(2)
 
-    run(scenario)
 
-
-def test_a_node_that_has_stopped_is_nobody() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_node_that_has_stopped_is_nobody() -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         generation = node.generation
         await nodes.stop(1)
         assert (node.life, node.lease_id) == (None, 0)
         assert node.generation > generation
 
-    run(scenario)
 
-
-def test_an_image_after_an_outage_is_that_of_the_store() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_an_image_after_an_outage_is_that_of_the_store() -> None:
+    async with a_cluster() as nodes:
         node, etcd = await nodes.start(1), nodes.etcd
         await create(nodes, node, 3)
         before = entries_of(node.image)
@@ -285,11 +258,9 @@ def test_an_image_after_an_outage_is_that_of_the_store() -> None:
         await etcd.start()
         await until(node, lambda image: [tp.partition for tp, _ in sorted(image.partitions())] == [0, 2, 3])
 
-    run(scenario)
 
-
-def test_partitions_wait_for_their_node_and_are_led_again() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_partitions_wait_for_their_node_and_are_led_again() -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         for node_id in (2, 3):
             await nodes.start(node_id)
@@ -302,13 +273,11 @@ def test_partitions_wait_for_their_node_and_are_led_again() -> None:
         await until(node, lambda image: leaders(image) == [1, 2, 3] * 2)
         assert [entry.leader_epoch for entry in entries_of(node.image)] == [1, 3, 1] * 2
 
-    run(scenario)
 
-
-def test_a_copy_takes_over_and_an_emptied_disk_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_takes_over_and_an_emptied_disk_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "_LOOKED_AT", 40)
 
-    async def scenario(nodes: Nodes) -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(3)
         await nodes.start(1)
         await nodes.start(2)
@@ -325,12 +294,10 @@ def test_a_copy_takes_over_and_an_emptied_disk_does_not(monkeypatch: pytest.Monk
         await until(node, lambda image: NO_LEADER not in leaders(image) and 2 in image.nodes)
         assert 2 not in [leaders(node.image)[number] for number in led_by_two]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("value", [b"?", b"\xff", b"77", b"-1"])
-def test_a_controller_that_no_node_is_is_replaced(value: bytes) -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_controller_that_no_node_is_is_replaced(value: bytes) -> None:
+    async with a_cluster() as nodes:
         await nodes.etcd.put(KEYS.controller, value)
         node = await nodes.start(1)
         await until(node, lambda image: image.controller == 1)
@@ -343,11 +310,9 @@ def test_a_controller_that_no_node_is_is_replaced(value: bytes) -> None:
         other = nodes.running[2][1]
         await until(other, lambda image: image.controller == 2 and leaders(image) == [NO_LEADER])
 
-    run(scenario)
 
-
-def test_partitions_without_a_topic_are_swept_once_nobody_can_be_creating_it() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_partitions_without_a_topic_are_swept_once_nobody_can_be_creating_it() -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         await until(node, lambda image: image.controller == 1)
         client, _, task = nodes.running[1]
@@ -369,11 +334,9 @@ def test_partitions_without_a_topic_are_swept_once_nobody_can_be_creating_it() -
         assert await client.transact(*last.after({KEYS.partition(TopicIdPartition(OTHER_ID, 0)): nodes.etcd.revision})) is None
         assert len(node.image.partitions_of(TOPIC_ID)) == 1
 
-    run(scenario)
 
-
-def test_a_controller_acts_without_a_change_once_orphans_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_controller_acts_without_a_change_once_orphans_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         await create(nodes, node, 200)
         monkeypatch.setattr(controller, "_ORPHANED_MS", 50)
@@ -381,11 +344,9 @@ def test_a_controller_acts_without_a_change_once_orphans_are_due(monkeypatch: py
         await until(node, lambda image: not image.topics() and not image.partitions_of(TOPIC_ID))
         assert list(node.image.tombstones) == [TOPIC_ID]
 
-    run(scenario)
 
-
-def test_another_controller_goes_on_when_one_ends() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_another_controller_goes_on_when_one_ends() -> None:
+    async with a_cluster() as nodes:
         first = await nodes.start(1)
         await until(first, lambda image: image.controller == 1)
         node = await nodes.start(2)
@@ -399,11 +360,9 @@ def test_another_controller_goes_on_when_one_ends() -> None:
         await nodes.kill(ended)
         await until(left, lambda image: image.controller == left.node_id and leaders(image).count(NO_LEADER) == 2)
 
-    run(scenario)
 
-
-def test_elections_wait_for_an_etcd_that_is_down() -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_elections_wait_for_an_etcd_that_is_down() -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         await until(node, lambda image: image.controller == 1)
         await nodes.start(2)
@@ -421,11 +380,9 @@ def test_elections_wait_for_an_etcd_that_is_down() -> None:
         await nodes.etcd.start()
         await until(node, lambda image: leaders(image) == [1, NO_LEADER])
 
-    run(scenario)
 
-
-def test_an_image_goes_on_after_a_failure_that_nobody_expects(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_an_image_goes_on_after_a_failure_that_nobody_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         put = node._put
 
@@ -437,11 +394,9 @@ def test_an_image_goes_on_after_a_failure_that_nobody_expects(monkeypatch: pytes
         await nodes.start(2)
         await until(node, lambda image: 2 in image.nodes)
 
-    run(scenario)
 
-
-def test_a_store_that_is_not_this_clusters_takes_no_registration(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(nodes: Nodes) -> None:
+async def test_a_store_that_is_not_this_clusters_takes_no_registration(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_cluster() as nodes:
         node = await nodes.start(1)
         client = nodes.client()
         (known,) = [item for item in (await client.read(KEYS.prefix)).items if item.key == KEYS.cluster_id]
@@ -454,5 +409,3 @@ def test_a_store_that_is_not_this_clusters_takes_no_registration(caplog: pytest.
         while node.life is None:
             await one_turn()
         await client.close()
-
-    run(scenario)

@@ -8,7 +8,7 @@ import copy
 import itertools
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple, cast
 from unittest.mock import AsyncMock
@@ -51,8 +51,6 @@ from tests.support.faulty_etcd import FaultyEtcd
 from tests.support.files import MemoryFiles
 from tests.support.loop import one_turn
 
-DEADLINE_S = 30
-
 
 class Machines(NamedTuple):
     """The disks of the nodes, by node id, and their etcd."""
@@ -79,14 +77,11 @@ class Machines(NamedTuple):
         return BrokerConfig(port=0, node_id=node_id, data_dir=f"node-{node_id}", **given)  # type: ignore[arg-type]
 
 
-def run(scenario: Callable[[Machines], Awaitable[None]]) -> None:
-    """Runs a scenario around a new etcd."""
-
-    async def all_of_it() -> None:
-        async with an_etcd() as etcd, asyncio.timeout(DEADLINE_S):
-            await scenario(Machines(etcd, {}, {}))
-
-    asyncio.run(all_of_it())
+@contextlib.asynccontextmanager
+async def around_an_etcd() -> AsyncIterator[Machines]:
+    """Machines of which none runs yet, and a new etcd."""
+    async with an_etcd() as etcd:
+        yield Machines(etcd, {}, {})
 
 
 @contextlib.asynccontextmanager
@@ -100,28 +95,25 @@ async def client_of(*daemons: Daemon) -> AsyncIterator[BrokerClient]:
         await client.close()
 
 
-def test_any_node_changes_topics_and_knows_all_leaders() -> None:
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one, machines.node(2) as two, machines.node(3) as three:
-            async with client_of(one) as client:
-                await create_topic(client, "orders", 6)
-                await alter_topic_configs(client, "orders", set_={"retention.ms": "1000"})
-                topic = (await client.metadata(["orders"])).topic("orders")
-                assert sorted(topic.leaders) == [1, 1, 2, 2, 3, 3]
-                assert set(topic.leader_epochs) == {1}
-            async with client_of(two) as client:
-                found = await client.metadata()
-                assert sorted(found.nodes) == [1, 2, 3]
-                assert {node.port for node in found.nodes.values()} == {one.port, two.port, three.port}
-            async with client_of(three) as client:
-                await delete_topics(client, ["orders"])
-                assert not (await client.metadata()).topics
-
-    run(scenario)
+async def test_any_node_changes_topics_and_knows_all_leaders() -> None:
+    async with around_an_etcd() as machines, machines.node(1) as one, machines.node(2) as two, machines.node(3) as three:
+        async with client_of(one) as client:
+            await create_topic(client, "orders", 6)
+            await alter_topic_configs(client, "orders", set_={"retention.ms": "1000"})
+            topic = (await client.metadata(["orders"])).topic("orders")
+            assert sorted(topic.leaders) == [1, 1, 2, 2, 3, 3]
+            assert set(topic.leader_epochs) == {1}
+        async with client_of(two) as client:
+            found = await client.metadata()
+            assert sorted(found.nodes) == [1, 2, 3]
+            assert {node.port for node in found.nodes.values()} == {one.port, two.port, three.port}
+        async with client_of(three) as client:
+            await delete_topics(client, ["orders"])
+            assert not (await client.metadata()).topics
 
 
-def test_a_node_alone_becomes_the_first_of_a_cluster() -> None:
-    async def scenario(machines: Machines) -> None:
+async def test_a_node_alone_becomes_the_first_of_a_cluster() -> None:
+    async with around_an_etcd() as machines:
         disk = machines.disks[7] = MemoryFiles()
         alone = Daemon(BrokerConfig(port=0, data_dir="alone"), files=disk)
         await alone.start()
@@ -140,8 +132,6 @@ def test_a_node_alone_becomes_the_first_of_a_cluster() -> None:
             assert (topic.topic_id, topic.leaders) == (topic_id, (7, 7, 7))
             assert all(new > old for new, old in zip(topic.leader_epochs, epochs, strict=True))
             assert all(one.is_leader for one in seven.broker.partitions.of_clients())
-
-    run(scenario)
 
 
 async def adopted(machines: Machines, node_id: int) -> int:
@@ -168,8 +158,8 @@ async def cut_off_adoption(machines: Machines, monkeypatch: pytest.MonkeyPatch) 
             await adopted(machines, 7)
 
 
-def test_a_node_alone_becomes_the_coordinator_which_knows_its_producer_ids() -> None:
-    async def scenario(machines: Machines) -> None:
+async def test_a_node_alone_becomes_the_coordinator_which_knows_its_producer_ids() -> None:
+    async with around_an_etcd() as machines:
         machines.disks[7] = MemoryFiles()
         async with alone(machines) as client:
             await create_topic(client, "orders", 3)
@@ -179,8 +169,6 @@ def test_a_node_alone_becomes_the_coordinator_which_knows_its_producer_ids() -> 
             await becomes(lambda: all(one.is_leader for one in seven.broker.partitions), True)
             after = [await init_producer_id(client) for _ in range(2)]
         assert len({*before, *after}) == 4, "one that is given twice makes a new producer's batches duplicates"
-
-    run(scenario)
 
 
 @contextlib.asynccontextmanager
@@ -193,8 +181,8 @@ async def alone(machines: Machines) -> AsyncIterator[BrokerClient]:
     await daemon.stop()
 
 
-def test_an_adoption_that_was_cut_off_and_a_directory_that_has_changed_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(machines: Machines) -> None:
+async def test_an_adoption_that_was_cut_off_and_a_directory_that_has_changed_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with around_an_etcd() as machines:
         await cut_off_adoption(machines, monkeypatch)
         async with alone(machines) as client:
             await create_partitions(client, "grows", 5)
@@ -208,11 +196,9 @@ def test_an_adoption_that_was_cut_off_and_a_directory_that_has_changed_since(mon
             assert {name: topic.leaders for name, topic in topics.items()} == {"grows": (8,) * 5, "again": (8,) * 3}
             assert topics["again"].topic_id == again
 
-    run(scenario)
 
-
-def test_an_adoption_that_was_cut_off_and_a_cluster_that_others_have_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(machines: Machines) -> None:
+async def test_an_adoption_that_was_cut_off_and_a_cluster_that_others_have_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with around_an_etcd() as machines:
         await cut_off_adoption(machines, monkeypatch)
         async with alone(machines) as client:
             await create_partitions(client, "grows", 5)
@@ -223,11 +209,9 @@ def test_an_adoption_that_was_cut_off_and_a_cluster_that_others_have_joined(monk
                 await adopted(machines, 7)
             assert machines.etcd.keys == before
 
-    run(scenario)
 
-
-def test_a_cluster_that_exists_adopts_nothing() -> None:
-    async def scenario(machines: Machines) -> None:
+async def test_a_cluster_that_exists_adopts_nothing() -> None:
+    async with around_an_etcd() as machines:
         async with machines.node(1):
             pass
         disk = MemoryFiles()
@@ -242,10 +226,8 @@ def test_a_cluster_that_exists_adopts_nothing() -> None:
             await client.close()
             assert machines.etcd.keys == before
 
-    run(scenario)
 
-
-def test_nodes_with_different_auth_files_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nodes_with_different_auth_files_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def said() -> int:
         return sum("another auth.file" in record.message for record in caplog.records)
 
@@ -253,7 +235,7 @@ def test_nodes_with_different_auth_files_say_so(tmp_path: Path, caplog: pytest.L
         while said() < count:
             await one_turn()
 
-    async def scenario(machines: Machines) -> None:
+    async with around_an_etcd() as machines:
         files = {node_id: tmp_path / f"auth-{node_id}.toml" for node_id in (1, 2)}
         for node_id, path in files.items():
             path.write_text(f"[principals.p{node_id}]\ntokens = ['sha256:{'0' * 64}']\n")
@@ -270,10 +252,8 @@ def test_nodes_with_different_auth_files_say_so(tmp_path: Path, caplog: pytest.L
             await one.reload()
             await until_said(4)
 
-    run(scenario)
 
-
-def test_nodes_call_each_other_with_reloaded_certificates(tmp_path: Path) -> None:
+async def test_nodes_call_each_other_with_reloaded_certificates(tmp_path: Path) -> None:
     files = {"ssl_certificate_file": tmp_path / "cert", "ssl_key_file": tmp_path / "key", "cluster_ssl_ca_file": tmp_path / "ca"}
     settings = {name: str(path) for name, path in files.items()}
 
@@ -283,7 +263,8 @@ def test_nodes_call_each_other_with_reloaded_certificates(tmp_path: Path) -> Non
         for path, source in zip(files.values(), (issued.certificate_file, issued.key_file, authority.ca_file), strict=True):
             path.write_bytes(Path(source).read_bytes())
 
-    async def scenario(machines: Machines) -> None:
+    async with around_an_etcd() as machines:
+
         async def call() -> None:
             cluster = first.broker.cluster
             assert isinstance(cluster, ClusterNode)
@@ -299,10 +280,8 @@ def test_nodes_call_each_other_with_reloaded_certificates(tmp_path: Path) -> Non
             async with machines.node(2, **settings):
                 await call()
 
-    run(scenario)
 
-
-def test_copies_go_on_after_a_reload_of_certificates(tmp_path: Path) -> None:
+async def test_copies_go_on_after_a_reload_of_certificates(tmp_path: Path) -> None:
     """The next call to the leader makes a new connection, and closes the one that its follower copies by."""
     authority = Authority(tmp_path, "authority")
     issued = authority.issue("node", "127.0.0.1")
@@ -312,32 +291,29 @@ def test_copies_go_on_after_a_reload_of_certificates(tmp_path: Path) -> None:
         "cluster_ssl_ca_file": str(authority.ca_file),
     }
 
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1, **settings) as first, machines.node(2, **settings) as second:
-            clusters = [cast("ClusterNode", node.broker.cluster) for node in (first, second)]
-            await becomes(lambda: [len(cluster.nodes()) for cluster in clusters], [2, 2])
-            tp = TopicIdPartition((await clusters[0].topics.create("orders", 1, {}, 2)).id, 0)
-            await becomes(lambda: [node.broker.partitions.replica(tp) is not None for node in (first, second)], [True, True])
-            leader, follower = (first, second) if clusters[0].leader_of(tp) == 1 else (second, first)
-            partition = leader.broker.partitions.replica(tp)
-            assert partition is not None
-            await becomes(lambda: partition.is_leader, True)
-            for count in (1, 2):
-                append(partition, b"row")
-                await leader.broker.flusher.flush(partition, BROKER)
-                await becomes(lambda: partition.ends.high_watermark, count)
-                await follower.reload()
-                calls = cast("ClusterNode", follower.broker.cluster)
-                await calls.call(leader.broker.node_id, OpenMembersRequest(after_producer_id=-1), OpenMembersResponse)
-
-    run(scenario)
+    async with around_an_etcd() as machines, machines.node(1, **settings) as first, machines.node(2, **settings) as second:
+        clusters = [cast("ClusterNode", node.broker.cluster) for node in (first, second)]
+        await becomes(lambda: [len(cluster.nodes()) for cluster in clusters], [2, 2])
+        tp = TopicIdPartition((await clusters[0].topics.create("orders", 1, {}, 2)).id, 0)
+        await becomes(lambda: [node.broker.partitions.replica(tp) is not None for node in (first, second)], [True, True])
+        leader, follower = (first, second) if clusters[0].leader_of(tp) == 1 else (second, first)
+        partition = leader.broker.partitions.replica(tp)
+        assert partition is not None
+        await becomes(lambda: partition.is_leader, True)
+        for count in (1, 2):
+            append(partition, b"row")
+            await leader.broker.flusher.flush(partition, BROKER)
+            await becomes(lambda: partition.ends.high_watermark, count)
+            await follower.reload()
+            calls = cast("ClusterNode", follower.broker.cluster)
+            await calls.call(leader.broker.node_id, OpenMembersRequest(after_producer_id=-1), OpenMembersResponse)
 
 
-def test_no_producer_id_is_given_twice_though_the_coordinator_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_producer_id_is_given_twice_though_the_coordinator_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_module, "_PRODUCER_NUMBERS", 4)
     monkeypatch.setattr(producer_ids, "BLOCK", 2)
 
-    async def scenario(machines: Machines) -> None:
+    async with around_an_etcd() as machines:
         given: list[int] = []
 
         async def give(count: int) -> None:
@@ -351,136 +327,119 @@ def test_no_producer_id_is_given_twice_though_the_coordinator_is_restored(monkey
         await give(11)
         assert len(set(given)) == 23
 
-    run(scenario)
+
+async def test_a_node_that_does_not_lead_names_who_does() -> None:
+    async with around_an_etcd() as machines, machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
+        assert cluster_of(one).leader_of(COORDINATOR_LOG) == 1, "the coordinator's log is made with the cluster"
+        topic_id = await create_topic(client, "orders", 2)
+        await becomes(lambda: two.broker.topics.has("orders"), True)
+        led_by = {cluster_of(one).leader_of(tp): tp for tp in (TopicIdPartition(topic_id, 0), TopicIdPartition(topic_id, 1))}
+        for daemon, other in ((one, 2), (two, 1)):
+            with pytest.raises(NotLeaderError) as refused:
+                daemon.broker.partitions.leader(led_by[other])
+            assert (refused.value.current_leader, refused.value.current_leader_epoch) == (other, 1)
+        (told,) = (await client.call(DescribeTopicsRequest(names=["orders"]), DescribeTopicsResponse)).topics
+        assert told.partitions[led_by[1].partition].log_end_offset == 0
+        elsewhere = told.partitions[led_by[2].partition]
+        assert elsewhere == unknown_partition(from_proto(elsewhere.error), led_by[2].partition), "not one that is empty"
 
 
-def test_a_node_that_does_not_lead_names_who_does() -> None:
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
-            assert cluster_of(one).leader_of(COORDINATOR_LOG) == 1, "the coordinator's log is made with the cluster"
-            topic_id = await create_topic(client, "orders", 2)
-            await becomes(lambda: two.broker.topics.has("orders"), True)
-            led_by = {cluster_of(one).leader_of(tp): tp for tp in (TopicIdPartition(topic_id, 0), TopicIdPartition(topic_id, 1))}
-            for daemon, other in ((one, 2), (two, 1)):
-                with pytest.raises(NotLeaderError) as refused:
-                    daemon.broker.partitions.leader(led_by[other])
-                assert (refused.value.current_leader, refused.value.current_leader_epoch) == (other, 1)
-            (told,) = (await client.call(DescribeTopicsRequest(names=["orders"]), DescribeTopicsResponse)).topics
-            assert told.partitions[led_by[1].partition].log_end_offset == 0
-            elsewhere = told.partitions[led_by[2].partition]
-            assert elsewhere == unknown_partition(from_proto(elsewhere.error), led_by[2].partition), "not one that is empty"
-
-    run(scenario)
-
-
-def test_how_far_a_group_is_behind_is_known_of_what_others_lead() -> None:
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
-            topic_id = await create_topic(client, "orders", 2)
-            tps = [TopicIdPartition(topic_id, number) for number in range(2)]
-            await becomes(lambda: two.broker.topics.has("orders"), True)
-            for daemon, tp in itertools.product((one, two), tps):
-                if cluster_of(one).leader_of(tp) == daemon.broker.node_id:
-                    partition = daemon.broker.partitions.leader(tp)
-                    append(partition, b"row")
-                    await daemon.broker.flusher.flush(partition, BROKER)
-            await commit_group_offsets(client, "g", dict.fromkeys(tps, OffsetAndMetadata(0)))
-            described = (await describe_group(client, "g")).partitions
-            assert [(lag_of(found), found.lag_bytes > 0) for found in described] == [(1, True)] * 2
-            since_ms = SystemClock().wall_ms() - START_WALL_MS
-            assert all(abs(found.lag_ms - since_ms) < 600_000 for found in described), "of the record, not -1"
-            metrics = {family.name: family.samples for family in await families(one.broker, stream_count=0)}
-            assert [sample.value for sample in metrics["brokerd_group_offset"]] == [0, 0]
-            assert [sample.value for sample in metrics["brokerd_group_lag"]] == [1], "of what this node leads"
-            assert metrics["brokerd_group_partitions_left_out"][0].value == 0
-            copied_id = await create_topic(client, "copied", 2, {}, 2)
-            copied = [TopicIdPartition(copied_id, number) for number in range(2)]
-            await commit_group_offsets(client, "h", dict.fromkeys(copied, OffsetAndMetadata(0)))
-            metrics = {family.name: family.samples for family in await families(one.broker, stream_count=0)}
-            lags = [sample.value for sample in metrics["brokerd_group_lag"] if sample.labels["group"] == "h"]
-            assert lags == [0, 0], "also of what this node has in sync"
-
-    run(scenario)
+async def test_how_far_a_group_is_behind_is_known_of_what_others_lead() -> None:
+    async with around_an_etcd() as machines, machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
+        topic_id = await create_topic(client, "orders", 2)
+        tps = [TopicIdPartition(topic_id, number) for number in range(2)]
+        await becomes(lambda: two.broker.topics.has("orders"), True)
+        for daemon, tp in itertools.product((one, two), tps):
+            if cluster_of(one).leader_of(tp) == daemon.broker.node_id:
+                partition = daemon.broker.partitions.leader(tp)
+                append(partition, b"row")
+                await daemon.broker.flusher.flush(partition, BROKER)
+        await commit_group_offsets(client, "g", dict.fromkeys(tps, OffsetAndMetadata(0)))
+        described = (await describe_group(client, "g")).partitions
+        assert [(lag_of(found), found.lag_bytes > 0) for found in described] == [(1, True)] * 2
+        since_ms = SystemClock().wall_ms() - START_WALL_MS
+        assert all(abs(found.lag_ms - since_ms) < 600_000 for found in described), "of the record, not -1"
+        metrics = {family.name: family.samples for family in await families(one.broker, stream_count=0)}
+        assert [sample.value for sample in metrics["brokerd_group_offset"]] == [0, 0]
+        assert [sample.value for sample in metrics["brokerd_group_lag"]] == [1], "of what this node leads"
+        assert metrics["brokerd_group_partitions_left_out"][0].value == 0
+        copied_id = await create_topic(client, "copied", 2, {}, 2)
+        copied = [TopicIdPartition(copied_id, number) for number in range(2)]
+        await commit_group_offsets(client, "h", dict.fromkeys(copied, OffsetAndMetadata(0)))
+        metrics = {family.name: family.samples for family in await families(one.broker, stream_count=0)}
+        lags = [sample.value for sample in metrics["brokerd_group_lag"] if sample.labels["group"] == "h"]
+        assert lags == [0, 0], "also of what this node has in sync"
 
 
-def test_a_node_tells_of_the_disks_and_versions_of_all() -> None:
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
+async def test_a_node_tells_of_the_disks_and_versions_of_all() -> None:
+    async with around_an_etcd() as machines, machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
 
-            async def told() -> list[tuple[int, bool, int]]:
-                nodes = (await describe_cluster(client, [])).nodes
-                return [(node.node_id, node.disk_refuses, node.feature_level) for node in nodes]
+        async def told() -> list[tuple[int, bool, int]]:
+            nodes = (await describe_cluster(client, [])).nodes
+            return [(node.node_id, node.disk_refuses, node.feature_level) for node in nodes]
 
-            assert await told() == [(1, False, FEATURE_LEVEL), (2, False, FEATURE_LEVEL)]
-            assert two._logs is not None
-            two._logs.resources.refusals.since_ms = -1_000_000
-            await becomes(lambda: [node.registration.refuses for node in cluster_of(one).nodes()], [False, True])
-            assert await told() == [(1, False, FEATURE_LEVEL), (2, True, FEATURE_LEVEL)]
-
-    run(scenario)
+        assert await told() == [(1, False, FEATURE_LEVEL), (2, False, FEATURE_LEVEL)]
+        assert two._logs is not None
+        two._logs.resources.refusals.since_ms = -1_000_000
+        await becomes(lambda: [node.registration.refuses for node in cluster_of(one).nodes()], [False, True])
+        assert await told() == [(1, False, FEATURE_LEVEL), (2, True, FEATURE_LEVEL)]
 
 
-def test_metrics_of_a_cluster() -> None:
+async def test_metrics_of_a_cluster() -> None:
     async def figures(daemon: Daemon) -> dict[str, float]:
         found = await families(daemon.broker, stream_count=0)
         return {family.name: family.samples[0].value for family in found if len(family.samples) == 1}
 
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one, client_of(one) as client:
-            async with machines.node(2) as two:
-                await create_topic(client, "orders", 2)
-                await becomes(lambda: [one.is_leader for one in two.broker.partitions.of_clients()], [True])
-                both = [await figures(one), await figures(two)]
-                for name, expected in (("cluster_nodes", 4), ("leader_count", 2), ("active_controller_count", 1)):
-                    assert sum(each[f"brokerd_{name}"] for each in both) == expected
-                assert [each["brokerd_cluster_offline_partition_count"] for each in both] == [0, 0]
-                assert [each["brokerd_cluster_registered"] for each in both] == [1, 1]
-                await create_topic(client, "copies", 3, {"min.insync.replicas": "2"}, 2)
-                both = [await figures(one), await figures(two)]
-                assert [each["brokerd_under_replicated_partition_count"] for each in both] == [0, 0]
-            await becomes(lambda: cluster_of(one).figures().offline_partitions, 1)  # its leader has left
-            assert cluster_of(one).figures().nodes == 1
+    async with around_an_etcd() as machines, machines.node(1) as one, client_of(one) as client:
+        async with machines.node(2) as two:
+            await create_topic(client, "orders", 2)
+            await becomes(lambda: [one.is_leader for one in two.broker.partitions.of_clients()], [True])
+            both = [await figures(one), await figures(two)]
+            for name, expected in (("cluster_nodes", 4), ("leader_count", 2), ("active_controller_count", 1)):
+                assert sum(each[f"brokerd_{name}"] for each in both) == expected
+            assert [each["brokerd_cluster_offline_partition_count"] for each in both] == [0, 0]
+            assert [each["brokerd_cluster_registered"] for each in both] == [1, 1]
+            await create_topic(client, "copies", 3, {"min.insync.replicas": "2"}, 2)
+            both = [await figures(one), await figures(two)]
+            assert [each["brokerd_under_replicated_partition_count"] for each in both] == [0, 0]
+        await becomes(lambda: cluster_of(one).figures().offline_partitions, 1)  # its leader has left
+        assert cluster_of(one).figures().nodes == 1
 
-            async def leads_alone() -> tuple[float, ...]:
-                found = await figures(one)
-                names = ("under_replicated", "under_min_isr", "reassigning")
-                return tuple(found[f"brokerd_{name}_partition_count"] for name in names)
+        async def leads_alone() -> tuple[float, ...]:
+            found = await figures(one)
+            names = ("under_replicated", "under_min_isr", "reassigning")
+            return tuple(found[f"brokerd_{name}_partition_count"] for name in names)
 
-            while await leads_alone() != (3, 3, 0):
-                await one_turn()
-            before = cluster_of(one).figures()
-            assert before.calls > 0
-            assert before.call_seconds > 0
-            await machines.etcd.stop()
-            with pytest.raises(NotReadyError):
-                await cluster_of(one).producer_numbers(0)
-            after = cluster_of(one).figures()
-            assert after.failed_calls > before.failed_calls
-            assert after.call_seconds == before.call_seconds, "none was answered"
-            await machines.etcd.start()
-
-    run(scenario)
+        while await leads_alone() != (3, 3, 0):
+            await one_turn()
+        before = cluster_of(one).figures()
+        assert before.calls > 0
+        assert before.call_seconds > 0
+        await machines.etcd.stop()
+        with pytest.raises(NotReadyError):
+            await cluster_of(one).producer_numbers(0)
+        after = cluster_of(one).figures()
+        assert after.failed_calls > before.failed_calls
+        assert after.call_seconds == before.call_seconds, "none was answered"
+        await machines.etcd.start()
 
 
-def test_a_node_that_lost_its_registration_does_not_pass_for_the_controller() -> None:
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one, client_of(one) as client:
-            await becomes(lambda: cluster_of(one).figures().is_controller, True)
-            assert not (await describe_cluster(client, [])).is_cut_off
-            await machines.etcd.stop()
-            lease = cluster_of(one)._membership._lease
-            assert lease is not None
-            lease.lost.set()
-            await becomes(lambda: cluster_of(one).figures().is_registered, False)
-            assert cluster_of(one).controller_id == 1, "as etcd has said last"
-            assert not cluster_of(one).figures().is_controller
-            assert (await describe_cluster(client, [])).is_cut_off
-            await machines.etcd.start()
-
-    run(scenario)
+async def test_a_node_that_lost_its_registration_does_not_pass_for_the_controller() -> None:
+    async with around_an_etcd() as machines, machines.node(1) as one, client_of(one) as client:
+        await becomes(lambda: cluster_of(one).figures().is_controller, True)
+        assert not (await describe_cluster(client, [])).is_cut_off
+        await machines.etcd.stop()
+        lease = cluster_of(one)._membership._lease
+        assert lease is not None
+        lease.lost.set()
+        await becomes(lambda: cluster_of(one).figures().is_registered, False)
+        assert cluster_of(one).controller_id == 1, "as etcd has said last"
+        assert not cluster_of(one).figures().is_controller
+        assert (await describe_cluster(client, [])).is_cut_off
+        await machines.etcd.start()
 
 
-def test_the_log_says_what_happens_to_the_cluster(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_says_what_happens_to_the_cluster(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     def said(level: int) -> set[str]:
@@ -491,7 +450,7 @@ def test_the_log_says_what_happens_to_the_cluster(caplog: pytest.LogCaptureFixtu
         while set(texts) - said(level):
             await one_turn()
 
-    async def scenario(machines: Machines) -> None:
+    async with around_an_etcd() as machines:
         async with machines.node(1) as one, client_of(one) as client:
             await until_said(logging.WARNING, "founded the new cluster 'prod' *: etcd knew none of this name")
             await until_said(logging.INFO, "registered as node 1 in cluster 'prod'", "this node is the controller")
@@ -517,10 +476,8 @@ def test_the_log_says_what_happens_to_the_cluster(caplog: pytest.LogCaptureFixtu
                 await until_said(logging.INFO, again + "copies-0, copies-1, copies-2, copies-3, copies-4 and 2 more")
         assert not any("founded" in text for text in said(logging.WARNING))
 
-    run(scenario)
 
-
-def test_a_start_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_start_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(node_module, "_STORE_AWAY_S", 0.01)
     made = node_module.coordination_client
 
@@ -531,7 +488,7 @@ def test_a_start_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(node_module, "coordination_client", hasty)
 
-    async def scenario(machines: Machines) -> None:
+    async with around_an_etcd() as machines:
         async with machines.node(1):
             pass
         await machines.etcd.stop()
@@ -554,17 +511,15 @@ def test_a_start_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch,
         with pytest.raises(CoordinationError, match="refused the request"):
             await Daemon(machines.config(1), files=machines.disks[1]).start()
 
-    run(scenario)
 
-
-def test_a_node_that_replaces_another_waits_for_its_registration_to_end(
+async def test_a_node_that_replaces_another_waits_for_its_registration_to_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(node_module, "_POLL_S", 0.01)
     waiting = "node 1 is registered at 127.0.0.1:9, and does not answer: waiting for that to end"
     refused = r"node id \d is in use by .*, with another data directory"
 
-    async def scenario(machines: Machines) -> None:
+    async with around_an_etcd() as machines:
         client, key = CoordinationClient([machines.etcd.address], SystemClock()), Keys("prod").node(1)
         ended = {key: encode(Registration("127.0.0.1", 9, "lost"))}
         await client.transact({}, ended)
@@ -585,39 +540,31 @@ def test_a_node_that_replaces_another_waits_for_its_registration_to_end(
         assert caplog.text.count(waiting) == 2, "one that answers is refused at once"
         await client.close()
 
-    run(scenario)
 
-
-def test_a_call_ends_with_the_life_of_the_node_that_it_is_made_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_ends_with_the_life_of_the_node_that_it_is_made_to(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: object) -> None:
         await asyncio.Future()
 
     monkeypatch.setattr(NodeCalls, "call", hang)
 
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one:
-            async with machines.node(2):
-                await becomes(lambda: len(cluster_of(one).nodes()), 2)
-                asked = asyncio.create_task(cluster_of(one).call(2, OpenMembersRequest(), OpenMembersResponse))
-                await one_turn()
-            with pytest.raises(NotReadyError, match="node 2 has ended without an answer"):
-                await asked
-
-    run(scenario)
+    async with around_an_etcd() as machines, machines.node(1) as one:
+        async with machines.node(2):
+            await becomes(lambda: len(cluster_of(one).nodes()), 2)
+            asked = asyncio.create_task(cluster_of(one).call(2, OpenMembersRequest(), OpenMembersResponse))
+            await one_turn()
+        with pytest.raises(NotReadyError, match="node 2 has ended without an answer"):
+            await asked
 
 
-def test_what_is_known_to_be_deleted_costs_no_look_at_the_store() -> None:
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one, client_of(one) as client:
-            tp = TopicIdPartition(await create_topic(client, "orders", 1), 0)
-            await delete_topics(client, ["orders"])
-            never = TopicIdPartition(b"never there yet!", 0)
-            for asked, costs in ((tp, False), (never, True), (never, False)):
-                before = cluster_of(one).figures().calls
-                await check_deleted(one.broker, [asked])
-                assert (cluster_of(one).figures().calls > before) == costs
-
-    run(scenario)
+async def test_what_is_known_to_be_deleted_costs_no_look_at_the_store() -> None:
+    async with around_an_etcd() as machines, machines.node(1) as one, client_of(one) as client:
+        tp = TopicIdPartition(await create_topic(client, "orders", 1), 0)
+        await delete_topics(client, ["orders"])
+        never = TopicIdPartition(b"never there yet!", 0)
+        for asked, costs in ((tp, False), (never, True), (never, False)):
+            before = cluster_of(one).figures().calls
+            await check_deleted(one.broker, [asked])
+            assert (cluster_of(one).figures().calls > before) == costs
 
 
 def cluster_of(daemon: Daemon) -> ClusterNode:
@@ -625,14 +572,14 @@ def cluster_of(daemon: Daemon) -> ClusterNode:
     return cast("ClusterNode", daemon.broker.cluster)
 
 
-def test_a_node_that_joins_takes_over_the_log_time(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_that_joins_takes_over_the_log_time(caplog: pytest.LogCaptureFixture) -> None:
     """It was off for a month, or its clock is wrong: what it stamps as a leader must not look old to the next one."""
 
     class Behind(SystemClock):
         def wall_ms(self) -> int:
             return super().wall_ms() - 30 * 86_400_000
 
-    async def scenario(machines: Machines) -> None:
+    async with around_an_etcd() as machines:
         machines.clocks[2] = Behind()
         async with machines.node(1) as one, machines.node(2) as two:
             assert abs(one.broker.time.now_ms() - two.broker.time.now_ms()) < 5_000
@@ -640,46 +587,38 @@ def test_a_node_that_joins_takes_over_the_log_time(caplog: pytest.LogCaptureFixt
         async with machines.node(2) as two:
             assert abs(SystemClock().wall_ms() - two.broker.time.now_ms()) < 60_000, "alone, it keeps that"
 
-    run(scenario)
+
+async def test_the_store_says_who_is_the_coordinator_and_silence_is_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with around_an_etcd() as machines, machines.node(1) as one, client_of(one) as client:
+        await init_producer_id(client)  # the log exists
+        cluster = cluster_of(one)
+        entry = cluster.partition(COORDINATOR_LOG)
+        assert entry is not None
+        assert await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch)
+        assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch - 1), "as one that was replaced asks"
+        found = await cluster._client.get(cluster.image.keys.partition(COORDINATOR_LOG))
+        assert found is not None
+        other = found._replace(value=encode(entry._replace(leader=2)))
+        monkeypatch.setattr(cluster._client, "get", AsyncMock(return_value=other))
+        assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch), "etcd had gone back"
+        monkeypatch.undo()
+        await machines.etcd.stop()
+        assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch)
+        await machines.etcd.start()
 
 
-def test_the_store_says_who_is_the_coordinator_and_silence_is_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one, client_of(one) as client:
-            await init_producer_id(client)  # the log exists
-            cluster = cluster_of(one)
-            entry = cluster.partition(COORDINATOR_LOG)
-            assert entry is not None
-            assert await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch)
-            assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch - 1), "as one that was replaced asks"
-            found = await cluster._client.get(cluster.image.keys.partition(COORDINATOR_LOG))
-            assert found is not None
-            other = found._replace(value=encode(entry._replace(leader=2)))
-            monkeypatch.setattr(cluster._client, "get", AsyncMock(return_value=other))
-            assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch), "etcd had gone back"
-            monkeypatch.undo()
-            await machines.etcd.stop()
-            assert not await cluster.is_current_leader(COORDINATOR_LOG, entry.leader_epoch)
-            await machines.etcd.start()
+async def test_readers_that_make_up_positions_cost_the_store_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with around_an_etcd() as machines, machines.node(1) as one:
+        cluster, at_once, under_way = cluster_of(one), list[int](), 0
 
-    run(scenario)
+        async def counted(_tp: TopicIdPartition, _epoch: int) -> bool:
+            nonlocal under_way
+            under_way += 1
+            at_once.append(under_way)
+            await one_turn()
+            under_way -= 1
+            return True
 
-
-def test_readers_that_make_up_positions_cost_the_store_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(machines: Machines) -> None:
-        async with machines.node(1) as one:
-            cluster, at_once, under_way = cluster_of(one), list[int](), 0
-
-            async def counted(_tp: TopicIdPartition, _epoch: int) -> bool:
-                nonlocal under_way
-                under_way += 1
-                at_once.append(under_way)
-                await one_turn()
-                under_way -= 1
-                return True
-
-            monkeypatch.setattr(cluster, "is_current_leader", counted)
-            assert all(await asyncio.gather(*(cluster.is_confirmed_leader(COORDINATOR_LOG, 1) for _ in range(9))))
-            assert at_once == [1] * 9
-
-    run(scenario)
+        monkeypatch.setattr(cluster, "is_current_leader", counted)
+        assert all(await asyncio.gather(*(cluster.is_confirmed_leader(COORDINATOR_LOG, 1) for _ in range(9))))
+        assert at_once == [1] * 9

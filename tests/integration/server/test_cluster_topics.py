@@ -39,7 +39,7 @@ from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.sharing import Turns
 from brokerd.wire.v1 import metadata_pb2, topics_pb2
 from tests.support.clock import ManualClock
-from tests.support.cluster_directories import Directories, becomes, with_nodes
+from tests.support.cluster_directories import Directories, becomes, following
 from tests.support.cluster_nodes import cancelled, until
 from tests.support.logged import messages_of
 from tests.support.loop import one_turn
@@ -47,8 +47,8 @@ from tests.support.loop import one_turn
 pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
-def test_of_two_nodes_that_create_a_name_one_wins() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_of_two_nodes_that_create_a_name_one_wins() -> None:
+    async with following(1, 2) as directories:
         names = [f"t{number}" for number in range(6)]
         both = [directories.topics[node_id].create(name, 2, {}) for name in names for node_id in (1, 2)]
         done = await asyncio.gather(*both, return_exceptions=True)
@@ -59,11 +59,9 @@ def test_of_two_nodes_that_create_a_name_one_wins() -> None:
             await becomes(lambda logs=logs: {topic.name: topic.id for topic in logs.topics.list()}, won)  # type: ignore[misc]
         await becomes(lambda: sum(map(len, directories.led().values())), 12)
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_the_coordinator_has_one_topic_whoever_creates_it() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_the_coordinator_has_one_topic_whoever_creates_it() -> None:
+    async with following(1, 2, 3) as directories:
         await asyncio.gather(*(directories.topics[node_id].create_coordinator() for node_id in (1, 2, 3, 1)))
         revision = directories.nodes.etcd.revision
         await directories.topics[2].create_coordinator()
@@ -78,21 +76,17 @@ def test_the_coordinator_has_one_topic_whoever_creates_it() -> None:
         assert own is not None
         assert own.config.retention_ms == -1
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_many_that_look_for_the_coordinator_create_it_once() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_many_that_look_for_the_coordinator_create_it_once() -> None:
+    async with following(1) as directories:
         client = directories.nodes.running[1][0]
         before = client.calls
         await asyncio.gather(*(directories.topics[1].create_coordinator() for _ in range(100)))
         assert client.calls - before <= 4, "its partition, and its name, and perhaps a lease"
 
-    with_nodes(scenario, 1)
 
-
-def test_added_partitions_have_as_many_copies_as_the_others() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_added_partitions_have_as_many_copies_as_the_others() -> None:
+    async with following(1, 2) as directories:
         topics, node = directories.topics[1], directories.nodes.running[1][1]
         await topics.create("orders", 1, {}, 2)
         await directories.kill(2)
@@ -104,11 +98,9 @@ def test_added_partitions_have_as_many_copies_as_the_others() -> None:
         partitions = node.image.partitions_of(directories.logs[1].topics.by_name("orders").id)
         assert [len(at.entry.replicas) for at in partitions.values()] == [2, 2]
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_change_of_order_gives_no_lead_to_a_node_whose_disk_refuses() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_change_of_order_gives_no_lead_to_a_node_whose_disk_refuses() -> None:
+    async with following(1, 2) as directories:
         topics, (node, full) = directories.topics[1], [directories.nodes.running[node_id][1] for node_id in (1, 2)]
         await topics.create("orders", 1, {}, 2)
         tp = TopicIdPartition(directories.logs[1].topics.by_name("orders").id, 0)
@@ -130,11 +122,9 @@ def test_a_change_of_order_gives_no_lead_to_a_node_whose_disk_refuses() -> None:
         assert not await topics.reassign("orders", 0, [], is_order_only=True)
         assert entry_of_it(node.image).replicas == (2, 1), "the first leads already"
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:
+    async with following(1, 2, 3) as directories:
         topics = directories.topics
         await topics[1].create("orders", 1, {})
         settings = ["retention.ms", "segment.ms", "retention.bytes", "max.message.bytes"]
@@ -150,11 +140,9 @@ def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:
         with pytest.raises(UnknownTopicOrPartitionError):
             await topics[3].alter("orders", {"retention.ms": "1"}, [])
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_the_transaction_that_makes_a_change_decides_its_fate(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_the_transaction_that_makes_a_change_decides_its_fate(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1) as directories:
         client, own = directories.nodes.running[1][0], directories.topics[1]
         ran: list[Any] = []
 
@@ -180,11 +168,9 @@ def test_the_transaction_that_makes_a_change_decides_its_fate(monkeypatch: pytes
             assert (len(ran), raised.value.fate) == (lost, fate)
             await becomes(lambda: {topic.name for topic in directories.logs[1].topics.list()}, names)
 
-    with_nodes(scenario, 1)
 
-
-def test_a_node_that_does_not_follow_knows_whether_the_change_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_node_that_does_not_follow_knows_whether_the_change_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1) as directories:
         own = directories.topics[1]
         await own.create("orders", 1, {})
         monkeypatch.setattr(topics, "_PATIENCE_S", 0.1)
@@ -194,11 +180,9 @@ def test_a_node_that_does_not_follow_knows_whether_the_change_is_made(monkeypatc
                 await change
             assert raised.value.fate is fate
 
-    with_nodes(scenario, 1)
 
-
-def test_a_read_only_node_changes_nothing() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_read_only_node_changes_nothing() -> None:
+    async with following(1) as directories:
         own, logs = directories.topics[1], directories.logs[1]
         await own.create("orders", 1, {})
         logs._opening.read_only_reason = "a test"
@@ -208,8 +192,6 @@ def test_a_read_only_node_changes_nothing() -> None:
             with pytest.raises(StorageError, match="the data directory is read-only: a test"):
                 await change
         assert directories.nodes.etcd.revision == revision
-
-    with_nodes(scenario, 1)
 
 
 class Late:
@@ -238,8 +220,8 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Late:
     return Late(monkeypatch)
 
 
-def test_a_refusal_rests_on_what_the_store_says(late: Late) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_refusal_rests_on_what_the_store_says(late: Late) -> None:
+    async with following(1, 2) as directories:
         own, other = directories.topics[1], directories.topics[2]
         await own.create("orders", 2, {})
         first = await other.alter("orders", {}, [])
@@ -259,10 +241,8 @@ def test_a_refusal_rests_on_what_the_store_says(late: Late) -> None:
         assert created.id != first.id
         assert (altered.id, dict(altered.configs)) == (second.id, {"retention.ms": "7"})
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_node_is_asked_for_a_topic_that_it_has_not_heard_of(late: Late) -> None:
+async def test_a_node_is_asked_for_a_topic_that_it_has_not_heard_of(late: Late) -> None:
     def told_by(directories: Directories, request: Message) -> asyncio.Task[Any]:
         known = directories.logs[2].topics
         broker: Any = SimpleNamespace(
@@ -278,7 +258,7 @@ def test_a_node_is_asked_for_a_topic_that_it_has_not_heard_of(late: Late) -> Non
         handle: Any = metadata.handle if isinstance(request, metadata_pb2.MetadataRequest) else metadata.describe
         return asyncio.create_task(handle(broker, TopicAuthorizer(ANYBODY, known), request))
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         late.stop(directories, 2)
         created = await directories.topics[1].create("orders", 1, {})
         asked = [
@@ -297,13 +277,12 @@ def test_a_node_is_asked_for_a_topic_that_it_has_not_heard_of(late: Late) -> Non
                 ("orders", created.id, False)
             ]
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_topic_that_is_deleted_at_a_node_that_is_behind_has_its_line(
+async def test_a_topic_that_is_deleted_at_a_node_that_is_behind_has_its_line(
     late: Late, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(directories: Directories) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    async with following(1, 2) as directories:
         await directories.topics[1].create("orders", 1, {})
         await directories.topics[2].alter("orders", {}, [])
         monkeypatch.setattr(topics, "_PATIENCE_S", 0.1)
@@ -316,15 +295,13 @@ def test_a_topic_that_is_deleted_at_a_node_that_is_behind_has_its_line(
         (result,) = (await topic_handlers.delete(broker, TopicAuthorizer(ANYBODY, known), request)).results
         assert "has not heard of the change" in result.error.message
         late.go_on()
-
-    caplog.set_level(logging.INFO, logger="brokerd.audit")
-    with_nodes(scenario, 1, 2)
     (line,) = messages_of(caplog, "brokerd.audit")
     assert "perhaps deleted topic 'orders': " in line
 
 
-def test_a_drain_that_is_half_made_has_its_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_drain_that_is_half_made_has_its_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    async with following(1, 2) as directories:
         own, known, made = directories.topics[1], directories.logs[1].topics, list[int | None]()
         await own.create("orders", 6, {})
         monkeypatch.setattr(topics, "_AT_ONCE", 1)
@@ -340,15 +317,12 @@ def test_a_drain_that_is_half_made_has_its_line(monkeypatch: pytest.MonkeyPatch,
         broker: Any = SimpleNamespace(cluster=SimpleNamespace(topics=own), topics=known, audit=Audit(ManualClock()), turns=Turns())
         drained = await topic_handlers.drain(broker, TopicAuthorizer(ANYBODY, known), topics_pb2.DrainNodeRequest(node_id=1))
         assert Fate(drained.error.fate) is Fate.UNKNOWN
-
-    caplog.set_level(logging.INFO, logger="brokerd.audit")
-    with_nodes(scenario, 1, 2)
     (line,) = messages_of(caplog, "brokerd.audit")
     assert "perhaps drained node 1: etcd does not answer" in line
 
 
-def test_who_asks_for_what_there_is_not_costs_the_store_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_who_asks_for_what_there_is_not_costs_the_store_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1) as directories:
         own, at_once = directories.topics[1], list[int]()
         get, under_way = own._client.get, 0
 
@@ -367,11 +341,9 @@ def test_who_asks_for_what_there_is_not_costs_the_store_one_call_at_a_time(monke
         assert not await own.hear_of([f"none-{number}" for number in range(101)], []), "it has not asked for all of them"
         assert len(at_once) == 124
 
-    with_nodes(scenario, 1)
 
-
-def test_what_there_is_not_is_asked_for_once_and_given_up(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_what_there_is_not_is_asked_for_once_and_given_up(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1, 2) as directories:
         other, client = directories.topics[2], directories.nodes.running[2][0]
         calls = client.calls
         assert await other.hear_of(["none", "no/name", ".."], [bytes(15) + b"\1"])
@@ -387,11 +359,9 @@ def test_what_there_is_not_is_asked_for_once_and_given_up(late: Late, monkeypatc
         assert client.calls == calls
         late.go_on()
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_who_deletes_is_told_what_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_who_deletes_is_told_what_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1, 2) as directories:
         own = directories.topics[1]
         first = await own.create("orders", 1, {})
         run, again = own._run, []
@@ -406,11 +376,9 @@ def test_who_deletes_is_told_what_was_deleted(monkeypatch: pytest.MonkeyPatch) -
         assert (await own.delete("orders")).id == first.id
         assert again[0].id != first.id
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_change_that_the_store_does_not_take_says_so() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_change_that_the_store_does_not_take_says_so() -> None:
+    async with following(1) as directories:
         topics, etcd = directories.topics[1], directories.nodes.etcd
         await topics.create("orders", 1, {})
         etcd.loses_answers = True
@@ -425,5 +393,3 @@ def test_a_change_that_the_store_does_not_take_says_so() -> None:
         assert directories.led() == {1: [0]}
         await etcd.start()
         await topics.create("clicks", 1, {})
-
-    with_nodes(scenario, 1)

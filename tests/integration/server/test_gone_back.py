@@ -18,7 +18,7 @@ from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.replication.leader import Proposal
 from brokerd.server.cluster import controller, directory, membership, topics
 from brokerd.server.replication import leading
-from tests.support.cluster_directories import Directories, becomes, with_nodes
+from tests.support.cluster_directories import Directories, becomes, following
 from tests.support.cluster_nodes import KEYS, TOPIC_ID, create
 
 TP = TopicIdPartition(TOPIC_ID, 0)
@@ -53,8 +53,8 @@ async def rounds(directories: Directories, node_id: int) -> None:
         await here.passed(seen)
 
 
-def test_who_leads_on_outdoes_a_store_that_has_gone_back() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_who_leads_on_outdoes_a_store_that_has_gone_back() -> None:
+    async with following(1) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1)
         await becomes(directories.led, {1: [0]})
@@ -65,13 +65,11 @@ def test_who_leads_on_outdoes_a_store_that_has_gone_back() -> None:
         await becomes(lambda: entry_at(directories).leader_epoch, 10)
         await becomes(lambda: directories.log(1, 0).leads_in(10), True)
 
-    with_nodes(scenario, 1)
 
-
-def test_who_was_elected_again_in_the_epoch_that_it_leads_in_outdoes() -> None:
+async def test_who_was_elected_again_in_the_epoch_that_it_leads_in_outdoes() -> None:
     """The store went back to before its election, and the controller held that once more: who is in sync by it may not be."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1, 2)
         await becomes(lambda: directories.led().get(1), [0])
@@ -86,11 +84,9 @@ def test_who_was_elected_again_in_the_epoch_that_it_leads_in_outdoes() -> None:
             await rounds(directories, 1)
         await becomes(lambda: entry_at(directories).leader_epoch > 9 and entry_at(directories).isr == alone.isr, True)
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_who_is_elected_after_the_store_went_back_believes_no_in_sync_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_who_is_elected_after_the_store_went_back_believes_no_in_sync_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1, 2) as directories:
         nodes = directories.nodes
         entry = await led_in_epoch_9(directories)
         await directories.kill(2)
@@ -114,8 +110,6 @@ def test_who_is_elected_after_the_store_went_back_believes_no_in_sync_set(monkey
         await becomes(lambda: entry_at(directories).isr, (replica_of(node),))
         allowed.set()
 
-    with_nodes(scenario, 1, 2)
-
 
 def lost_once(transact: Callable[..., Awaitable[int | None]]) -> Callable[..., Awaitable[int | None]]:
     """The first answer to an `outdone` entry is lost."""
@@ -131,10 +125,10 @@ def lost_once(transact: Callable[..., Awaitable[int | None]]) -> Callable[..., A
     return wrapped
 
 
-def test_a_lost_answer_leaves_no_doubt_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_answer_leaves_no_doubt_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that still took the store for one that has gone back would refuse to follow the next leader, and outdo it."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         nodes = directories.nodes
         entry = await led_in_epoch_9(directories)
         await directories.kill(2)
@@ -146,11 +140,9 @@ def test_a_lost_answer_leaves_no_doubt_behind(monkeypatch: pytest.MonkeyPatch) -
         here: Any = directories.topics[1]._directory
         await becomes(lambda: here._disputed, set())
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_store_that_goes_back_while_the_node_is_not_registered_is_noticed() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_store_that_goes_back_while_the_node_is_not_registered_is_noticed() -> None:
+    async with following(1) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1, 2)
         await becomes(lambda: directories.led().get(1), [0])
@@ -165,13 +157,11 @@ def test_a_store_that_goes_back_while_the_node_is_not_registered_is_noticed() ->
         await becomes(lambda: here._disputed, {TP})
         node.life = life
 
-    with_nodes(scenario, 1)
 
-
-def test_nodes_that_run_on_begin_anew_with_a_store_that_has_lost_its_last_changes(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nodes_that_run_on_begin_anew_with_a_store_that_has_lost_its_last_changes(caplog: pytest.LogCaptureFixture) -> None:
     """Without a restart: among what is lost is an election, and the numbers of the lost changes are given out again."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1, 2)
         await becomes(lambda: directories.led().get(1), [0])
@@ -198,10 +188,8 @@ def test_nodes_that_run_on_begin_anew_with_a_store_that_has_lost_its_last_change
             if f"node {node_id} begins anew" in caplog.text:
                 await becomes(lambda node=node, life=lives[node_id]: node.life not in (None, life), True)  # type: ignore[misc]
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_a_node_does_not_go_on_with_a_store_that_was_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_does_not_go_on_with_a_store_that_was_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     real = membership.Membership._take
     not_taken = 0
 
@@ -213,7 +201,7 @@ def test_a_node_does_not_go_on_with_a_store_that_was_emptied(monkeypatch: pytest
 
     monkeypatch.setattr(membership.Membership, "_take", take)
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1)
         await becomes(directories.led, {1: [0]})
@@ -225,13 +213,11 @@ def test_a_node_does_not_go_on_with_a_store_that_was_emptied(monkeypatch: pytest
         assert (nodes.running[1][1]._known, directories.led()) == (known, {1: [0]})  # nobody has another leader to name
         assert not nodes.etcd.keys
 
-    with_nodes(scenario, 1)
 
-
-def test_what_is_different_under_the_same_revision_is_read() -> None:
+async def test_what_is_different_under_the_same_revision_is_read() -> None:
     """A store that has gone back has reached the same revision once more, with another change."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1)
         await becomes(directories.led, {1: [0]})
@@ -244,11 +230,9 @@ def test_what_is_different_under_the_same_revision_is_read() -> None:
         await nodes.etcd.start()
         await becomes(lambda: [replica.node_id for replica in entry_at(directories).out_of_sync], [8])
 
-    with_nodes(scenario, 1)
 
-
-def test_an_outage_in_which_nothing_is_lost_ends_no_life() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_an_outage_in_which_nothing_is_lost_ends_no_life() -> None:
+    async with following(1) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1)
         await becomes(directories.led, {1: [0]})
@@ -263,17 +247,15 @@ def test_an_outage_in_which_nothing_is_lost_ends_no_life() -> None:
             await becomes(lambda: node.revision, nodes.etcd.revision)
         assert (node.life, node.lease_id, directories.led()) == (life, lease_id, {1: [0]})
 
-    with_nodes(scenario, 1)
-
 
 @pytest.mark.parametrize("is_noticed", [True, False])
-def test_no_two_lead_in_one_epoch_where_the_store_has_gone_back(is_noticed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_two_lead_in_one_epoch_where_the_store_has_gone_back(is_noticed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other node is elected in the epoch that this one leads in, and as many changes are made, before it has its connection
     back. Who does not notice that the store had gone back follows the one that it names."""
     if not is_noticed:
         monkeypatch.setattr(membership.Membership, "_is_contradicted", lambda _self, _item: False)
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1, 2)
         await becomes(lambda: directories.led().get(1), [0])
@@ -299,24 +281,20 @@ def test_no_two_lead_in_one_epoch_where_the_store_has_gone_back(is_noticed: bool
             await becomes(lambda: node.life not in (None, life), True)
         assert (node.life != life) == is_noticed
 
-    with_nodes(scenario, 1, 2)
 
-
-def test_roles_end_with_the_history_that_gave_them() -> None:
+async def test_roles_end_with_the_history_that_gave_them() -> None:
     """At once: an acknowledgement by what etcd has lost may be missing at the leader that it names."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1)
         await becomes(directories.led, {1: [0]})
         nodes.running[1][1].on_gone_back()
         assert directories.led() == {1: []}
 
-    with_nodes(scenario, 1)
 
-
-def test_what_fails_as_a_life_ends_is_done_again() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_what_fails_as_a_life_ends_is_done_again() -> None:
+    async with following(1) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 1)
         await becomes(directories.led, {1: [0]})
@@ -337,15 +315,13 @@ def test_what_fails_as_a_life_ends_is_done_again() -> None:
         await nodes.etcd.start()
         await becomes(lambda: len(ended) > 1 and node.life not in (None, life), True)
 
-    with_nodes(scenario, 1)
 
-
-def test_proposals_of_before_are_not_written_where_the_store_has_gone_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proposals_of_before_are_not_written_where_the_store_has_gone_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of them wait for the connection, or fail: the others were decided then, too."""
     monkeypatch.setattr(leading, "_PROPOSALS_MAX", 1)
     monkeypatch.setattr(leading, "_INTERVAL_S", 0.02)
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 2)
         await becomes(directories.led, {1: [0, 1]})
@@ -364,16 +340,14 @@ def test_proposals_of_before_are_not_written_where_the_store_has_gone_back(monke
         await leading.Leading(client, node, directories.logs[1].partitions, 10_000, refusals)._write(of_before)
         assert nodes.etcd.revision == revision
 
-    with_nodes(scenario, 1)
 
-
-def test_what_is_made_in_pieces_ends_where_the_store_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_made_in_pieces_ends_where_the_store_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic's change, an election of many partitions, and new epochs of many: each piece compares numbers of before."""
     monkeypatch.setattr(controller, "_AT_ONCE", 1)
     pieces = [Transaction({}, {"/another/first": b"1"}), Transaction({}, {"/another/second": b"2"})]
     monkeypatch.setattr(directory, "change_partitions", lambda *_: pieces)
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1) as directories:
         nodes = directories.nodes
         await create(nodes, nodes.running[1][1], 2)
         await becomes(directories.led, {1: [0, 1]})
@@ -399,5 +373,3 @@ def test_what_is_made_in_pieces_ends_where_the_store_goes_back(monkeypatch: pyte
             with pytest.raises(CoordinationError, match="has gone back since this change was decided"):
                 await work
             assert len(made) == 1
-
-    with_nodes(scenario, 1)

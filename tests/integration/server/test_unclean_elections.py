@@ -26,7 +26,7 @@ from brokerd.storage.damage import DamagedRange
 from brokerd.wire.v1.topics_pb2 import CopyEnd, ElectUncleanLeaderRequest
 from tests.support.build import append
 from tests.support.clock import ManualClock
-from tests.support.cluster_directories import Directories, becomes, with_nodes
+from tests.support.cluster_directories import Directories, becomes, following
 from tests.support.cluster_nodes import KEYS, until
 from tests.support.logged import messages_of
 
@@ -84,8 +84,8 @@ def has(epoch: int, end: int, *, has_stopped: bool = False) -> CopyEndResponse:
 
 
 @pytest.mark.parametrize("name", ["orders", COORDINATOR.name])
-def test_the_copy_that_has_most_leads(name: str) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_the_copy_that_has_most_leads(name: str) -> None:
+    async with following(1, 2, 3) as directories:
         tp = await lost(directories, name)
         logs = {node_id: one.partitions.replica(tp) for node_id, one in directories.logs.items()}
         log = logs[2]
@@ -110,8 +110,6 @@ def test_the_copy_that_has_most_leads(name: str) -> None:
         with pytest.raises(InvalidRequestError, match=f"a copy of {name}-0 that is in sync is alive, and node 2 leads"):
             await directories.topics[3].elect_unclean(name, 0)
 
-    with_nodes(scenario, 1, 2, 3)
-
 
 @pytest.mark.parametrize(
     ("found", "order"),
@@ -124,19 +122,17 @@ def test_the_copy_that_has_most_leads(name: str) -> None:
     ],
     ids=["the newest epoch", "the longest of an epoch", "a damaged one last", "but before an empty one", "of those that answer"],
 )
-def test_the_newest_copy_leads(found: dict[int, CopyEndResponse], order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_the_newest_copy_leads(found: dict[int, CopyEndResponse], order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1, 2, 3) as directories:
         tp = await lost(directories)
         answer(directories, monkeypatch, found)
         copies = await directories.topics[1].elect_unclean("orders", 0)
         assert [copy.node_id for copy in copies] == order
         assert entry_at(directories, 1, tp).leader == order[0]
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_a_damaged_copy_says_so() -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_damaged_copy_says_so() -> None:
+    async with following(1, 2, 3) as directories:
         tp = await lost(directories)
         log = directories.logs[2].partitions.replica(tp)
         assert log is not None
@@ -147,13 +143,11 @@ def test_a_damaged_copy_says_so() -> None:
         copies = await directories.topics[1].elect_unclean("orders", 0, validate_only=True)
         assert [(copy.node_id, copy.has_stopped) for copy in copies] == [(2, True), (1, False), (3, False)]
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_a_node_that_hangs_is_left_out_and_without_any_copy_nothing_is_elected(
+async def test_a_node_that_hangs_is_left_out_and_without_any_copy_nothing_is_elected(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2, 3) as directories:
         tp = await lost(directories)
         monkeypatch.setattr(topics, "_ANSWERS_S", 0.05)
         answer(directories, monkeypatch, {1: asyncio.Future(), 2: has(3, 4)})
@@ -163,15 +157,13 @@ def test_a_node_that_hangs_is_left_out_and_without_any_copy_nothing_is_elected(
         with pytest.raises(InvalidRequestError, match="no node that is alive has a copy of orders-0"):
             await directories.topics[1].elect_unclean("orders", 0)
         assert entry_at(directories, 1, tp).leader == NO_LEADER
-
-    with_nodes(scenario, 1, 2, 3)
     left_out = [line for line in messages_of(caplog, "brokerd.server.cluster.topics") if "an unclean election" in line]
     assert "an unclean election of orders-0 leaves out node 1: it does not answer" in left_out
     assert "an unclean election of orders-0 leaves out node 3: node 3 has ended without an answer" in left_out
 
 
-def test_what_changes_meanwhile_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_what_changes_meanwhile_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1, 2, 3) as directories:
         tp = await lost(directories)
         one = directories.nodes.running[1][1]
 
@@ -196,11 +188,9 @@ def test_what_changes_meanwhile_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(InvalidRequestError, match="that is in sync is alive, and node 1 leads"):
             await directories.topics[1].elect_unclean("orders", 0)
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_one_that_is_elected_and_dies_is_waited_for_or_another_one_is_elected(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_one_that_is_elected_and_dies_is_waited_for_or_another_one_is_elected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1, 2, 3) as directories:
         tp = await lost(directories)
         answer(directories, monkeypatch, {1: has(1, 1), 2: has(2, 2)})
         await directories.topics[1].elect_unclean("orders", 0)
@@ -215,11 +205,9 @@ def test_one_that_is_elected_and_dies_is_waited_for_or_another_one_is_elected(mo
         assert [copy.node_id for copy in await directories.topics[1].elect_unclean("orders", 0)] == [1]
         assert [copy.node_id for copy in entry_at(directories, 1, tp).superseded] == [3, 2]
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_a_copy_leads_whose_directory_has_seen_a_higher_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_a_copy_leads_whose_directory_has_seen_a_higher_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(1, 2, 3) as directories:
         tp = await lost(directories)
         log = directories.logs[2].partitions.replica(tp)
         assert log is not None
@@ -229,11 +217,10 @@ def test_a_copy_leads_whose_directory_has_seen_a_higher_epoch(monkeypatch: pytes
         await becomes(lambda: (log.is_leader, log.leader_epoch), (True, 41))
         assert entry_at(directories, 2, tp).leader_epoch == 41
 
-    with_nodes(scenario, 1, 2, 3)
 
-
-def test_an_election_has_its_line_in_the_audit_trail(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(directories: Directories) -> None:
+async def test_an_election_has_its_line_in_the_audit_trail(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    async with following(1, 2, 3) as directories:
         await lost(directories)
         known = directories.logs[1].topics
         broker: Any = SimpleNamespace(cluster=SimpleNamespace(topics=directories.topics[1]), audit=Audit(ManualClock()))
@@ -245,17 +232,14 @@ def test_an_election_has_its_line_in_the_audit_trail(caplog: pytest.LogCaptureFi
         assert len((await ask(validate_only=True)).copies) == 3
         assert len((await ask()).copies) == 3
         assert "that is in sync is alive" in (await ask()).error.message
-
-    caplog.set_level(logging.INFO, logger="brokerd.audit")
-    with_nodes(scenario, 1, 2, 3)
     (line,) = messages_of(caplog, "brokerd.audit")
     assert "let a copy that is not in sync lead partition 'orders-0': node 1 (" in line
 
 
-def test_a_copy_in_sync_that_is_back_by_the_stores_word_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_in_sync_that_is_back_by_the_stores_word_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node is registered again, and this one has not heard of it yet."""
 
-    async def scenario(directories: Directories) -> None:
+    async with following(1, 2, 3) as directories:
         await lost(directories)
         client, node, _ = directories.nodes.running[1]
         own, back, made = (
@@ -275,5 +259,3 @@ def test_a_copy_in_sync_that_is_back_by_the_stores_word_is_not_passed_over(monke
         with pytest.raises((InvalidRequestError, NotReadyError)):
             await own.elect_unclean("orders", 0)
         assert set(made) == {None}
-
-    with_nodes(scenario, 1, 2, 3)
