@@ -1,8 +1,6 @@
 """The coordination store of a cluster: etcd (v3.4 or newer), through the few of its calls that a cluster needs.
 
-    client.py  connections, fail-over, reads and transactions
-    watch.py   all changes below a prefix, without a gap
-    lease.py   keeps a lease alive, and says once when it is lost
+    client.py  connections and fail-over; reads, transactions, watches, leases
     v3/        generated from proto/
 
 What the keys mean does not belong here (cluster/).

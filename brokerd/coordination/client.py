@@ -1,16 +1,25 @@
-"""Client of etcd's v3 API over gRPC: connections and fail-over, reads, transactions; bound to one event loop.
+"""Client of etcd's v3 API over gRPC: connections and fail-over, reads, transactions, watches, leases; bound to one event loop.
 
 One endpoint is used at a time, the next one after a failure. Reads are linearizable and repeated until the time limit. A
 transaction is sent once: if its connection breaks, its fate is unknown, and only a read can tell. etcd's term and cluster id are
 remembered: an answer from an older term or from another cluster is refused.
+
+A watch tells all changes below a prefix, without a gap or a repetition, over lost connections, compactions and changes of the
+endpoint. It begins with all keys at one revision, and goes on with the changes after it. Its stream is opened before the keys are
+read, and both begin anew after a lost connection: etcd may have gone back meanwhile, and have passed the revision again at which
+the stream would be resumed. They begin anew every ten minutes, too, since a watch has been seen to miss a change at a compaction
+(etcd-io/etcd#18089). So the consumer takes a Snapshot for the whole truth at any time, also one of an older revision than the last.
+
+A lease, whose keys go when a node goes, is kept alive in the background until it is lost, which is said once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -21,6 +30,13 @@ from brokerd.clock import Clock, stopwatch_ns
 from brokerd.coordination.v3.etcd_pb2 import (
     Compare,
     DeleteRangeRequest,
+    Event,
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
+    LeaseRevokeRequest,
+    LeaseRevokeResponse,
     PutRequest,
     RangeRequest,
     RangeResponse,
@@ -30,12 +46,21 @@ from brokerd.coordination.v3.etcd_pb2 import (
     StatusResponse,
     TxnRequest,
     TxnResponse,
+    WatchCreateRequest,
+    WatchRequest,
+    WatchResponse,
 )
 from brokerd.errors import CoordinationError
 from brokerd.wire.texts import in_plain_words
 
+logger = logging.getLogger(__name__)
+
 R = TypeVar("R", bound=Message)
-RETRY_MS = 100  # before the next endpoint is tried
+RECONCILE_MS = 600_000  # a watch begins anew so often
+_RETRY_MS = 100  # before the next endpoint is tried
+_REFUSED_MS = 1_000  # before a watch that has not worked for so long is asked for again
+_RENEWALS_PER_TTL = 3
+_ATTEMPTS_PER_TTL = 5  # at least: a member that hangs costs one of them
 _STATUS = "/etcdserverpb.Maintenance/Status"
 _VERSION_MIN = (3, 4)
 _PAGE = 1_000  # keys in one response, as long as they fit in a message
@@ -56,7 +81,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 # With it etcd refuses calls at a member that has lost its leader, instead of letting them wait at it, or of answering with the term
 # of an election that it cannot win: whoever remembered that would refuse all other members.
-HAS_LEADER = (("hasleader", "true"),)
+_HAS_LEADER = (("hasleader", "true"),)
 _LOST = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -104,6 +129,13 @@ class Snapshot(NamedTuple):
     revision: int
     items: list[KeyValue]
     has_gone_back: bool = False  # the store is known to have had a higher one
+
+
+class Changes(NamedTuple):
+    """What changed up to `revision`: keys put, and keys deleted, in this order of events."""
+
+    revision: int
+    events: list[KeyValue | str]  # a key that was put, or the name of one that was deleted
 
 
 class CoordinationClient:
@@ -196,7 +228,7 @@ class CoordinationClient:
             raise
         return response.header.revision if response.succeeded else None
 
-    # ---- for watches and leases
+    # ---- for watches and leases, below
 
     @property
     def address(self) -> str:
@@ -247,7 +279,7 @@ class CoordinationClient:
     @property
     def attempt_ms(self) -> int:
         """The time limit of one attempt, if the next one is to be made at another endpoint."""
-        return max(self.timeout_ms // 3, RETRY_MS)
+        return max(self.timeout_ms // 3, _RETRY_MS)
 
     async def repeated(self, path: str, request: Message, response_type: type[R], *, is_checked: bool = True) -> R:
         """A call that may be repeated: one that changes nothing, or the same each time. `is_checked`: a store that has gone back is
@@ -263,10 +295,10 @@ class CoordinationClient:
                     raise
                 if told is None or left_ms >= attempt_ms:  # one with less time has perhaps not heard why
                     told = error
-                if end_ms - self.clock.monotonic_ms() <= RETRY_MS:
+                if end_ms - self.clock.monotonic_ms() <= _RETRY_MS:
                     told.is_fate_unknown = False
                     raise told from None
-                await asyncio.sleep(RETRY_MS / 1000)
+                await asyncio.sleep(_RETRY_MS / 1000)
 
     async def _connected(self, key: str) -> None:
         """Returns on a connection that stands. On a new one it reads a key first: the store may have gone back meanwhile, and give
@@ -294,7 +326,7 @@ class CoordinationClient:
         self.calls += 1
         try:
             async with self.using(channel):
-                response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=HAS_LEADER)
+                response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=_HAS_LEADER)
                 self.seen(response)
             if path.startswith(_LINEARIZABLE) and is_checked:  # a refusal leaves the connection to the watch, which learns why
                 if histories != self.histories:
@@ -364,6 +396,70 @@ class CoordinationClient:
             key = response.kvs[-1].key + b"\0"
 
 
+async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snapshot | Changes, None]:
+    """Everything below `prefix` now, and each change from then on; see the module docstring. Goes on through outages, for ever."""
+    told = ""
+    while True:
+        begun_ms = None
+        try:
+            async for found in _watch_once(client, prefix):
+                begun_ms = client.clock.monotonic_ms() if begun_ms is None else begun_ms
+                yield found
+        except CoordinationError as error:
+            has_worked = begun_ms is not None and client.clock.monotonic_ms() - begun_ms >= _REFUSED_MS
+            if has_worked or error.message != told:  # an outage may last
+                told = error.message
+                logger.log(logging.INFO if error.is_fate_unknown else logging.WARNING, "%s: all keys are read anew", error)
+            await asyncio.sleep((_RETRY_MS if has_worked else _REFUSED_MS) / 1000)
+
+
+async def _watch_once(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snapshot | Changes, None]:
+    """A snapshot and the changes after it, for RECONCILE_MS, or until they are compacted. Raises CoordinationError."""
+    channel = client.channel()
+    call: Any = channel.stream_stream(
+        "/etcdserverpb.Watch/Watch",
+        request_serializer=WatchRequest.SerializeToString,
+        response_deserializer=WatchResponse.FromString,
+    )(metadata=_HAS_LEADER)
+    create = WatchCreateRequest(key=prefix.encode(), range_end=prefix_end(prefix))
+    try:
+        async with client.using(channel):
+            response = await client.first(call, WatchRequest(create_request=create), client.attempt_ms)
+            snapshot = await client.read(prefix, is_older_taken=True)
+            end_ms = client.clock.monotonic_ms() + RECONCILE_MS
+            yield snapshot
+            while response is not grpc.aio.EOF:
+                client.seen(response)
+                if response.compact_revision:
+                    return
+                if response.canceled:
+                    raise CoordinationError(f"etcd at {client.address} refused a watch ({response.cancel_reason[:300]})")
+                events = [event for event in response.events if event.kv.mod_revision > snapshot.revision]
+                if events:
+                    # The header has the store's revision, of which more changes may be on the way.
+                    revision = max(event.kv.mod_revision for event in events)
+                    client.has_reached(revision)
+                    yield Changes(revision, [_event(event) for event in events])
+                response = await _read(call, end_ms - client.clock.monotonic_ms())
+            raise CoordinationError(f"etcd at {client.address} ended a watch", is_fate_unknown=True)
+    except TimeoutError:
+        return
+    finally:
+        call.cancel()
+
+
+async def _read(call: Any, left_ms: int) -> Any:
+    """The next response. Raises TimeoutError."""
+    # Not wait_for, which drops a cancellation that meets a response (Python 3.11): a stop would wait for this watch for ever.
+    async with asyncio.timeout(left_ms / 1000):
+        return await call.read()
+
+
+def _event(event: Event) -> KeyValue | str:
+    found = key_value(event.kv)
+    return found.key if event.type == Event.DELETE else found
+
+
 def key_value(kv: Any) -> KeyValue:
     """A key as it came from etcd. A key that is not UTF-8 is none of ours, and stays recognizable."""
     return KeyValue(kv.key.decode(errors="backslashreplace"), kv.value, kv.create_revision, kv.mod_revision)
@@ -372,3 +468,77 @@ def key_value(kv: Any) -> KeyValue:
 def prefix_end(prefix: str) -> bytes:
     """The end of the range of all keys that begin with `prefix`, which is ASCII."""
     return prefix[:-1].encode() + bytes([ord(prefix[-1]) + 1])
+
+
+class Lease:
+    """A lease that is kept alive. It counts as lost when etcd says so, or when no renewal begun within its time to live was
+    answered, time asleep included: etcd may then have ended it."""
+
+    def __init__(self, client: CoordinationClient, lease_id: int, ttl_ms: int, granted_ms: int) -> None:
+        self.id = lease_id
+        self.lost = asyncio.Event()
+        self._client = client
+        self._ttl_ms = ttl_ms
+        self._good_until_ms = granted_ms + ttl_ms
+        self._is_late = False  # the last renewal failed
+        self._task = asyncio.create_task(self._keep(), name="lease")
+
+    @property
+    def is_over(self) -> bool:
+        """True if etcd may have ended it, also if this process was suspended and has not noticed yet."""
+        return self.lost.is_set() or self._client.clock.boot_ms() >= self._good_until_ms
+
+    async def revoke(self) -> None:
+        """Ends the lease and its keys at once. Raises CoordinationError; the lease then ends by itself."""
+        await self._stop()
+        await self._client.repeated("/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeRequest(ID=self.id), LeaseRevokeResponse)
+
+    async def _stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        clock = self._client.clock
+        try:
+            while (left_ms := self._good_until_ms - clock.boot_ms()) > 0:
+                due_ms = left_ms - self._ttl_ms + self._ttl_ms // _RENEWALS_PER_TTL  # past if the last attempt failed
+                await asyncio.sleep(min(left_ms, max(due_ms, _RETRY_MS)) / 1000)
+                if not await self._renew():
+                    return
+        finally:
+            self.lost.set()
+
+    async def _renew(self) -> bool:
+        """Renews the lease once; False if it is gone."""
+        client = self._client
+        channel, begun_ms = client.channel(), client.clock.boot_ms()
+        timeout_ms = min(self._ttl_ms // _ATTEMPTS_PER_TTL, self._good_until_ms - begun_ms)
+        call: Any = channel.stream_stream(
+            "/etcdserverpb.Lease/LeaseKeepAlive",
+            request_serializer=LeaseKeepAliveRequest.SerializeToString,
+            response_deserializer=LeaseKeepAliveResponse.FromString,
+        )(metadata=_HAS_LEADER)
+        try:
+            async with client.using(channel):
+                response = await client.first(call, LeaseKeepAliveRequest(ID=self.id), timeout_ms)
+                if response is grpc.aio.EOF:
+                    raise CoordinationError(f"etcd at {client.address} ended the renewal of a lease", is_fate_unknown=True)
+                client.seen(response)
+        except CoordinationError as error:
+            if not self._is_late:  # an outage is told once
+                logger.info("%s: the lease is renewed at the next endpoint", error)
+            self._is_late = True
+            return True
+        finally:
+            call.cancel()
+        self._is_late = False
+        if response.TTL > 0:
+            self._good_until_ms = begun_ms + response.TTL * 1000
+        return bool(response.TTL > 0)
+
+
+async def grant(client: CoordinationClient, ttl_s: int) -> Lease:
+    """A new lease of `ttl_s` seconds. Raises CoordinationError."""
+    begun_ms = client.clock.boot_ms()
+    response = await client.repeated("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest(TTL=ttl_s), LeaseGrantResponse)
+    return Lease(client, response.ID, response.TTL * 1000, begun_ms)

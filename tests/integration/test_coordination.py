@@ -15,11 +15,9 @@ import grpc
 import pytest
 
 from brokerd.clock import SystemClock
-from brokerd.coordination import watch as watch_module
-from brokerd.coordination.client import CoordinationClient, KeyValue, Snapshot
-from brokerd.coordination.lease import grant
+from brokerd.coordination import client as client_module
+from brokerd.coordination.client import Changes, CoordinationClient, KeyValue, Snapshot, grant, watch
 from brokerd.coordination.v3.etcd_pb2 import LeaseRevokeRequest, LeaseRevokeResponse, PutRequest, RequestOp
-from brokerd.coordination.watch import Changes, watch
 from brokerd.errors import CoordinationError
 from brokerd.testing.memory_etcd import OPERATIONS_MAX
 from tests.support.certificates import Authority
@@ -150,7 +148,7 @@ async def test_an_outage_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: p
         await snapshot_of(seen)
         found = asyncio.create_task(anext(seen))
         failed: Counter[str] = Counter()
-        watch_once, renew, often = watch_module._watch_once, lease._renew, asyncio.Event()
+        watch_once, renew, often = client_module._watch_once, lease._renew, asyncio.Event()
 
         def count(what: str) -> None:
             failed[what] += 1
@@ -165,7 +163,7 @@ async def test_an_outage_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: p
             count("renewal")
             return await renew()
 
-        monkeypatch.setattr(watch_module, "_watch_once", counted_watch)
+        monkeypatch.setattr(client_module, "_watch_once", counted_watch)
         monkeypatch.setattr(lease, "_renew", counted_renewal)
         for _ in range(2):
             await etcd.stop()
@@ -285,7 +283,7 @@ async def test_a_watch_and_its_snapshot_are_of_one_history(monkeypatch: pytest.M
 
 
 async def test_a_watch_is_reconciled_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "RECONCILE_MS", 300)
+    monkeypatch.setattr(client_module, "RECONCILE_MS", 300)
 
     async with served(FaultyEtcd()) as (etcd, client):
         seen = watch(client, "/w/")
@@ -547,7 +545,7 @@ async def test_large_values_are_read_in_smaller_pages() -> None:
 async def test_a_watch_that_is_refused_says_so_and_begins_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch_module, "_REFUSED_MS", 10)
+    monkeypatch.setattr(client_module, "_REFUSED_MS", 10)
 
     async with served(FaultyEtcd()) as (etcd, client):
         seen = watch(client, "/w/")
@@ -726,7 +724,7 @@ async def test_a_watch_that_ends_at_once_is_not_asked_for_at_once_again(
     async with served(FaultyEtcd()) as (etcd, client):
         etcd.ends_watches = True
         seen = watch(client, "/w/")
-        monkeypatch.setattr("brokerd.coordination.watch.asyncio.sleep", pause)
+        monkeypatch.setattr("brokerd.coordination.client.asyncio.sleep", pause)
         for _ in range(5):
             await snapshot_of(seen)
         assert pauses == [1.0] * 4
@@ -830,7 +828,7 @@ async def test_a_watch_that_is_stopped_as_a_response_arrives_ends(turns: int) ->
         async def read(self) -> str:
             return await self.response
 
-    reading = asyncio.create_task(watch_module._read(Call(), 60_000))
+    reading = asyncio.create_task(client_module._read(Call(), 60_000))
     await all_wait()
     Call.response.set_result("a change")
     for _ in range(turns):

@@ -28,8 +28,7 @@ from brokerd.cluster.changes import Transaction
 from brokerd.cluster.image import Node as NodeEntry
 from brokerd.cluster.keys import Keys, Registration, encode
 from brokerd.config.broker import BrokerConfig
-from brokerd.coordination.client import KeyValue, Snapshot
-from brokerd.coordination.watch import Changes
+from brokerd.coordination.client import Changes, KeyValue, Snapshot
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity
@@ -182,7 +181,7 @@ class Machine:
 
 
 class _Lease:
-    """See brokerd.coordination.lease.Lease."""
+    """See brokerd.coordination.client.Lease."""
 
     def __init__(self, sim: Simulation, lease_id: int) -> None:
         self.id = lease_id

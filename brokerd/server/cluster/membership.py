@@ -16,9 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from brokerd.cluster.assignments import Life
 from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import FEATURE_LEVEL, EntryError, Keys, Registration, decode_registration, encode, level_of
-from brokerd.coordination.client import CoordinationClient, KeyValue, Snapshot
-from brokerd.coordination.lease import Lease, grant
-from brokerd.coordination.watch import Changes, watch
+from brokerd.coordination.client import Changes, CoordinationClient, KeyValue, Lease, Snapshot, grant, watch
 from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.errors import CoordinationError
 from brokerd.server.failures import internal

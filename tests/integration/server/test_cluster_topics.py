@@ -15,8 +15,7 @@ from brokerd.cluster.changes import Transaction
 from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import PartitionEntry, TopicEntry
 from brokerd.config.broker import BrokerConfig
-from brokerd.coordination.client import CoordinationClient, Snapshot
-from brokerd.coordination.watch import Changes, watch
+from brokerd.coordination.client import Changes, CoordinationClient, Snapshot, watch
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import (
     CoordinationError,
