@@ -11,10 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.replicated_bugs import MUTANTS
-from tests.support.replicated_disaster_bugs import MUTANTS as DISASTER_MUTANTS
-from tests.support.replicated_disaster_bugs import run_disaster
-from tests.support.replicated_transactions import Simulation, run_seed, steady_hashes
+from tests.support.replicated_bugs import DISASTER_MUTANTS, MUTANTS
+from tests.support.replicated_transactions import Simulation, run_disaster, run_seed, steady_hashes
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import assert_replays, run_part
 

@@ -1,6 +1,6 @@
 """Mistakes planted one by one in transactions on replicated partitions: what a coordinator that was replaced may do, what holds
 back readers while leaders change, what counts although it is not on the in-sync set. The schedules of replicated_transactions.py
-must find each.
+must find each, those that have disasters the ones in what follows an unclean election.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from brokerd.errors import NotReadyError, WireError
 from brokerd.internode.v1.internode_pb2 import ReleaseRequest
 from brokerd.server.coordinator import members
-from brokerd.server.coordinator.leaders import Leaders
+from brokerd.server.coordinator.leaders import Leaders, LostMarkers
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
 from brokerd.server.coordinator.producer_ids import ProducerIds
@@ -21,7 +21,7 @@ from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared
 from tests.support.mutants import Mutants
 from tests.support.planting import Put
 
-MUTANTS = Mutants()
+MUTANTS, DISASTER_MUTANTS = Mutants(), Mutants()
 mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
 
 
@@ -134,3 +134,28 @@ async def each_leader_releases_when_its_own_markers_are_durable(_write: Any, sel
 async def a_leader_that_does_not_answer_is_taken_for_marked(write: Any, self: Any, name: str, commit: CommitPrepared) -> None:
     with suppress(WireError):
         await write(self, name, commit)
+
+
+# --- rows whose markers a copy lacks that was elected unclean
+
+
+@DISASTER_MUTANTS.method(Leaders, "rewrite_lost")
+async def a_marker_is_not_written_again(_original: Any, *_asked: Any, others: bool) -> None:
+    del others
+
+
+@DISASTER_MUTANTS.add
+def what_is_known_of_winners_is_not_used(put: Put) -> None:
+    put(LostMarkers, "committed", lambda _self, _ended: {})
+    put(LostMarkers, "void", lambda _self, ended: list(ended))
+
+
+@DISASTER_MUTANTS.method(Leaders, "abort")
+async def what_lacks_a_marker_is_taken_for_committed(_original: Any, self: Any, name: str, producer_ids: Any) -> None:
+    for node_id in self._peers.leaders():
+        await self._mark_at(node_id, name, -1, [(producer_id, True) for producer_id in producer_ids], ())
+
+
+@DISASTER_MUTANTS.method(Transactions, "_void")
+async def what_has_ended_keeps_readers_waiting(_original: Any, *_asked: Any) -> bool:
+    return True

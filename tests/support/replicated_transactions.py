@@ -405,3 +405,8 @@ def run_seed(seed: int) -> dict[str, int]:
     """Runs one schedule."""
     with steady_hashes():
         return Simulation(seed).run()
+
+
+def run_disaster(number: int) -> dict[str, int]:
+    """Runs the schedule of one of the seeds that have disasters."""
+    return run_seed(Simulation.disasters_in * (number + 1) - 1)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.cluster.election import ever_in_sync
 from brokerd.cluster.image import Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import NotEnoughReplicasError
 from brokerd.partition.core import InSync
-from brokerd.replication.leader import LedPartition, Proposal, handed_over, in_sync_of, joined, left, resigned
+from brokerd.replication.leader import LedPartition, Proposal, handed_over, has_enough_in_sync, in_sync_of, joined, left, resigned
+from brokerd.replication.reassignment import advanced
 from tests.support.build import raw_batch
 from tests.support.clock import START_WALL_MS
 from tests.support.partition_replica import Replica
@@ -468,3 +470,30 @@ def test_a_leader_keeps_the_lead_if_the_disks_of_all_are_full() -> None:
         assert led.led.proposal(refusing(1, 2, 3), now_ms, LAG_MS) is None
     alive = {number: node for number, node in refusing(1, 2).items() if number != 3}
     assert led.led.proposal(alive, LAG_MS, LAG_MS) == Proposal(left(ENTRY, {3}), 1), "it looks after its followers"
+
+
+def test_copies_that_are_being_made_do_not_count_towards_min_insync_replicas() -> None:
+    """Else a partition of one replica takes nothing while it moves."""
+    entry = PartitionEntry((1, 2, 3), (ALL[0],), leader=1, target=(2, 3))
+    assert ever_in_sync(entry) == {1}
+    assert in_sync_of(entry) == ([], 1, 1)
+    assert has_enough_in_sync(entry, 2)
+    halfway = joined(entry, ALL[1])
+    assert in_sync_of(halfway) == ([2], 2, 2)
+    fell_out = left(halfway, {2})
+    assert in_sync_of(fell_out) == ([], 1, 2)
+    assert not has_enough_in_sync(fell_out, 2)
+    assert has_enough_in_sync(fell_out, 1)
+
+
+def test_a_copy_that_is_made_anew_before_the_last_one_was_removed_does_not_count_either() -> None:
+    """A move was stopped and asked for again: node 2 is listed, so that it removes what it has, and is added once it has, or if
+    that is a disk that it has no more."""
+    entry = PartitionEntry((1,), (ALL[0],), leader=1, out_of_sync=(ALL[1],), target=(2,))
+    assert advanced(entry, NODES) is None
+    assert has_enough_in_sync(entry, 2), "it takes records meanwhile"
+    added = advanced(entry._replace(out_of_sync=(InSyncReplica(2, "former"),)), NODES)
+    assert added is not None
+    assert added.replicas == (1, 2)
+    assert in_sync_of(added) == ([], 1, 1)
+    assert has_enough_in_sync(added, 2)
