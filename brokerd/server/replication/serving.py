@@ -4,12 +4,8 @@ Behaviour
 - A stream is of one follower, and remembers its positions. A request changes some of them, and is answered once a partition has
   something new, TELL_S after an end has moved without that, or after WAIT_S with nothing. Where other partitions always have
   something new, an end that has moved is told after WAIT_S: a copy that does not know the log start cannot join.
-- A position counts towards the high watermark only if the follower's log agrees with this one. Otherwise the answer says what they
-  have in common, and the follower cuts its log and asks again.
-- A follower that ends below the log start gets a snapshot that its log begins with.
+- What a position counts for, and what a follower gets that has to cut, to begin anew or to catch up: replication/__init__.py.
 - A partition that cannot be served gets an error, and its position is forgotten.
-- What a follower gets that is not in sync may have lain on the disk for long: its payloads are checked, and a changed one stops the
-  log, so that another replica that is in sync leads.
 - Batches are sent as soon as they are written: the follower's disk works at the same time as this one's.
 - A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least. Snapshots
   are not divided. With one, as with a cut, a follower has many files to sync before it reports: each counts as CATCH_UP_BYTES at
