@@ -71,13 +71,14 @@ class _LookUp(NamedTuple):
         """The index of a segment, loaded if necessary."""
         return segment.loaded_index(self.reader.core.config.index_interval_bytes)
 
-    def headers(self, file: File, segment: Segment, offset: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches from `position` on, past damage. A wrong index entry may look like a bad batch, so
-        the first time, the scan restarts at the segment's start and yields headers again. Raises OSError, LookUpAbandoned.
+    def headers(self, file: File, segment: Segment, begin: tuple[int, int] | None) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers of the batches from `begin` on (offset and position, None: the start), past damage. A wrong index
+        entry may look like a bad batch, so the first time, the scan restarts at the segment's start and yields headers again.
+        Raises OSError, LookUpAbandoned.
         """
-        is_start = position == 0
+        is_start = begin is None
         while True:
-            scan = segment.scan(file, begin=(offset, position))
+            scan = segment.scan(file, begin=begin)
             for header in scan:
                 if not self.is_wanted():
                     raise LookUpAbandoned
@@ -87,21 +88,12 @@ class _LookUp(NamedTuple):
             if scan.problem is None:
                 return
             if not is_start:
-                is_start, offset, position = True, segment.base_offset, 0
+                is_start, begin = True, None
                 continue
             damaged = self.reader.register(file, segment, scan.position, scan.next_offset, scan.problem)
             if damaged.resume_segment != segment.base_offset:
                 return
-            offset, position = damaged.until_offset, damaged.resume_position
-
-
-class _Search:
-    """A look-up of a time, in ms since 1970."""
-
-    def __init__(self, timestamp_ms: int, until_offset: int) -> None:
-        self.timestamp_ms = timestamp_ms
-        self.until_offset = until_offset  # batches from here on are not searched
-        self.has_decoded = False  # one batch was decoded without a match
+            begin = (damaged.until_offset, damaged.resume_position)
 
 
 def _always() -> bool:
@@ -126,7 +118,7 @@ class LookUps:
         until_offset = self._core.latest_offset(is_committed=is_committed)
         with self._begun(is_wanted) as look_up:
             log_start_offset = self._core.ends.log_start_offset
-            found = _find(look_up, _Search(timestamp_ms, until_offset), log_start_offset)
+            found = _find(look_up, timestamp_ms, log_start_offset, until_offset)
             end = found.offset if found is not None else until_offset
             for damaged in self._reader.damaged:
                 # The record may have been in the damaged range, so neither a later record nor None would be right.
@@ -206,52 +198,43 @@ class LookUps:
             raise StorageError(f"{self._core.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
 
 
-def _find(look_up: _LookUp, search: _Search, first_offset: int) -> OffsetAndTimestamp | None:
-    """The first readable record from `first_offset` on whose timestamp is at least the wanted one."""
-    for segment in look_up.reader.segments:
-        if segment.max_timestamp >= search.timestamp_ms and segment.next_offset > first_offset:
-            with look_up.reader.open_files.use(segment.path) as file:
-                found = _find_in_segment(look_up, file, segment, search, first_offset)
-            if found is not None:
-                return found
-    return None
-
-
-def _find_in_segment(
-    look_up: _LookUp, file: File, segment: Segment, search: _Search, first_offset: int
-) -> OffsetAndTimestamp | None:
-    floor = look_up.index_of(segment).floor_by_time(search.timestamp_ms)
-    for position, header in look_up.headers(file, segment, *(floor or (segment.base_offset, 0))):
-        if header.base_offset >= search.until_offset:
-            return None
-        is_wanted = header.readers_timestamp >= search.timestamp_ms and header.last_offset >= first_offset
-        if is_wanted and past_taken_out(look_up.reader.damaged, header.base_offset) < header.next_offset:
-            found = _find_in_batch(look_up.reader, file, position, header, search, first_offset)
-            if found is not None:
-                return found
+def _find(look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: int) -> OffsetAndTimestamp | None:
+    """The first readable record from `first_offset` up to `until_offset` whose timestamp is at least `timestamp_ms`; or the start
+    of its batch, if the records there have no timestamps of their own, or another batch was decoded already.
+    """
+    reader, has_decoded = look_up.reader, False
+    for segment in reader.segments:
+        if segment.max_timestamp < timestamp_ms or segment.next_offset <= first_offset:
+            continue
+        begin = look_up.index_of(segment).floor_by_time(timestamp_ms)
+        with reader.open_files.use(segment.path) as file:
+            for position, header in look_up.headers(file, segment, begin):
+                if header.base_offset >= until_offset:
+                    return None
+                is_wanted = header.readers_timestamp >= timestamp_ms and header.last_offset >= first_offset
+                if not is_wanted or past_taken_out(reader.damaged, header.base_offset) >= header.next_offset:
+                    continue
+                whole = OffsetAndTimestamp(max(header.base_offset, first_offset), header.readers_timestamp)
+                if has_decoded or header.is_log_append_time or header.is_control:
+                    return whole
+                has_decoded = True
+                found = _find_in_batch(header, _times(reader, file, position, header), timestamp_ms, whole)
+                if found is not None:
+                    return found
     return None
 
 
 def _find_in_batch(
-    reader: PartitionReader, file: File, position: int, header: BatchHeader, search: _Search, first_offset: int
+    header: BatchHeader, times: pa.Array | None, timestamp_ms: int, whole: OffsetAndTimestamp
 ) -> OffsetAndTimestamp | None:
-    """The record within a batch; the start of the batch if its records have no timestamps of their own, they cannot be decoded, or
-    one batch was decoded already; None if no record matches.
-    """
-    whole = OffsetAndTimestamp(max(header.base_offset, first_offset), header.readers_timestamp)
-    if header.is_log_append_time or header.is_control:
-        return whole
-    if search.has_decoded:
-        return whole
-    search.has_decoded = True
-    times = _times(reader, file, position, header)
+    """The record within a batch, from the offset of `whole` on; `whole` if not all times are known; None if no record matches."""
     if times is None:
         return whole
     import pyarrow.compute as pc
 
     # Records have microseconds; Kafka's clients see milliseconds, rounded down.
-    matches = pc.greater_equal(times, min(search.timestamp_ms, TIMESTAMP_MAX_MS) * _US_PER_MS)
-    skipped = max(first_offset - header.base_offset, 0)
+    matches = pc.greater_equal(times, min(timestamp_ms, TIMESTAMP_MAX_MS) * _US_PER_MS)
+    skipped = whole.offset - header.base_offset
     at = pc.index(matches.slice(skipped), True).as_py()
     if at < 0:
         return None if times.null_count == 0 else whole
@@ -281,9 +264,9 @@ def _batch_of(look_up: _LookUp, segment: Segment, offset: int) -> tuple[int, Bat
     """Position and header of the batch that contains `offset`, or of the next readable one in the segment; the segment's end and
     None if there is none. Raises OSError, LookUpAbandoned.
     """
-    begin = look_up.index_of(segment).floor(offset) or (segment.base_offset, 0)
+    begin = look_up.index_of(segment).floor(offset)
     with look_up.reader.open_files.use(segment.path) as file:
-        for position, header in look_up.headers(file, segment, *begin):
+        for position, header in look_up.headers(file, segment, begin):
             if header.next_offset > offset:
                 return position, header
     return segment.size_bytes, None
@@ -325,10 +308,11 @@ def _reach_within(look_up: _LookUp, segment: Segment, wanted: _Wanted, *, needs_
     """The end of the segment's last batch that fits; with `needs_one` the first always does. None if no batch fits."""
     index = look_up.index_of(segment)
     near = min(index.floor(wanted.until_offset) or (0, 0), index.floor_by_position(wanted.until_position) or (0, 0))
-    begin = near if near[1] > wanted.position else index.floor(wanted.offset) or (segment.base_offset, 0)
-    found = Reach(begin[0], begin[1] - wanted.position) if begin is near else None
+    is_near = near[1] > wanted.position
+    begin = near if is_near else index.floor(wanted.offset)
+    found = Reach(near[0], near[1] - wanted.position) if is_near else None
     with look_up.reader.open_files.use(segment.path) as file:
-        for position, header in look_up.headers(file, segment, *begin):
+        for position, header in look_up.headers(file, segment, begin):
             end = position + header.size
             if header.next_offset <= wanted.offset:
                 continue
@@ -348,9 +332,9 @@ def _headers(look_up: _LookUp, begin: int, end: int) -> Iterator[BatchHeader]:
     for segment in look_up.reader.segments:
         if segment.next_offset <= begin or segment.base_offset >= end:
             continue
-        near = look_up.index_of(segment).floor(begin) or (segment.base_offset, 0)
+        near = look_up.index_of(segment).floor(begin)
         with look_up.reader.open_files.use(segment.path) as file:
-            for _, header in look_up.headers(file, segment, *near):
+            for _, header in look_up.headers(file, segment, near):
                 if header.base_offset >= end:
                     return
                 yield header
