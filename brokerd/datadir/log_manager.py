@@ -204,17 +204,16 @@ class LogManager:
     def _take_all(self, opened: Iterable[Opened]) -> dict[TopicPartition, int]:
         """Adds the opened partitions to the table; returns the bytes cut off each torn tail."""
         cut = {}
-        for log, cut_bytes, kept_entry, is_outdated in opened:
+        for log, state, kept_entry in opened:
             self.partitions.add(log)
-            if cut_bytes:
-                cut[TopicPartition(log.topic, log.tp.partition)] = cut_bytes
-                logger.warning(
-                    "%s: cut a torn tail of %d bytes, the log ends at offset %d", log.name, cut_bytes, log.ends.log_end_offset
-                )
+            if state.cut_bytes:
+                cut[TopicPartition(log.topic, log.tp.partition)] = state.cut_bytes
+                text = "%s: cut a torn tail of %d bytes, the log ends at offset %d"
+                logger.warning(text, log.name, state.cut_bytes, log.ends.log_end_offset)
             if log.damage:
                 logger.error("%s", log.damage)
             if kept_entry is not None:
-                self._checkpoint.keep(log.tp, kept_entry, with_epoch=is_outdated)
+                self._checkpoint.keep(log.tp, kept_entry, with_epoch=state.is_outdated)
         return cut
 
     def close(self) -> None:

@@ -16,10 +16,10 @@ from brokerd.datadir.partition_directories import remove_directories, remove_log
 from brokerd.datadir.topic_store import Topic, TopicStore, effective_config
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.partition.log_state import FIRST_EPOCH, GIVEN_UP, LOST_ENTRY, NEW_PARTITION, CheckpointEntry, CleanLog
+from brokerd.partition.log_state import FIRST_EPOCH, GIVEN_UP, LOST_ENTRY, NEW_PARTITION, CheckpointEntry, CleanLog, LogState
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.partition import LogResources, Partition
-from brokerd.partition.recovery import PartitionRecovery, Recovered
+from brokerd.partition.recovery import PartitionRecovery
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +42,8 @@ class Opened(NamedTuple):
     """A recovered partition."""
 
     partition: Partition
-    cut_bytes: int  # of a torn tail
+    state: LogState
     kept_entry: CheckpointEntry | None  # its checkpoint entry, if that must stay because the log was not fully recovered
-    is_outdated: bool  # the entry is older than the log
 
 
 class PartitionOpening:
@@ -87,17 +86,15 @@ class PartitionOpening:
                         remove_logs_from_end(self._resources.files, [tp])
                         remove_directories(self._resources.files, [tp])
                         entry = NEW_PARTITION._replace(leader_epoch=entry.leader_epoch)
-                    recovered = self.recover(topic, config, tp, entry, clean.get(tp), reason, is_end_known=is_end_known)
+                    state = self.recover(topic, config, tp, entry, clean.get(tp), reason, is_end_known=is_end_known)
                 except OSError as error:
                     why, is_read_only = f"its recovery could not write ({error.strerror}); repair the disk and restart", True
                     logger.error("%s-%d is read-only: %s", topic.name, partition, why)
-                    recovered = self.recover(topic, config, tp, entry, clean.get(tp), reason or why, is_end_known=is_end_known)
+                    state = self.recover(topic, config, tp, entry, clean.get(tp), reason or why, is_end_known=is_end_known)
                 if tp not in found:
-                    recovered.state.leader_epoch = lost_leader_epoch(recovered.state.epochs, self.ended_node_epoch)
-                opened = self.open(topic, config, tp, recovered)
-                yield Opened(
-                    opened, recovered.cut_bytes, entry if is_read_only or opened.damage else None, recovered.state.is_outdated
-                )
+                    state.leader_epoch = lost_leader_epoch(state.epochs, self.ended_node_epoch)
+                opened = self.open(topic, config, tp, state)
+                yield Opened(opened, state, entry if is_read_only or opened.damage else None)
 
     def recover(
         self,
@@ -109,7 +106,7 @@ class PartitionOpening:
         read_only_reason: str = "",
         *,
         is_end_known: bool = True,
-    ) -> Recovered:
+    ) -> LogState:
         """Recovers a partition, by default a new and empty one. `entry`: as in the checkpoint; if all that there is of it is a
         snapshot, with the snapshot's offset as its ends. Call `open` with the result. In any thread. Raises OSError.
         """
@@ -127,6 +124,6 @@ class PartitionOpening:
         )
         return PartitionRecovery(self._resources.files, self._resources.open_files, given).run()
 
-    def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> Partition:
+    def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, state: LogState) -> Partition:
         """The partition, writable unless its log has stopped. It has no role yet."""
-        return Partition(tp, topic.name, config, self._resources, found.state)
+        return Partition(tp, topic.name, config, self._resources, state)

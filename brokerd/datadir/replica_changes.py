@@ -19,9 +19,8 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import STAMPED_MAX, InSync
 from brokerd.partition.cut import truncate
 from brokerd.partition.derived_files import write_snapshot
-from brokerd.partition.log_state import GIVEN_UP, NEW_PARTITION, CheckpointEntry, Snapshot
+from brokerd.partition.log_state import GIVEN_UP, NEW_PARTITION, CheckpointEntry, LogState, Snapshot
 from brokerd.partition.partition import Partition
-from brokerd.partition.recovery import Recovered
 from brokerd.steps import Job, Steps
 from brokerd.storage.files import Files
 
@@ -77,7 +76,7 @@ class ReplicaChanges:
         directory, offset = tp.directory_name, snapshot.offset
         entry = CheckpointEntry(offset, offset, offset, leader_epoch, offset)
         config = self._opening.config_of(topic)
-        made: list[Recovered] = []
+        made: list[LogState] = []
 
         def prepare() -> None:
             remove_logs_from_end(self._files, [tp])

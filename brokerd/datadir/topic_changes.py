@@ -30,7 +30,7 @@ from brokerd.errors import (
     counted,
 )
 from brokerd.ids import TopicIdPartition, new_topic_id
-from brokerd.partition.recovery import Recovered
+from brokerd.partition.log_state import LogState
 from brokerd.steps import Steps
 from brokerd.storage.files import Files
 from brokerd.storage.spare_files import SpareFiles
@@ -176,7 +176,7 @@ class TopicChanges:
         """Makes the logs durable, then the topic. On StorageError the directories are removed, as far as possible."""
         tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
         config = self._opening.config_of(topic)
-        made: dict[TopicIdPartition, Recovered] = {}
+        made: dict[TopicIdPartition, LogState] = {}
 
         def make() -> None:
             create_directories(self._files, tps)
@@ -190,7 +190,7 @@ class TopicChanges:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
-        opened = [self._opening.open(topic, config, tp, recovered) for tp, recovered in made.items()]
+        opened = [self._opening.open(topic, config, tp, state) for tp, state in made.items()]
         for partition in opened:
             self._partitions.add(partition)
         self._partitions.elect(opened)

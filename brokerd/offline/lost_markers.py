@@ -151,7 +151,7 @@ def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
 def _unmarked(files: Files, partition: PartitionCheck) -> list[UnmarkedData]:
     """Data without a marker, found by the recovery that a start runs."""
     with closing(OpenFiles(files, limit=4)) as open_files:
-        state = PartitionRecovery(files, open_files, partition.recovery_input(_READ_ONLY)).run().state
+        state = PartitionRecovery(files, open_files, partition.recovery_input(_READ_ONLY)).run()
     return unmarked_data(state.producers, state.damaged, state.log_start_offset)
 
 

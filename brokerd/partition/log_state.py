@@ -89,3 +89,4 @@ class LogState:
     high_watermark: int | None = None  # None = no other replicas: the log end offset
     announced_stable_offset: int = 0
     unwritten_snapshot: Snapshot | None = None  # the snapshot at the log end, if it could not be written
+    cut_bytes: int = 0  # of a torn tail

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import NamedTuple
 
 from brokerd.partition.derived_files import (
     read_leader_epochs,
@@ -42,13 +41,6 @@ logger = logging.getLogger(__name__)
 _REWRITE_BYTES = 4 * 1_048_576
 
 
-class Recovered(NamedTuple):
-    """The recovered state, and the bytes cut off the log's end."""
-
-    state: LogState
-    cut_bytes: int
-
-
 class PartitionRecovery:
     """Recovers one partition. Call `run` once."""
 
@@ -68,7 +60,7 @@ class PartitionRecovery:
         self._unwritten: Snapshot | None = None
         self._names_changed = False
 
-    def run(self) -> Recovered:
+    def run(self) -> LogState:
         """Recovers. Raises OSError if the directory cannot be read, or cannot be written at all."""
         offsets = offsets_of(self._list(), SNAPSHOT_SUFFIX)
         is_clean = self._is_clean()
@@ -88,7 +80,7 @@ class PartitionRecovery:
             if hole.is_taken_out and hole.until_offset > self._given.checkpoint.log_start_offset:
                 said = (self._given.name, hole.first_offset, hole.until_offset - 1)
                 logger.warning("%s: offsets %d to %d are taken out: readers skip them", *said)
-        return Recovered(self._state(end, walk), cut_bytes)
+        return self._state(end, walk, cut_bytes)
 
     # Before step 4: the directory
 
@@ -264,7 +256,7 @@ class PartitionRecovery:
                 segment.remove()
             self._files.sync_dir(self._directory)
 
-    def _state(self, end: int, walk: LogWalk) -> LogState:
+    def _state(self, end: int, walk: LogWalk, cut_bytes: int) -> LogState:
         snapshots: list[int] = []
         with contextlib.suppress(FileNotFoundError):
             snapshots = offsets_of(self._files.listdir(self._directory), SNAPSHOT_SUFFIX)
@@ -286,6 +278,7 @@ class PartitionRecovery:
             is_outdated=walk.is_outdated,
             snapshot_offsets=snapshots,
             unwritten_snapshot=self._unwritten,
+            cut_bytes=cut_bytes,
         )
 
 

@@ -13,9 +13,10 @@ from contextlib import closing
 import pyarrow as pa
 
 from brokerd.cli import main
+from brokerd.partition.log_state import LogState
 from brokerd.partition.partition import FlushTask
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
-from brokerd.partition.recovery import PartitionRecovery, Recovered
+from brokerd.partition.recovery import PartitionRecovery
 from brokerd.record.batch import walk_batches
 from brokerd.record.header import BatchHeader
 from brokerd.storage.files import Files
@@ -56,7 +57,7 @@ def recovery_cuts_too_much(put: Put) -> None:
     """
     recover = PartitionRecovery.run
 
-    def cut_and_recover(self: PartitionRecovery) -> Recovered:
+    def cut_and_recover(self: PartitionRecovery) -> LogState:
         if self._given.clean is None and not self._directory.startswith("__"):
             self._durable_end = 0
             last = max((name for name in self._files.listdir(self._directory) if name.endswith(LOG_SUFFIX)), default="")

@@ -111,7 +111,7 @@ class Replica:
             read_only_reason="",
             may_be_cut=not is_alone,
         )
-        state = PartitionRecovery(files, open_files, given).run().state
+        state = PartitionRecovery(files, open_files, given).run()
         assert first_that_stops(state.damaged, state.log_start_offset) is None, state.damaged
         resources = LogResources(files, SpareFiles(files), open_files, _MAX_PRODUCER_IDS)
         self._log = Partition(TP, "t", self.config, resources, state)
