@@ -16,7 +16,7 @@ from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.control import decode_control, encode_control
 from brokerd.record.header import BatchHeader, decode_header, encode_header, header_problem
 from brokerd.wire.v1 import control_pb2
-from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TIMESTAMP_MS, TP, header_of, new_batch, stamped
+from tests.support.records import MAX_BYTES, SAMPLE, SEED, TIMESTAMP_MS, TP, header_of, new_batch
 
 FULL_HEADER = BatchHeader(
     mark=b"\x89bkd",
@@ -67,25 +67,6 @@ def test_the_header_is_read_as_ever() -> None:
     decoded = decode_header(data)
     assert decoded == FULL_HEADER._replace(header_crc=decoded.header_crc)
     assert header_problem(decoded, data, SEED) is None
-
-
-def test_a_stamped_header_is_written_as_ever() -> None:
-    fields = {"base_offset": 5, "append_timestamp": 6, "leader_epoch": 7, "leader_epoch_id": 8, "stamp_flags": 1}
-    head = stamped(golden("none")[:HEADER_BYTES], **fields)
-    assert (
-        head[:36].hex()
-        == (
-            "89626b64"  # mark
-            "010c0100"  # magic, header_words, stamp_flags
-            "d0020000"  # batch_length
-            "CRC"  # header_crc
-            "0500000000000000"  # base_offset
-            "0600000000000000"  # append_timestamp
-            "07000000"  # leader_epoch
-        ).replace("CRC", head[12:16].hex())
-    )
-    assert head[36:88] == golden("none")[36:88]
-    assert head[88:].hex() == "0800000000000000"  # leader_epoch_id
 
 
 def test_a_batch_is_written_as_ever() -> None:

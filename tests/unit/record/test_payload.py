@@ -70,11 +70,6 @@ def test_every_codec_says_the_same_uncompressed_size(codec: str) -> None:
     assert encode_payload(SAMPLE, codec).uncompressed_bytes == encode_payload(SAMPLE).uncompressed_bytes
 
 
-def test_a_schema_that_is_not_known_is_refused() -> None:
-    with pytest.raises(UnsupportedVersionError, match="schema_id 5"):
-        decode(encode_payload(SAMPLE).data, SAMPLE, schema_id=5)
-
-
 def test_errors_of_a_whole_batch_name_its_offset() -> None:
     data = new_batch(base_offset=77, payload_crc=1)
     with pytest.raises(CorruptMessageError, match="batch at offset 77: payload_crc"):
