@@ -293,7 +293,7 @@ class PartitionCore:
 
     def flush_failed(self, plan: FlushPlan, error: OSError) -> None:
         """Reports a failed sync: the log stops, since the kernel may have dropped those pages. Reads continue."""
-        self.flushes.failed(plan)
+        self.flushes.ended(plan)
         self.failed(error)
 
     def damage_found(self, damaged: DamagedRange) -> None:
@@ -499,7 +499,7 @@ class PartitionCore:
         self.snapshots.forget(truncation.snapshot_offsets, end)
         self.flushes.truncate(end)
         moved = self.ends.truncated(end, producers.open_transactions)
-        self.snapshots.add(self.snapshot())  # the cut removed those above it
+        self.snapshots.waiting.append(self.snapshot())  # the cut removed those above it
         return (LogEnd.LOG_END, *moved)
 
     def cut_ended(self, error: OSError | None = None) -> None:

@@ -61,7 +61,7 @@ class FlushState:
     @property
     def is_due(self) -> bool:
         """True if a flush has something to do."""
-        return bool(self.dirty_bytes > 0 or self.sealed or self.snapshots.has_waiting)
+        return bool(self.dirty_bytes > 0 or self.sealed or self.snapshots.waiting)
 
     @property
     def has_unsynced(self) -> bool:
@@ -71,7 +71,7 @@ class FlushState:
     def seal(self, segment: SegmentBounds, snapshot: Snapshot) -> None:
         """Adds a closed segment, and the snapshot at its end, to the next flush."""
         self.sealed.append(segment)
-        self.snapshots.add(snapshot)
+        self.snapshots.waiting.append(snapshot)
 
     def begin(self, epochs: list[EpochEntry]) -> FlushPlan:
         """Begins a flush of everything that is due. No other flush may be under way."""
@@ -80,10 +80,10 @@ class FlushState:
             self._ends.log_end_offset,
             self._ends.appended_bytes,
             self.sealed,
-            self.snapshots.take_waiting(),
+            self.snapshots.waiting,
             tuple(epochs) if self.epochs_changed else None,
         )
-        self.sealed = []
+        self.sealed, self.snapshots.waiting = [], []
         self.epochs_changed = False
         self.under_way = plan
         return plan
@@ -92,27 +92,28 @@ class FlushState:
         """Ends a flush. True if everything below its `end_offset` is now durable. Snapshots and epochs that
         could not be written are left to a later flush.
         """
-        self._end(plan)
+        self.ended(plan)
         if outcome.is_untried:
             self._take_back(plan)
             self.epochs_changed = self.epochs_changed or plan.epochs is not None
             return False
         if outcome.has_snapshots:
-            self.snapshots.note_written(plan.snapshots)
+            self.snapshots.durable = sorted({*self.snapshots.durable, *(snapshot.offset for snapshot in plan.snapshots)})
         if not outcome.has_derived:
             self.epochs_changed = True
             if not outcome.has_snapshots:  # retention waits for them
                 self._take_back(plan)
-        self._settle(plan.appended_bytes)
+        self.flushed_bytes = max(self.flushed_bytes, plan.appended_bytes)
         return True
 
-    def failed(self, plan: FlushPlan) -> None:
-        """Ends a flush whose sync failed: nothing counts as durable."""
-        self._end(plan)
+    def ended(self, plan: FlushPlan) -> None:
+        """Ends a flush: unless it is `done`, a sync failed, and nothing counts as durable."""
+        assert plan is self.under_way, "a flush ends that did not begin"
+        self.under_way = None
 
     def give_up(self) -> None:
         """Counts dirty bytes as flushed: the log has stopped, so they never will be."""
-        self._settle(self._ends.appended_bytes)
+        self.flushed_bytes = self._ends.appended_bytes
 
     def truncate(self, end_offset: int) -> None:
         """Follows a cut of the log at `end_offset`. Everything must have been flushed."""
@@ -131,71 +132,32 @@ class FlushState:
 
     def _take_back(self, plan: FlushPlan) -> None:
         self.sealed = [*plan.sealed, *self.sealed]
-        self.snapshots.note_failed(plan.snapshots)
-
-    def _settle(self, appended_bytes: int) -> None:
-        self.flushed_bytes = max(self.flushed_bytes, appended_bytes)
-
-    def _end(self, plan: FlushPlan) -> None:
-        assert plan is self.under_way, "a flush ends that did not begin"
-        self.under_way = None
+        if plan.snapshots:  # only the newest is tried again, so a bad disk costs the memory of one
+            self.snapshots.waiting = [*plan.snapshots, *self.snapshots.waiting][-1:]
 
 
 class KeptSnapshots:
     """The snapshots of one log: those on disk, by offset, and those waiting to be written."""
 
     def __init__(self, durable: Sequence[int] = (), unwritten: Snapshot | None = None) -> None:
-        """`durable`: offsets of the snapshots on disk, ascending. `unwritten`: one that recovery could not write."""
-        self._durable = list(durable)
-        self._waiting = [unwritten] if unwritten is not None else []
-
-    @property
-    def durable(self) -> tuple[int, ...]:
-        """Offsets of the snapshots on disk, ascending."""
-        return tuple(self._durable)
-
-    @property
-    def newest(self) -> int:
-        """Offset of the newest durable snapshot; -1 if there is none."""
-        return self._durable[-1] if self._durable else -1
-
-    @property
-    def has_waiting(self) -> bool:
-        """True if the next flush has a snapshot to write."""
-        return bool(self._waiting)
-
-    def add(self, snapshot: Snapshot) -> None:
-        """Adds a snapshot for the next flush to write."""
-        self._waiting.append(snapshot)
-
-    def take_waiting(self) -> list[Snapshot]:
-        """Hands the waiting snapshots to a flush, which ends in `note_written` or `note_failed`."""
-        waiting, self._waiting = self._waiting, []
-        return waiting
-
-    def note_written(self, snapshots: Sequence[Snapshot]) -> None:
-        """Records these as durable."""
-        self._durable = sorted({*self._durable, *(snapshot.offset for snapshot in snapshots)})
-
-    def note_failed(self, snapshots: Sequence[Snapshot]) -> None:
-        """Takes back snapshots that could not be written. Only the newest is retried, so a bad disk costs the memory of one."""
-        if snapshots:
-            self._waiting = [*snapshots, *self._waiting][-1:]
+        """`unwritten`: one that recovery could not write."""
+        self.durable = list(durable)  # offsets of those on disk, ascending
+        self.waiting = [unwritten] if unwritten is not None else []  # for the next flush to write
 
     def newest_below(self, offset: int) -> int:
         """Offset of the newest durable snapshot at or below `offset`; -1 if there is none."""
-        return max((kept for kept in self._durable if kept <= offset), default=-1)
+        return max((kept for kept in self.durable if kept <= offset), default=-1)
 
     def take_old(self, floor: int) -> list[int]:
         """Drops the snapshots that are no longer needed and returns their offsets. The log may be cut at `floor` or above, so the
         newest snapshot at or below `floor` stays.
         """
         base = self.newest_below(floor)
-        old = [offset for offset in self._durable[:-_SNAPSHOTS_KEPT] if offset != base]
-        self._durable = [offset for offset in self._durable if offset not in old]
+        old = [offset for offset in self.durable[:-_SNAPSHOTS_KEPT] if offset != base]
+        self.durable = [offset for offset in self.durable if offset not in old]
         return old
 
     def forget(self, offsets: Sequence[int], end_offset: int) -> None:
         """Drops snapshots that a cut removes from disk, and those that wait and lie above the log's new end."""
-        self._durable = [kept for kept in self._durable if kept not in offsets]
-        self._waiting = [snapshot for snapshot in self._waiting if snapshot.offset < end_offset]
+        self.durable = [kept for kept in self.durable if kept not in offsets]
+        self.waiting = [snapshot for snapshot in self.waiting if snapshot.offset < end_offset]

@@ -384,7 +384,7 @@ class Partition:
         self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,), NOBODY)
 
     def _append_stamped(self, append: Append, batch: RecordBatch, caller: Caller) -> LogAppendInfo:
-        stamped = stamp(batch.header_bytes, append.header, self.crc_seed)
+        stamped = stamp(batch.data, append.header, self.crc_seed)
         self._write(append, (stamped, memoryview(batch.data)[len(stamped) :]), caller)
         return self._append_info(append.header, is_duplicate=False)
 
@@ -598,7 +598,7 @@ class Partition:
             return False
         if self.core.must_close_last(now_ms):
             self._roll()
-        return bool(self.core.flushes.sealed) or self.core.snapshots.has_waiting
+        return bool(self.core.flushes.sealed) or bool(self.core.snapshots.waiting)
 
     def take_removable(self, durable_start: int) -> tuple[Sequence[Segment], Sequence[int]]:
         """Takes segments below the log start, and snapshots no longer needed, out of the state; the caller removes their files.
@@ -629,7 +629,7 @@ class Partition:
         if self.is_stopped or ends.durable_end != ends.log_end_offset:
             return None
         last = self.segments[-1]  # which only a log that has stopped may lack
-        files, has_snapshot = self.resources.files, self.core.snapshots.newest == ends.log_end_offset
+        files, has_snapshot = self.resources.files, ends.log_end_offset in self.core.snapshots.durable
         if not (has_snapshot and last.has_written_index):
             try:
                 if not last.has_written_index:

@@ -257,9 +257,9 @@ def encode_header(header: BatchHeader, seed: int) -> bytes:
     return data[:_CRC_AT] + _U32.pack(header_crc(data, seed)) + data[_CRC_AT + 4 :]
 
 
-def stamp(data: bytes, header: BatchHeader, seed: int) -> bytes:
-    """Returns a client's header (96 bytes or longer) with the stamp of `header` and a new header_crc. Takes about a microsecond."""
-    stamped = bytearray(data)
+def stamp(data: bytes | pa.Buffer, header: BatchHeader, seed: int) -> bytes:
+    """The header with which a client's batch begins, with the stamp of `header` and a new header_crc. Takes about a microsecond."""
+    stamped = bytearray(memoryview(data)[: header.header_size])
     _U16.pack_into(stamped, _STAMP_FLAGS_AT, header.stamp_flags)
     _STAMP_TIME.pack_into(stamped, _STAMP_AT, header.base_offset, header.append_timestamp, header.leader_epoch)
     _STAMP_EPOCH_ID.pack_into(stamped, _EPOCH_ID_AT, header.leader_epoch_id, header.clock_ahead_s)

@@ -136,5 +136,5 @@ def test_snapshots_newer_than_a_torn_log_are_removed() -> None:
     last = [path for path in files.paths() if path.endswith(".log")][-1]
     files.remove_file(last)
     _, log = open_log(files, **SETTINGS)
-    assert log.core.snapshots.newest == log.ends.log_end_offset
+    assert log.core.snapshots.durable[-1] == log.ends.log_end_offset
     assert max(entry.batches[-1].last_offset for entry in log.core.producers.entries.values()) < log.ends.log_end_offset

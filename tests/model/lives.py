@@ -25,7 +25,7 @@ from brokerd.partition.derived_files import snapshot_path
 from brokerd.partition.partition import FlushTask, Partition
 from brokerd.record.header import BatchHeader
 from brokerd.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, parse_offset_file
-from tests.support.build import delete_records, first_log, open_manager, raw_batch, read_batches, run_flush
+from tests.support.build import delete_records, first_log, open_log, open_manager, raw_batch, read_batches, run_flush
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 from tests.support.log_manager import LogManager
@@ -393,8 +393,7 @@ class Lives:
     def _snapshot_of_another_future(self) -> tuple[str, bytes] | None:
         """Path and content of a snapshot above all that this log has ever had."""
         copy = self.files.copy()
-        manager, _ = open_manager(copy, self.clock, **self.settings)
-        log = first_log(manager)
+        manager, log = open_log(copy, self.clock, **self.settings)
         producer = ProducerIdAndEpoch(PRODUCERS + 1, 0)
         log.append(raw_batch(b"", count=RING - 1, producer=producer, sequence=0), now_wall_ms=self.clock.wall_ms())
         manager.close()

@@ -166,14 +166,14 @@ def a_roll_takes_the_snapshot_too_late(put: Put) -> None:
     rolled, written = PartitionCore.rolled, PartitionCore.written
 
     def without(self: PartitionCore, segment: SegmentBounds) -> None:
-        waiting = list(self.snapshots._waiting)
+        waiting = list(self.snapshots.waiting)
         rolled(self, segment)
-        self.snapshots._waiting = waiting
+        self.snapshots.waiting = waiting
 
     def late(self: PartitionCore, append: Append) -> Moved:
         written(self, append)
         if append.must_roll:
-            self.snapshots.add(self.snapshot()._replace(offset=append.header.base_offset))
+            self.snapshots.waiting.append(self.snapshot()._replace(offset=append.header.base_offset))
         return LOG_END_MOVED
 
     put(PartitionCore, "rolled", without)

@@ -14,7 +14,7 @@ from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, first_log, open_manager
+from tests.support.build import append, open_log
 from tests.support.daemon import DaemonProcess
 from tests.support.raw_client import RawClient, RawProducer, values_batch
 
@@ -44,8 +44,7 @@ def _made(root: Path, monkeypatch: pytest.MonkeyPatch) -> TopicIdPartition:
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _: None)
     root.mkdir()
-    manager, _ = open_manager(RealFiles(str(root)), log_segment_bytes=4_096)
-    log = first_log(manager)
+    manager, log = open_log(RealFiles(str(root)), log_segment_bytes=4_096)
     for n in range(SEGMENTS):
         append(log, b"x" * 4_000)
         if n % 50 == 49:

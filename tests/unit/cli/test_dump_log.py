@@ -11,14 +11,13 @@ from brokerd.cli import main
 from brokerd.cli.output import exact_time_text
 from brokerd.record.batch import RecordBatch
 from brokerd.storage.files import RealFiles
-from tests.support.build import first_log, open_manager
+from tests.support.build import open_log
 from tests.support.clock import START_WALL_MS
 from tests.support.records import header_of, key_values, new_batch, poisoned
 
 
 def test_a_batch_that_cannot_be_decoded_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manager, _ = open_manager(RealFiles(str(tmp_path)))
-    log = first_log(manager)
+    manager, log = open_log(RealFiles(str(tmp_path)))
     data = poisoned(new_batch(key_values([b"x" * 80] * 2), "none", log.tp), tp=log.tp)
     log.append(RecordBatch(header_of(data), data), now_wall_ms=START_WALL_MS)
     manager.close()

@@ -172,7 +172,7 @@ async def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush
     await drained(flusher)
     await flusher.close()
     assert (log.core.health.failure, log.ends.high_watermark, log.core.flushes.dirty_bytes) == (None, 20, 0)
-    assert not log.core.snapshots.has_waiting
+    assert not log.core.snapshots.waiting
     assert append(log, b"goes on") == 20
 
 

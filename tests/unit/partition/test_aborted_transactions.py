@@ -182,7 +182,7 @@ def test_a_log_start_that_a_crash_takes_back_shows_no_aborted_record(files: Memo
     log.set_log_start(2)  # and before the checkpoint says so, a snapshot is written and the daemon dies
     append(log, bytes(SEGMENT_BYTES - 500))
     log.flush()
-    assert log.core.snapshots.newest > 2
+    assert log.core.snapshots.durable[-1] > 2
     files.kill()
     _, restarted = _open(files)
     assert restarted.ends.log_start_offset == 0

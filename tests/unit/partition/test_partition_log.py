@@ -20,6 +20,7 @@ from tests.support.build import (
     arrow_batch,
     delete_records,
     first_log,
+    open_log,
     open_manager,
     payloads,
     raw_batch,
@@ -257,8 +258,7 @@ def test_deleted_records_are_gone_durably(files: MemoryFiles, log: Partition, ma
     segments = len(log.segments)
     assert manager.retention_pass() == segments - len(log.segments) > 0
     files.kill()
-    restarted, _ = open_manager(files, **SMALL)
-    reopened = first_log(restarted)
+    restarted, reopened = open_log(files, **SMALL)
     assert reopened.ends.log_start_offset == 50
     assert next(read_batches(reopened)).header.base_offset == 48
     reopened.flush()

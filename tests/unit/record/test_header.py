@@ -172,7 +172,7 @@ def test_a_stamp_changes_its_own_fields_and_nothing_else(
 def test_a_longer_header_is_stamped_and_keeps_what_is_not_known() -> None:
     extra = b"unknown!"
     data = encode_header(plain()._replace(header_words=13), SEED) + extra
-    stamped = stamp(data, plain()._replace(base_offset=7, append_timestamp=8, leader_epoch=9), SEED)
+    stamped = stamp(data, plain()._replace(header_words=13, base_offset=7, append_timestamp=8, leader_epoch=9), SEED)
     decoded = decode_header(stamped)
     assert header_problem(decoded, stamped, SEED) is None
     assert stamped[HEADER_SIZE:] == extra
