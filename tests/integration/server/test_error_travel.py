@@ -21,6 +21,7 @@ from brokerd.errors import (
     BrokerdError,
     ConfigError,
     DataDirectoryError,
+    ErrorFields,
     Fate,
     UnknownServerError,
     WireError,
@@ -32,16 +33,7 @@ from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.wait import DEADLINE_S
 
-FIELDS = (
-    "fate",
-    "retry_after_ms",
-    "current_leader",
-    "current_leader_epoch",
-    "log_start_offset",
-    "expected_sequence",
-    "current_epoch",
-    "resume_offset",
-)
+FIELDS = tuple(ErrorFields.__annotations__)
 
 
 class Planted:

@@ -54,14 +54,6 @@ def assert_empty(purgatory: Purgatory, *waiters: Waiters) -> None:
     assert purgatory.next_due_ms() is None
 
 
-def test_an_operation_that_is_satisfied_completes_at_once_and_is_not_held() -> None:
-    purgatory, waiters = Purgatory(), Waiters()
-    operation = Waiting(100, lambda: True, [waiters])
-    assert purgatory.try_complete_else_watch(operation)
-    assert operation.completions == [Completion.CONDITION]
-    assert_empty(purgatory, waiters)
-
-
 def test_an_event_between_the_look_and_the_watch_is_not_lost() -> None:
     """The look itself causes the event: look (false), event, watch. Nobody will call again."""
     purgatory, waiters = Purgatory(), Waiters()
@@ -107,25 +99,6 @@ def test_an_operation_is_told_what_has_moved_and_leaves_all_that_it_waited_for()
     assert_empty(purgatory, *waiters)
 
 
-def test_expiry_completes_what_still_waits() -> None:
-    purgatory, waiters = Purgatory(), Waiters()
-    operation = Waiting(100, never, [waiters])
-    purgatory.try_complete_else_watch(operation)
-    assert purgatory.advance(now_ms=99) == 0
-    assert purgatory.advance(now_ms=100) == 1
-    assert operation.completions == [Completion.EXPIRED]
-    assert_empty(purgatory, waiters)
-
-
-def test_a_deadline_in_the_past_expires_at_once() -> None:
-    purgatory, waiters = Purgatory(), Waiters()
-    purgatory.advance(now_ms=500)
-    operation = Waiting(100, never, [waiters])
-    assert purgatory.try_complete_else_watch(operation)
-    assert operation.completions == [Completion.EXPIRED]
-    assert_empty(purgatory, waiters)
-
-
 def test_a_cancelled_operation_is_not_completed_and_not_found() -> None:
     purgatory, waiters = Purgatory(), Waiters()
     operation = Waiting(100, never, [waiters])
@@ -137,16 +110,6 @@ def test_a_cancelled_operation_is_not_completed_and_not_found() -> None:
     assert not operation.force_complete()
     assert operation.completions == []
     assert operation.completion is Completion.CANCELLED
-
-
-def test_force_completes_all_that_waits() -> None:
-    purgatory, waiters = Purgatory(), Waiters()
-    operations = [Waiting(100, never, [waiters]) for _ in range(5)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation)
-    assert purgatory.force_complete() == 5
-    assert all(operation.completions == [Completion.FORCED] for operation in operations)
-    assert_empty(purgatory, waiters)
 
 
 ENDS: dict[str, Callable[[Waiting], bool]] = {
@@ -207,7 +170,7 @@ class World:
         waits_for = [self.waiters[partition] for partition in wanted]
         operation = Waiting(self.now_ms + self.rng.randrange(-2, 60), is_reached, waits_for, self.reenter)
         self.operations.append(operation)
-        self.purgatory.try_complete_else_watch(operation)
+        assert self.purgatory.try_complete_else_watch(operation) == operation.is_completed
 
     def reenter(self) -> None:
         """A completion's own consequences: now and then it causes an event itself."""
@@ -302,7 +265,7 @@ def test_a_stop_ends_what_waits_a_few_at_a_time_and_drops_the_rest() -> None:
     assert [len(purgatory), *map(len, waiters)] == [7] * 51
     assert purgatory.cancel_all() == 7
     assert_empty(purgatory, *waiters)
-    assert sum(len(operation.completions) for operation in operations) == 3
+    assert [operation.completions for operation in operations] == [[Completion.FORCED]] * 3 + [[]] * 7
     assert not any(operation.cancel() or operation.moved(0) for operation in operations)
     assert (purgatory.force_complete(3), purgatory.cancel_all()) == (0, 0)
 

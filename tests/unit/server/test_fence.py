@@ -34,28 +34,6 @@ def test_an_incarnation_that_does_not_rise_is_refused_and_changes_nothing(incarn
     assert len(fence) == 1
 
 
-def test_an_instance_is_remembered_ten_minutes_past_its_last_stream_and_no_longer() -> None:
-    fence = InstanceFence(max_instances=10)
-    fence.hello(P, A, 3, now_ms=0)
-    instance = fence.hello(P, A, 4, now_ms=10)
-    fence.goodbye(instance, now_ms=20)
-    fence.hello(P, B, 1, now_ms=20 + 2 * REMEMBERED_MS)
-    assert len(fence) == 2, "one stream of A is open still"
-    fence.goodbye(instance, now_ms=3 * REMEMBERED_MS)
-    with pytest.raises(InvalidRequestError):
-        fence.hello(P, A, 4, now_ms=4 * REMEMBERED_MS - 1)
-    fence.hello(P, A, 1, now_ms=4 * REMEMBERED_MS)
-
-
-def test_a_new_stream_within_the_time_starts_it_anew() -> None:
-    fence = InstanceFence(max_instances=10)
-    for incarnation in range(1, 5):
-        now_ms = incarnation * (REMEMBERED_MS - 1)
-        fence.goodbye(fence.hello(P, A, incarnation, now_ms=now_ms), now_ms=now_ms)
-    with pytest.raises(InvalidRequestError):
-        fence.hello(P, A, 4, now_ms=5 * (REMEMBERED_MS - 1))
-
-
 def test_too_many_instances_are_refused_rather_than_forgotten() -> None:
     fence = InstanceFence(max_instances=3)
     fence.goodbye(fence.hello(P, A, 1, now_ms=0), now_ms=0)
@@ -65,15 +43,6 @@ def test_too_many_instances_are_refused_rather_than_forgotten() -> None:
     fence.goodbye(fence.hello(P, A, 2, now_ms=1), now_ms=1)
     fence.hello(P, b"c" * 16, 1, now_ms=1 + REMEMBERED_MS)
     assert len(fence) == 2
-
-
-def test_a_table_of_one_instance_holds_one() -> None:
-    fence = InstanceFence(max_instances=1)
-    instance = fence.hello(P, A, 1, now_ms=0)
-    with pytest.raises(ResourceExhaustedError, match=r"max\.producer\.instances is 1"):
-        fence.hello(P, B, 1, now_ms=0)
-    fence.goodbye(instance, now_ms=0)
-    fence.hello(P, B, 1, now_ms=REMEMBERED_MS)
 
 
 def test_it_agrees_with_a_fence_that_never_forgets_within_its_time() -> None:
