@@ -165,12 +165,10 @@ class BrokerService:
                 if generation != self._callers.generation:
                     authorizer, _ = self._callers.authenticate(context)  # again: the request may have taken long to arrive
                 return await self._answer(method, authorizer, data)
-            except BrokerdError as error:
-                await context.abort(*self._counted(method.name, error))
             except grpc.aio.BaseError:
                 raise  # the client is gone
             except Exception as error:
-                await context.abort(*self._counted(method.name, internal(method.name, error)))
+                await context.abort(*self._counted(method.name, error))
 
         return call
 
@@ -208,16 +206,14 @@ class BrokerService:
                     await stream.run()
                 finally:
                     self._streams.discard(stream)
-        except BrokerdError as error:
-            await fail(*self._counted(name, error))
         except grpc.aio.BaseError:
             raise  # the stream was ended by abort, or the client is gone
         except Exception as error:
-            await fail(*self._counted(name, internal(name, error)))
+            await fail(*self._counted(name, error))
 
-    def _counted(self, name: str, error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
+    def _counted(self, name: str, error: Exception) -> tuple[grpc.StatusCode, str, Trailer]:
         """Counts the error of a call, and returns its status."""
-        code, details, trailer = status_of(error)
+        code, details, trailer = status_of(error if isinstance(error, BrokerdError) else internal(name, error))
         self._broker.counters.request_errors.labels(name, code.name).inc()
         return code, details, trailer
 
