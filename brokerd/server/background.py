@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable
 from brokerd.errors import counted
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal
-from brokerd.server.limits import memory
-from brokerd.server.limits.disconnect import disconnect_unread
+from brokerd.server.limits.disconnect import INTERVAL_MS, MemoryGuard, available_bytes, disconnect_unread, memory_limit_bytes
 from brokerd.server.limits.response_budget import PATIENCE_MS
 from brokerd.sharing import BROKER
 from brokerd.steps import Job
@@ -39,8 +38,7 @@ class Background:
         self._broker = broker
         self._expire_producers = expire_producers
         self._checkpoint_job = checkpoint_job
-        limit_bytes = memory.memory_limit_bytes(broker.config, memory.available_bytes())
-        self._memory_guard = memory.MemoryGuard(limit_bytes, broker.port)
+        self._memory_guard = MemoryGuard(memory_limit_bytes(broker.config, available_bytes()), broker.port)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -54,7 +52,7 @@ class Background:
             ("groups", _GROUPS_INTERVAL_MS, self._broker.coordinator.sweep_groups),
             ("coordinator log", _COORDINATOR_LOG_INTERVAL_MS, self._broker.coordinator.compact),
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
-            ("memory", memory.INTERVAL_MS, self._memory),
+            ("memory", INTERVAL_MS, self._memory),
         ]
         self._tasks = [
             asyncio.create_task(_repeat(name, config.data_dir, interval_ms, job), name=name) for name, interval_ms, job in jobs

@@ -43,7 +43,7 @@ def test_large_buffers_do_not_fault_in_fresh_pages_each_time() -> None:
 _THREADS = """
 import sys, threading
 from brokerd.allocator import give_back_memory, keep_freed_memory
-from brokerd.server.limits.memory import resident_bytes
+from brokerd.server.limits.disconnect import resident_bytes
 
 def work():
     pieces = [b"x" * 8_192 for _ in range(3_000)]

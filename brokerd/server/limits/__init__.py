@@ -8,6 +8,5 @@ its caller is known: limited by `max.streams.per.connection`.
 response_budget.py bytes of fetch responses, which readers are too slow, and whose response is next
 threads.py         threads that callers share
 fence.py           producer instances
-disconnect.py      closes connections
-memory.py          closes all connections when memory is short
+disconnect.py      closes connections: of one client, or all when memory is short
 """

@@ -1,5 +1,9 @@
 """Closes clients' connections below gRPC, where a status cannot end a stream: servers of grpc.aio have no cancel, and a status
 waits behind the very bytes that the client does not read, which stay in memory.
+
+MemoryGuard limits memory that no budget counts, mainly incomplete requests, which gRPC assembles before other code sees them. While
+the process uses more than max.memory.bytes, its connections are closed. That frees what gRPC held for them, and their clients
+reconnect.
 """
 
 from __future__ import annotations
@@ -12,12 +16,27 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeAlias
+
+from brokerd.allocator import give_back_memory
+from brokerd.config.broker import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
 _FILES = "/proc/self/fd"
+INTERVAL_MS = 50  # a local client sends a gigabyte per second; reading the resident set takes 13 us
+# After closing all connections this many times in a row, something else uses the memory.
+TIMES_MAX = 16
+REST_MS = 60_000
+_REPORT_INTERVAL_MS = 60_000
+_PROCESS_BYTES = 134_217_728  # of an idle broker with some thousand partitions
+_FETCH_ANSWER_COPIES = 2  # see max.fetch.bytes.in.flight
+_CGROUP = "/proc/self/cgroup"
+_UNIFIED = "/sys/fs/cgroup"
+_LEGACY = "/sys/fs/cgroup/memory"
+
+Read = Callable[[str], str | None]  # reads the text of a file; None = it cannot be read
 
 Address: TypeAlias = tuple[str, int]
 
@@ -79,3 +98,94 @@ def _plain(host: str) -> str:
     parsed = ipaddress.ip_address(host.partition("%")[0])
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)
+
+
+class MemoryGuard:
+    """Closes the connections to `port` while more than `limit_bytes` of memory are in use."""
+
+    def __init__(self, limit_bytes: int, port: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._port = port
+        self._times = 0  # connections were closed in a row
+        self._rests_until_ms = self._next_report_ms = 0
+
+    async def look(self, *, now_ms: int) -> None:
+        """Checks the memory in use; call it every INTERVAL_MS."""
+        if not self._is_short():
+            self._times = 0
+            return
+        if now_ms < self._rests_until_ms:
+            return
+        await asyncio.to_thread(give_back_memory)  # so that resident memory is memory in use, not kept for the next request
+        if not self._is_short():
+            self._times = 0
+            return
+        self._times += 1
+        if self._times > TIMES_MAX:
+            self._times, self._rests_until_ms = 0, now_ms + REST_MS
+            logger.warning(
+                "more than max.memory.bytes (%d) of memory are in use, and closing connections did not help: raise it, or lower "
+                "other limits",
+                self._limit_bytes,
+            )
+            return
+        count = await asyncio.to_thread(disconnect_all, self._port)
+        if count and now_ms >= self._next_report_ms:
+            self._next_report_ms = now_ms + _REPORT_INTERVAL_MS
+            logger.warning(
+                "memory is short (max.memory.bytes is %d): %d connections were closed; their clients connect again",
+                self._limit_bytes,
+                count,
+            )
+
+    def _is_short(self) -> bool:
+        return resident_bytes() > self._limit_bytes
+
+
+def memory_limit_bytes(config: BrokerConfig, available_bytes: int) -> int:
+    """max.memory.bytes, or its default: half of the available memory, but at least what the other limits allow, so that requests
+    within them do not exceed it, and at most seven eighths, so that the system does not kill the process.
+    """
+    budgets_bytes = _PROCESS_BYTES + config.max_in_flight_bytes + config.max_fetch_bytes_in_flight * _FETCH_ANSWER_COPIES
+    return config.max_memory_bytes or min(max(available_bytes // 2, budgets_bytes), available_bytes * 7 // 8)
+
+
+def resident_bytes() -> int:
+    """This process's resident set."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_bytes() -> int:
+    """The memory that this process may use: the machine's, or the lowest limit of its control groups."""
+    return least_bytes(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _read)
+
+
+def least_bytes(physical_bytes: int, read: Read) -> int:
+    """The lowest of the machine's memory and the limits of the process's control groups. A limit applies to all groups below it."""
+    texts = (read(path) for path in _limit_files(read(_CGROUP) or ""))
+    limits = [int(text) for text in texts if text is not None and text.strip().isdecimal()]  # "max" = no limit
+    return min([physical_bytes, *(limit for limit in limits if limit > 0)])
+
+
+def _limit_files(groups: str) -> Iterator[str]:
+    """The files that may hold a limit, of the process's own control groups (its /proc/PID/cgroup) and all their ancestors, in
+    cgroup v1 and v2. In a container, the directory of its group is often the mount point itself."""
+    for line in groups.splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        parts = [part for part in path.split("/") if part]
+        for count in range(len(parts), -1, -1):
+            above = "/".join(["", *parts[:count]])
+            if not controllers:
+                # Above memory.high a group is throttled to a standstill: for a broker that is as much a limit as memory.max.
+                yield from (f"{_UNIFIED}{above}/memory.max", f"{_UNIFIED}{above}/memory.high")
+            elif "memory" in controllers.split(","):
+                yield f"{_LEGACY}{above}/memory.limit_in_bytes"
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None

@@ -1,6 +1,6 @@
 """Authenticates callers and decides what they may do. In the order in which a call passes through:
 
-    credentials.py        loads the auth file and the certificates (auth_file.py, tokens.py)
+    credentials.py        loads the auth file and the certificates (tokens.py: their hashes)
     authenticator.py      token or certificate -> principal -> its authorizer
     topic_authorizer.py   the rights of one principal: to topics, groups and producer ids
     audit.py              records refusals and changes

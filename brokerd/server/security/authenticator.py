@@ -23,7 +23,7 @@ from urllib.parse import unquote
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError
 from brokerd.server.security.audit import Audit, host_of
-from brokerd.server.security.auth_file import AuthFile
+from brokerd.server.security.credentials import AuthFile
 from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
 from brokerd.server.security.topic_authorizer import ANYBODY, NOTHING, TRUSTED, Principal, TopicAuthorizer
 from brokerd.sharing import Caller

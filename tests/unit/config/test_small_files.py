@@ -17,8 +17,7 @@ from brokerd.config.load import load_broker_config
 from brokerd.config.settings import from_mapping
 from brokerd.config.small_files import FILE_BYTES_MAX, read_small_file
 from brokerd.errors import ConfigError
-from brokerd.server.security.auth_file import load_auth_file
-from brokerd.server.security.credentials import Certificates
+from brokerd.server.security.credentials import Certificates, load_auth_file
 
 
 def test_a_file_is_read_whole_also_behind_a_link(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from brokerd.allocator import give_back_memory, keep_freed_memory
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.settings import from_mapping
-from brokerd.server.limits import memory
-from brokerd.server.limits.memory import (
+from brokerd.server.limits import disconnect
+from brokerd.server.limits.disconnect import (
     INTERVAL_MS,
     REST_MS,
     TIMES_MAX,
@@ -35,9 +35,9 @@ class Process:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.resident_bytes = 0
         self.kept_bytes = self.given_back = self.closed = self._now_ms = 0
-        monkeypatch.setattr(memory, "resident_bytes", lambda: self.resident_bytes)
-        monkeypatch.setattr(memory, "give_back_memory", self._give_back)
-        monkeypatch.setattr(memory, "disconnect_all", self._disconnect_all)
+        monkeypatch.setattr(disconnect, "resident_bytes", lambda: self.resident_bytes)
+        monkeypatch.setattr(disconnect, "give_back_memory", self._give_back)
+        monkeypatch.setattr(disconnect, "disconnect_all", self._disconnect_all)
         self._guard = MemoryGuard(LIMIT_BYTES, 9092)
 
     def _give_back(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.server.security.auth_file import CREDENTIALS_MAX, load_auth_file, parse_identities
+from brokerd.server.security.credentials import CREDENTIALS_MAX, load_auth_file, parse_identities
 from brokerd.server.security.tokens import hash_token
 from brokerd.server.security.topic_authorizer import Right
 from tests.support.identities import AUTH_FILE

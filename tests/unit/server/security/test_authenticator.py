@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
+from brokerd.server.security.credentials import parse_identities
 from brokerd.server.security.tokens import check_token, generate_token, hash_token, is_token_hash
 from tests.support.certificates import Authority
 from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN

@@ -14,8 +14,8 @@ import pytest
 
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.server.security.audit import Audit
-from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.authenticator import Authenticator, Callers, UnauthenticatedError
+from brokerd.server.security.credentials import parse_identities
 from brokerd.server.security.tokens import hash_token
 from brokerd.server.service import BrokerService
 from brokerd.sharing import CALLER

@@ -7,8 +7,8 @@ import pytest
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import ConfigError
 from brokerd.ids import NO_PRODUCER_ID, is_member_producer_id, member_producer_id, producer_number
-from brokerd.server.security import auth_file
-from brokerd.server.security.auth_file import parse_identities
+from brokerd.server.security import credentials
+from brokerd.server.security.credentials import parse_identities
 from brokerd.server.security.tokens import hash_token
 from brokerd.server.security.topic_authorizer import ANYBODY, NOTHING, Principal, TopicAuthorizer, owner_tag
 from tests.support.files import MemoryFiles
@@ -51,7 +51,7 @@ def test_the_id_of_a_member_stays_one_whoever_owns_it() -> None:
 
 
 def test_two_principals_with_one_tag_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth_file, "owner_tag", lambda _name: 5)
+    monkeypatch.setattr(credentials, "owner_tag", lambda _name: 5)
     principals = {name: {"tokens": [hash_token(name * 20)]} for name in ("a", "b")}
     with pytest.raises(ConfigError, match="principals 'a' and 'b' would have their producer ids in common: rename one of them"):
         parse_identities({"principals": principals})

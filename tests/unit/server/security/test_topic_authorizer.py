@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
-from brokerd.server.security.auth_file import parse_identities
+from brokerd.server.security.credentials import parse_identities
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer, TopicRights
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE
