@@ -66,18 +66,12 @@ def status_of(error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
     trailing metadata, so that clients retry retriable errors."""
     if isinstance(error, WireError):
         error.message = plain_text(error.message)
-        return _status_code(error), error.message, to_trailer(error)
+        others = grpc.StatusCode.UNAVAILABLE if error.retriable else grpc.StatusCode.FAILED_PRECONDITION
+        return _STATUS_CODES.get(error.code, others), error.message, to_trailer(error)
     for kind, code in _OWN_STATUS_CODES:
         if isinstance(error, kind):
             return code, plain_text(error.message), ()
     return status_of(internal("a call", error))
-
-
-def _status_code(error: WireError) -> grpc.StatusCode:
-    code = _STATUS_CODES.get(error.code)
-    if code is not None:
-        return code
-    return grpc.StatusCode.UNAVAILABLE if error.retriable else grpc.StatusCode.FAILED_PRECONDITION
 
 
 def internal(where: object, error: Exception) -> UnknownServerError:

@@ -563,7 +563,7 @@ class FetchHandler(StreamHandler):
         await self._turn()
         for result in reads:
             if result.data.size_bytes:
-                self._broker.counters.traffic(result.asked.tp.topic_id).bytes_out += result.data.size_bytes
+                self._broker.counters.topics[result.asked.tp.topic_id].bytes_out += result.data.size_bytes
         data = encode(params, reads)
         reads.clear()
         await self._turn()

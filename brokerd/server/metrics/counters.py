@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ class Counters:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.total = Traffic()  # its bytes out are those of whole responses
-        self.topics: dict[bytes, Traffic] = {}  # by topic id; a deleted topic's are dropped
+        self.topics: defaultdict[bytes, Traffic] = defaultdict(Traffic)  # by topic id; a deleted topic's are dropped
         self.authentication_failures = self._counter("authentication_failures", "Calls without valid credentials.")
         self.failed_produce = self._counter("failed_produce_requests", "Batches or whole requests that were refused.", "error")
         self.failed_fetch = self._counter("failed_fetch_requests", "Partitions or whole fetches that were refused.", "error")
@@ -61,20 +62,13 @@ class Counters:
 
     def appended(self, topic_id: bytes, *, messages: int, size_bytes: int) -> None:
         """Counts an appended batch."""
-        for traffic in (self.total, self.traffic(topic_id)):
+        for traffic in (self.total, self.topics[topic_id]):
             traffic.messages_in += messages
             traffic.bytes_in += size_bytes
 
     def flushed(self, _partition: Partition, duration_ns: int) -> None:
         """Counts a flush."""
         self.flush_time.observe(duration_ns / 1e9)
-
-    def traffic(self, topic_id: bytes) -> Traffic:
-        """The traffic of a topic, to read or update."""
-        found = self.topics.get(topic_id)
-        if found is None:
-            found = self.topics[topic_id] = Traffic()
-        return found
 
     def _counter(self, name: str, doc: str, *labels: str) -> Counter:
         return Counter(f"brokerd_{name}", doc, labels, registry=self.registry)

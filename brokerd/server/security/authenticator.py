@@ -82,11 +82,12 @@ class Authenticator:
         headers = [value for name, value in metadata if name.lower() == AUTHORIZATION]
         if headers:
             return identities.principals[_owner_of_token(headers, identities)]
-        names = _certificate_names(peer or {})
+        certificates = list((peer or {}).get(CERTIFICATE, ()))
+        names = {name for certificate in certificates for name in names_in_pem(certificate)}
         found = {identities.certificate_names[name] for name in names if name in identities.certificate_names}
         if len(found) == 1:
             return identities.principals[found.pop()]
-        if peer and any(True for _ in peer.get(CERTIFICATE, ())):
+        if certificates:
             raise UnauthenticatedError(
                 "the client certificate belongs to no principal, or to several: have one of its names listed under one "
                 "principal's certificates in the broker's auth.file, or set auth.token"
@@ -173,10 +174,6 @@ def _owner_of_token(headers: Sequence[str | bytes], identities: AuthFile) -> str
     if owner is None:
         raise UnauthenticatedError("the token is not known to this broker: check auth.token, or auth.token.file")
     return owner
-
-
-def _certificate_names(peer: Mapping[str, Iterable[bytes]]) -> set[str]:
-    return {name for certificate in peer.get(CERTIFICATE, ()) for name in names_in_pem(certificate)}
 
 
 @functools.lru_cache(maxsize=1_000)

@@ -59,7 +59,7 @@ def test_traffic_is_kept_by_topic() -> None:
     counters.appended(b"t", messages=2, size_bytes=10)
     counters.appended(b"t", messages=3, size_bytes=20)
     counters.appended(b"u", messages=1, size_bytes=5)
-    counters.traffic(b"t").bytes_out += 7
+    counters.topics[b"t"].bytes_out += 7
     assert counters.total == Traffic(6, 35, 0)
     assert counters.topics == {b"t": Traffic(5, 30, 7), b"u": Traffic(1, 5, 0)}
 
