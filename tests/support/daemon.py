@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -43,6 +44,7 @@ class RunningDaemon:
         self.daemon = Daemon(config, files=files, clock=clock, interceptors=interceptors)
         self.loop = GrpcLoop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="brokerd-test", daemon=True)
+        self._stopping: Future[None] | None = None
 
     @property
     def address(self) -> str:
@@ -62,10 +64,18 @@ class RunningDaemon:
             self._end_loop()
             raise
 
+    def begin_stop(self) -> Future[None]:
+        """Begins a clean stop, if none has begun, and does not wait for it."""
+        if self._stopping is None:
+            self._stopping = asyncio.run_coroutine_threadsafe(self.daemon.stop(), self.loop)
+        return self._stopping
+
     def stop(self) -> None:
-        """A clean stop."""
+        """A clean stop, if it has not stopped."""
+        if self.loop.is_closed():
+            return
         try:
-            self.run(self.daemon.stop(), STOP_TIMEOUT_S)
+            self.begin_stop().result(STOP_TIMEOUT_S)
         finally:
             self._end_loop()
 

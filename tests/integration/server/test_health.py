@@ -13,7 +13,6 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.raw_http2 import RawHttp2
-from brokerd.config.broker import BrokerConfig
 from brokerd.wire.methods import SERVICE
 from brokerd.wire.v1 import metadata_pb2
 from tests.support.daemon import RunningDaemon, running_daemon
@@ -90,11 +89,9 @@ def test_a_stranger_may_ask_for_health_and_for_nothing_else(tmp_path: Path, auth
         assert get(running.daemon.metrics_port, "/health/x")[0] == 401
 
 
-def test_a_watch_that_is_not_read_silences_no_other(tmp_path: Path, files: MemoryFiles) -> None:
-    running = RunningDaemon(BrokerConfig(data_dir=str(tmp_path), port=0), files=files)
-    running.start()
+def test_a_watch_that_is_not_read_silences_no_other(running: RunningDaemon, client: RawClient) -> None:
     asked = health_pb2.HealthCheckRequest(service=SERVICE)
-    with contextlib.closing(RawHttp2(running.daemon.port, window=0)) as unread, RawClient(running.address) as client:
+    with contextlib.closing(RawHttp2(running.daemon.port, window=0)) as unread:
         health: Any = health_pb2_grpc.HealthStub(client.channel)
         unread.send_message(unread.call("/grpc.health.v1.Health/Watch"), asked.SerializeToString())
         assert unread.ping(DEADLINE_S)

@@ -24,32 +24,31 @@ from tests.support.raw_client import LONG_MS, RawClient, idempotent_batch, value
 from tests.support.wait import DEADLINE_S, wait_until
 
 
-def test_a_stop_answers_parked_fetches_waits_for_flushes_and_closes_cleanly(tmp_path: Path, files: MemoryFiles) -> None:
-    config = BrokerConfig(data_dir=str(tmp_path), port=0, fetch_max_wait_ms=LONG_MS, shutdown_grace_ms=600_000)
-    running = RunningDaemon(config, files=files)
-    running.start()
-    with RawClient(running.address) as client:
-        tp, quiet = client.create_topic(partitions=2)
-        fetcher, stream, idle = client.fetcher(), client.producer(), client.producer()
-        idle.produce(quiet, values_batch(quiet))
-        fetcher.post({quiet: 1}, max_wait_ms=LONG_MS)
-        wait_until(lambda: len(running.daemon.broker.fetch_purgatory) == 1)
-        with Gate(files, "fdatasync", path=tp.directory_name) as gate:
-            stream.post([(tp, values_batch(tp))])
-            gate.wait_until_reached()
-            stopping = asyncio.run_coroutine_threadsafe(running.daemon.stop(), running.loop)
-            head, (batches,) = fetcher.answer()
-            assert not head.results[0].HasField("error"), "answered with what there is: nothing"
-            assert not batches
-            assert not stopping.done(), "the flush is not done"
-            assert client.status("Metadata")[0] is grpc.StatusCode.UNAVAILABLE
-        assert stream.answer().results[0].base_offset == 0, "acknowledged on the way out"
-        stopping.result(DEADLINE_S)
-        assert stream.status()[0] is idle.status()[0] is grpc.StatusCode.UNAVAILABLE
-    running._end_loop()
+@pytest.mark.parametrize("settings", [{"shutdown_grace_ms": 600_000}], indirect=True)
+def test_a_stop_answers_parked_fetches_waits_for_flushes_and_closes_cleanly(
+    tmp_path: Path, running: RunningDaemon, client: RawClient, files: MemoryFiles
+) -> None:
+    tp, quiet = client.create_topic(partitions=2)
+    fetcher, stream, idle = client.fetcher(), client.producer(), client.producer()
+    idle.produce(quiet, values_batch(quiet))
+    fetcher.post({quiet: 1}, max_wait_ms=LONG_MS)
+    wait_until(lambda: len(running.daemon.broker.fetch_purgatory) == 1)
+    with Gate(files, "fdatasync", path=tp.directory_name) as gate:
+        stream.post([(tp, values_batch(tp))])
+        gate.wait_until_reached()
+        stopping = running.begin_stop()
+        head, (batches,) = fetcher.answer()
+        assert not head.results[0].HasField("error"), "answered with what there is: nothing"
+        assert not batches
+        assert not stopping.done(), "the flush is not done"
+        assert client.status("Metadata")[0] is grpc.StatusCode.UNAVAILABLE
+    assert stream.answer().results[0].base_offset == 0, "acknowledged on the way out"
+    stopping.result(DEADLINE_S)
+    assert stream.status()[0] is idle.status()[0] is grpc.StatusCode.UNAVAILABLE
+    running.stop()
     assert "clean-shutdown" in files.paths()
     assert files.open_count == 0
-    with running_daemon(tmp_path, files=files) as again, RawClient(again.address) as client:
+    with running_daemon(tmp_path / "data", files=files) as again, RawClient(again.address) as client:
         assert client.latest(tp) == 1
 
 

@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 from benchmarks.raw_http2 import RawHttp2
-from brokerd.config.broker import BrokerConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.server.limits import response_budget
 from brokerd.wire.methods import PRODUCE
@@ -118,11 +117,9 @@ def test_a_few_slow_readers_cost_others_the_size_of_answers_alone(running: Runni
         assert offsets == [0] * 5, "nobody waited, so nobody was ended"
 
 
-def test_a_stop_tells_everybody_although_some_do_not_read(tmp_path: Path) -> None:
-    config = BrokerConfig(data_dir=str(tmp_path), port=0, fetch_max_wait_ms=LONG_MS, shutdown_grace_ms=600_000)
-    running = RunningDaemon(config, files=MemoryFiles())
-    running.start()
-    with RawClient(running.address) as client, RawClient(running.address) as slow:
+@pytest.mark.parametrize("settings", [{"shutdown_grace_ms": 600_000}], indirect=True)
+def test_a_stop_tells_everybody_although_some_do_not_read(running: RunningDaemon, client: RawClient) -> None:
+    with RawClient(running.address) as slow:
         parked = running.daemon.broker.fetch_purgatory
         (tp,) = client.create_topic()
         for fetcher in [slow.fetcher() for _ in range(30)]:
@@ -136,14 +133,13 @@ def test_a_stop_tells_everybody_although_some_do_not_read(tmp_path: Path) -> Non
         for fetcher in waiting:
             fetcher.post({tp: 4}, max_wait_ms=LONG_MS)
         wait_until(lambda: len(parked) == len(waiting))
-        stopping = asyncio.run_coroutine_threadsafe(running.daemon.stop(), running.loop)
+        stopping = running.begin_stop()
         for fetcher in waiting:
             code, details = fetcher.status()
             assert code is grpc.StatusCode.UNAVAILABLE
             assert "the broker is stopping" in details
         assert not stopping.done(), "the others have not read yet"
     stopping.result(DEADLINE_S)
-    running._end_loop()
 
 
 class Leaving:
@@ -153,14 +149,11 @@ class Leaving:
         raise asyncio.CancelledError
 
 
-def test_a_stop_goes_on_when_a_client_leaves_meanwhile(tmp_path: Path) -> None:
-    running = RunningDaemon(BrokerConfig(data_dir=str(tmp_path), port=0), files=MemoryFiles())
-    running.start()
+def test_a_stop_goes_on_when_a_client_leaves_meanwhile(running: RunningDaemon) -> None:
     service: Any = running.daemon._service
     service._streams.add(Leaving())
-    asyncio.run_coroutine_threadsafe(running.daemon.stop(), running.loop).result(DEADLINE_S)
+    running.stop()
     assert running.daemon._logs is None, "closed cleanly"
-    running._end_loop()
 
 
 @pytest.mark.parametrize("settings", [{"fetch_write_timeout_ms": 100}], indirect=True)

@@ -4,7 +4,6 @@ that does not answer; the deadlines of the tests are far above the broker's own.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -12,14 +11,13 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from benchmarks.raw_http2 import RawHttp2
-from brokerd.config.broker import BrokerConfig
 from brokerd.server.daemon import StopOverdueError
 from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import fetch_pb2
 from tests.support.daemon import DaemonProcess, RunningDaemon
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.raw_client import LONG_MS, RawClient, values_batch
+from tests.support.raw_client import RawClient, values_batch
 from tests.support.victim import Victim
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -69,17 +67,16 @@ def test_parked_fetches_of_many_partitions_hold_up_no_stop(tmp_path: Path) -> No
     assert (tmp_path / "data" / "clean-shutdown").exists()
 
 
-def test_a_disk_that_does_not_answer_ends_a_stop_at_its_deadline(tmp_path: Path, files: MemoryFiles) -> None:
-    config = BrokerConfig(data_dir=str(tmp_path), port=0, shutdown_grace_ms=0, fetch_max_wait_ms=LONG_MS)
-    running = RunningDaemon(config, files=files)
-    running.start()
-    with RawClient(running.address) as client:
-        (tp,) = client.create_topic()
-        client.producer().produce(tp, values_batch(tp))
-        with Gate(files, "fdatasync", path=tp.directory_name) as gate:
-            stopping = asyncio.run_coroutine_threadsafe(running.daemon.stop(), running.loop)
-            gate.wait_until_reached()
-            with pytest.raises(StopOverdueError, match="closing the logs"):
-                stopping.result(DEADLINE_S)
+@pytest.mark.parametrize("settings", [{"shutdown_grace_ms": 0}], indirect=True)
+def test_a_disk_that_does_not_answer_ends_a_stop_at_its_deadline(
+    running: RunningDaemon, client: RawClient, files: MemoryFiles
+) -> None:
+    (tp,) = client.create_topic()
+    client.producer().produce(tp, values_batch(tp))
+    with Gate(files, "fdatasync", path=tp.directory_name) as gate:
+        stopping = running.begin_stop()
+        gate.wait_until_reached()
+        with pytest.raises(StopOverdueError, match="closing the logs"):
+            stopping.result(DEADLINE_S)
     wait_until(lambda: "clean-shutdown" in files.paths(), what="the disk has answered at last")
     running._end_loop()
