@@ -23,9 +23,9 @@ import asyncio
 import contextlib
 import logging
 import queue
-from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 
@@ -299,8 +299,7 @@ class Pump:
         self._retries = {position: self._client.retries(self._progress_ms) for position in self.positions}
         self._streams: dict[int, list[RangePosition]] = {}  # what the stream to each leader reads
         self._moved: set[RangePosition] = set()  # to another leader than that of their stream
-        self._running: set[asyncio.Task[None]] = set()
-        self._over = asyncio.Event()
+        self._tasks = asyncio.TaskGroup()
         self._correlation_id = 0
         self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
@@ -331,37 +330,23 @@ class Pump:
     async def _run(self) -> None:
         """Reads until all ranges are done, one fails for good, or `stop`."""
         self._task = asyncio.current_task()
-        self._start(self._place([position for position in self.positions if not position.is_done]))
         keeping_fresh = asyncio.create_task(self._keep_fresh())
         try:
-            if not self._is_stopped:
-                await self._over.wait()
-            self._is_done = self._error is None
+            async with self._tasks:
+                if not self._is_stopped:
+                    self._tasks.create_task(self._place([position for position in self.positions if not position.is_done]))
+            self._is_done = True
+        except BaseExceptionGroup as errors:
+            self._error = errors.exceptions[0]
         finally:
-            tasks = [keeping_fresh, *self._running]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if self._is_stopped:
-                self._error = None  # of a stream that broke at the same moment
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._on_task_end)
-
-    def _on_task_end(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            self._error = self._error or task.exception()
-        if self._error is not None or not self._running:
-            self._over.set()
+            keeping_fresh.cancel()
+            await asyncio.wait([keeping_fresh])
 
     def _on_end(self) -> None:
         """Delivers the last item; called also if the loop closes before `_run` begins."""
-        if self._error is None and not (self._is_done or self._is_stopped):
+        if self._error is None and not self._is_done:
             self._error = ClientError("the client of this fetcher was closed")
-        self._deliver(self._error)
+        self._deliver(None if self._is_stopped else self._error)  # a stream may have broken as it was stopped
 
     async def _place(self, positions: Iterable[RangePosition], failed: Mapping[RangePosition, BrokerdError] = NO_FAILURES) -> None:
         """Hands positions to the streams of their leaders; those that `failed` after a wait, and with new metadata. Raises a final
@@ -432,7 +417,7 @@ class Pump:
         for _ in range(RESPONSES_AHEAD - 1 + len(self._streams) - self._slot_count):
             self._slots.release()  # a leader without records keeps a fetch in flight, and must not keep others from theirs
             self._slot_count += 1
-        self._start(self._read_from(node_id))
+        self._tasks.create_task(self._read_from(node_id))
 
     async def _read_from(self, node_id: int) -> None:
         """Runs the stream to one leader, as long as it has something to read."""
@@ -475,7 +460,7 @@ class Pump:
                 for leaving, errors in ((failed, failed), (moved - failed.keys(), NO_FAILURES)):
                     if leaving:
                         checked.difference_update(leaving)
-                        self._start(self._place([one for one in leaving if not one.is_done], errors))
+                        self._tasks.create_task(self._place([one for one in leaving if not one.is_done], errors))
                 self._moved -= moved
                 if not failed:
                     self._check_progress(asked, now_ms, has_arrived=bool(fetched.reached) or _hold_records(results))
