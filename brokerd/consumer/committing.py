@@ -123,16 +123,13 @@ class Committing:
 
     def pending(self) -> dict[TopicIdPartition, int]:
         """Offsets whose commit is pending or in flight, by partition."""
-        if not self._is_under_way:
-            self._take_outcome()
+        self._settle()
         return {id_tp: one.value.offset for id_tp, one in (self._offered | self._wanted).items()}
 
     def give_up(self, partitions: Sequence[AssignedPartition]) -> None:
         """Starts a commit of what is not committed of partitions that are about to be given up, right after the one in flight.
         Later, it would undo the commits of whoever reads them then."""
-        before = self._under_way if self._is_under_way else None
-        if before is None:
-            self._take_outcome()
+        before = None if self._settle() else self._under_way
         given_up = self._positions(partitions, is_confirmed=True)
         uncommitted = {id_tp: one for id_tp, one in given_up.items() if not one.is_of(self._done.pop(id_tp, None))}
         ids = {one.id_tp for one in partitions}
@@ -151,14 +148,15 @@ class Committing:
 
     def _start(self) -> None:
         """Starts a commit of the processed records' offsets, unless one is in flight."""
-        if not self._is_under_way:
-            self._take_outcome()
-            if self._offer():
-                self._under_way = self._client.loop_thread.submit(self._commit_offered(self._offered))
+        if self._settle() and self._offer():
+            self._under_way = self._client.loop_thread.submit(self._commit_offered(self._offered))
 
-    @property
-    def _is_under_way(self) -> bool:
-        return self._under_way is not None and not self._under_way.has_ended
+    def _settle(self) -> bool:
+        """Takes the outcome of a commit that has ended; False while one is in flight."""
+        if self._under_way is not None and not self._under_way.has_ended:
+            return False
+        self._take_outcome()
+        return True
 
     def _offer(self) -> bool:
         """Chooses the offsets to commit; False if there are none."""
