@@ -33,11 +33,6 @@ class SpecificOffsets:
     offsets: Mapping[TopicPartition, int]
     topics: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def may_be_undecided(self) -> bool:
-        """True if the offset may lie in open transactions: a read may start there and wait for them, but not end there."""
-        return self.option.startswith("starting")
-
     def for_partition(self, tp: TopicPartition) -> int | None:
         """The offset for a partition; None if the option does not name it."""
         return self.offsets.get(tp, self.topics.get(tp.topic))
@@ -70,8 +65,6 @@ class Committed:
 
 Bound: TypeAlias = OffsetSpec | SpecificOffsets | AtTimestamp | Committed | LastRecords
 
-COMMITTED = "committed"
-
 
 def parse_bound(option: str, text: str, *, ends: Sequence[OffsetSpec], latest_if_unmatched: bool) -> Bound:
     """Parses the value of a starting* or ending* option, which may be one of `ends`. Raises ConfigError naming the option and its
@@ -86,7 +79,7 @@ def parse_bound(option: str, text: str, *, ends: Sequence[OffsetSpec], latest_if
     for end in ends:
         if text.lower() == end.value:
             return end
-    if option == "startingOffsets" and text.lower() == COMMITTED:
+    if option == "startingOffsets" and text.lower() == "committed":
         return Committed()
     if not text.startswith("{"):
         return _of_all_partitions(option, text, form)

@@ -21,6 +21,7 @@ from brokerd.client.offsets import (
     OffsetAndTimestamp,
     OffsetSpec,
     Wanted,
+    answers_in,
 )
 from brokerd.config.settings import INT64_MAX
 from brokerd.datasource.bounds import (
@@ -151,7 +152,7 @@ class OffsetReader:
         if isinstance(bound, Committed):
             return self._committed(snapshot)
         if isinstance(bound, SpecificOffsets):
-            if bound.may_be_undecided:
+            if bound.option.startswith("starting"):  # it may start in open transactions, and wait for them, but not end there
                 snapshot = self.with_log_ends(snapshot, bound.offsets)
             return _specific(bound, snapshot)
         if isinstance(bound, AtTimestamp):
@@ -285,14 +286,8 @@ class OffsetReader:
             if tp in positions.epochs and positions.topic_ids.get(tp.topic) == id_tp.topic_id
         }
         asked = {ids[tp]: one for tp, one in wanted.items()}
-        results = self._client.list_offsets(asked, isolation or self._isolation, checked)
-        answers = {}
-        for tp, id_tp in ids.items():
-            result = results[id_tp]
-            if isinstance(result, WireError):
-                raise result
-            answers[tp] = result
-        return answers
+        answers = answers_in(self._client.list_offsets(asked, isolation or self._isolation, checked))
+        return {tp: answers[id_tp] for tp, id_tp in ids.items()}
 
     def _committed(self, snapshot: TopicState) -> dict[TopicPartition, int]:
         """Where the group continues; at the earliest in partitions without an offset. Raises ConfigError if it has none in any of

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from brokerd.arguments import GROUP_ID_MAX_LENGTH
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT32_MAX, from_mapping
@@ -33,7 +34,6 @@ _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _MAX_TRIGGER_DELAY = "15m"
 _GROUP_ID_PREFIX = "spark-brokerd"
-GROUP_ID_MAX_CHARACTERS = 249  # the broker's limit
 _SOURCE_ID_CHARACTERS = 37  # a hyphen and a UUID
 
 
@@ -121,7 +121,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
     )
     ending_name = next((name for name in _ENDING if name in split), "endingOffsets")
     ending = parse_bound(ending_name, split.get(ending_name, "latest"), ends=(OffsetSpec.LATEST,), latest_if_unmatched=True)
-    group_id = _group_id("group.id", split.get("group.id"), "", GROUP_ID_MAX_CHARACTERS)
+    group_id = _group_id("group.id", split.get("group.id"), "", GROUP_ID_MAX_LENGTH)
     if isinstance(starting, Committed) and not group_id:
         raise ConfigError("startingOffsets is committed, which needs option group.id: the group that has committed them")
     return SourceOptions(
@@ -141,7 +141,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         task_per_partition=parse_flag("taskPerPartition", split.get("taskPerPartition"), default=False),
         group_id=group_id,
         group_id_prefix=_group_id(
-            "groupIdPrefix", split.get("groupIdPrefix"), _GROUP_ID_PREFIX, GROUP_ID_MAX_CHARACTERS - _SOURCE_ID_CHARACTERS
+            "groupIdPrefix", split.get("groupIdPrefix"), _GROUP_ID_PREFIX, GROUP_ID_MAX_LENGTH - _SOURCE_ID_CHARACTERS
         ),
         consumer=from_mapping(ConsumerConfig, split.settings, where=SOURCE.where),
     )

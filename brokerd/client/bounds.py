@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from brokerd.client.fetching import NO_END, FetchRange
-from brokerd.client.offsets import GivenOffset, LastRecords, OffsetAndTimestamp, OffsetSpec, Wanted
+from brokerd.client.offsets import GivenOffset, LastRecords, OffsetSpec, Wanted, answers_in
 from brokerd.config.settings import INT64_MAX, duration_ms
-from brokerd.errors import ConfigError, WireError
+from brokerd.errors import ConfigError
 from brokerd.ids import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | N
 
 def log_bounds(client: BlockingClient, named: Named, bound: Bound, isolation: str) -> dict[TopicIdPartition, LogBounds]:
     """Looks up what `offset_of` needs for each partition. Raises the broker's error for any of them."""
-    logs = _answers(client.list_offsets(dict.fromkeys(named, OffsetSpec.LATEST), isolation))
+    logs = answers_in(client.list_offsets(dict.fromkeys(named, OffsetSpec.LATEST), isolation))
     found = _found(client, {tp: log.offset for tp, log in logs.items()}, bound, isolation)
     return {tp: LogBounds(log.log_start_offset, log.offset, found.get(tp, _NO_SUCH_RECORD)) for tp, log in logs.items()}
 
@@ -150,18 +150,7 @@ def _found(
 
 def offsets_at(client: BlockingClient, wanted: Mapping[TopicIdPartition, Wanted], isolation: str) -> dict[TopicIdPartition, int]:
     """The wanted offset of each partition. Raises the broker's error for any of them."""
-    return {tp: answer.offset for tp, answer in _answers(client.list_offsets(wanted, isolation)).items()}
-
-
-def _answers(
-    results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError],
-) -> dict[TopicIdPartition, OffsetAndTimestamp]:
-    answers = {}
-    for tp, result in results.items():
-        if isinstance(result, WireError):
-            raise result
-        answers[tp] = result
-    return answers
+    return {tp: answer.offset for tp, answer in answers_in(client.list_offsets(wanted, isolation)).items()}
 
 
 def _whole(digits: str) -> int:

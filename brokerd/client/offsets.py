@@ -115,6 +115,16 @@ async def list_offsets(
     return {tp: one if isinstance(one, WireError) else _read_offset(one) for tp, one in results.items()}
 
 
+def answers_in(results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError]) -> dict[TopicIdPartition, OffsetAndTimestamp]:
+    """The results of `list_offsets`. Raises the first error among them."""
+    answers = {}
+    for tp, result in results.items():
+        if isinstance(result, WireError):
+            raise result
+        answers[tp] = result
+    return answers
+
+
 async def delete_records(client: BrokerClient, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
     """Advances log starts (-1 = to the high watermark); returns each new log start, or the error."""
     parts = {
