@@ -39,6 +39,11 @@ def put_marker(partition: Partition) -> int:
     return partition.put(new_batch(key_values([b"m"]), tp=partition.tp, attributes=attributes))
 
 
+def committed(broker: FakeBroker, number: int = 0, topic: str = "t", group: str = "g") -> int | None:
+    entry = broker.groups.get(group, {}).get(broker.topics[topic][number].tp)
+    return None if entry is None else entry[0]
+
+
 def offsets(records: list[ConsumerRecord]) -> list[int]:
     assert [record.value for record in records] == [b"%d" % record.offset for record in records]
     return [record.offset for record in records]

@@ -20,11 +20,11 @@ from brokerd.consumer.processing.id_file import IdFile
 from brokerd.consumer.processing.work import Work
 from brokerd.errors import DedupFileError, HandlerTimeoutError, WakeupError
 from tests.support.clock import ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, settings
+from tests.support.consumers import LONG_MS, T0, T1, committed, settings
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S, wait_until
-from tests.unit.consumer.test_process import Gate, Processing, committed
+from tests.unit.consumer.test_process import Gate, Processing
 
 
 def put(partition: Partition, ids: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> None:

@@ -30,7 +30,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.transaction import named_offsets
 from tests.support.clock import ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings
+from tests.support.consumers import LONG_MS, T0, T1, committed, fill, filled, offsets, read, settings
 from tests.support.fake_broker import RENEWAL, FakeBroker
 from tests.support.logged import messages_of
 from tests.support.wait import DEADLINE_S, wait_until
@@ -40,11 +40,6 @@ INTERVAL_MS = 5_000
 
 def group_consumer(broker: FakeBroker, clock: ManualClock | None = None, **given: object) -> Consumer:
     return Consumer(settings(broker, **{"group_id": "g", **given}), clock=clock)
-
-
-def committed(broker: FakeBroker, number: int = 0, topic: str = "t", group: str = "g") -> int | None:
-    entry = broker.groups.get(group, {}).get(broker.topics[topic][number].tp)
-    return None if entry is None else entry[0]
 
 
 def await_background_commit(consumer: Consumer) -> None:

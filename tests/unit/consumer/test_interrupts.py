@@ -18,13 +18,12 @@ import pytest
 import brokerd
 from brokerd import Consumer, ConsumerRecord
 from brokerd.consumer.fetching import Fetching
-from tests.support.consumers import T0, settings
+from tests.support.consumers import T0, committed, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.interrupts import strike
 from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.consumer.test_dedup import put
-from tests.unit.consumer.test_process import committed
 
 # A coroutine that is struck before it is handed over was never awaited, and Python says so.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

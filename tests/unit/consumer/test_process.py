@@ -29,7 +29,7 @@ from brokerd.errors import (
     WakeupError,
 )
 from tests.support.clock import HastyClock, ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings, user_of
+from tests.support.consumers import LONG_MS, T0, T1, committed, fill, filled, offsets, read, settings, user_of
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.logged import messages_of
 from tests.support.records import key_values, new_batch
@@ -49,11 +49,6 @@ def consumer(broker: FakeBroker) -> Iterator[Consumer]:
     with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=0)) as consumer:
         consumer.assign([T0])
         yield consumer
-
-
-def committed(broker: FakeBroker, number: int = 0) -> int | None:
-    entry = broker.groups.get("g", {}).get(broker.topics["t"][number].tp)
-    return None if entry is None else entry[0]
 
 
 class Gate:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd import Consumer, ConsumerRecord
-from tests.support.consumers import LONG_MS, T0, filled, offsets, read, settings
+from tests.support.consumers import LONG_MS, T0, committed, filled, offsets, read, settings
 from tests.support.fake_broker import FakeBroker
 
 
@@ -20,11 +20,6 @@ def consumer(broker: FakeBroker) -> Iterator[Consumer]:
     with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=0)) as consumer:
         consumer.assign([T0])
         yield consumer
-
-
-def committed(broker: FakeBroker) -> int | None:
-    entry = broker.groups.get("g", {}).get(broker.topics["t"][0].tp)
-    return None if entry is None else entry[0]
 
 
 async def _coroutine(_record: ConsumerRecord) -> None: ...
