@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Collection, Container, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Container, Iterable, Mapping, MutableMapping, Sequence
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetching import FetchRange
@@ -44,7 +44,7 @@ from brokerd.datasource.planning import (
     share_bytes,
     tasks_of,
 )
-from brokerd.datasource.where import ALL_ROWS, Unmet, cut_ranges
+from brokerd.datasource.where import ALL_ROWS, cut_ranges
 from brokerd.errors import (
     ConfigError,
     InvalidTopicError,
@@ -421,12 +421,9 @@ def report_unread(options: SourceOptions, now: TopicState, before: TopicState | 
     if options.where == ALL_ROWS:
         return
     unmet = options.where.unmet(now.latest.keys())
-    if before is None or options.where.unmet(before.latest.keys()) != unmet:
-        _report_unmet(unmet, now.latest.keys())
-
-
-def _report_unmet(unmet: Unmet, read: Collection[TopicPartition]) -> None:
-    there = _some([str(tp) for tp in sorted(read)])
+    if before is not None and options.where.unmet(before.latest.keys()) == unmet:
+        return
+    there = _some([str(tp) for tp in sorted(now.latest)])
     if unmet.topics:
         names = _some([f"{name!r:.200}" for name in sorted(unmet.topics)])
         logger.warning("option where names topics that are not read: %s. Read now: %s", names, there)

@@ -27,6 +27,7 @@ from brokerd.arguments import (
 )
 from brokerd.client.blocking import BlockingClient, LoopCall
 from brokerd.client.broker_client import check_client
+from brokerd.client.columns import CONSUMED_SCHEMA
 from brokerd.client.metadata import ids_in
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, Wanted, list_offsets
 from brokerd.clock import Clock, SystemClock
@@ -34,7 +35,7 @@ from brokerd.config.client import PlainConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX, given_config
 from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
-from brokerd.consumer.core.records import ConsumerRecord, Run, no_rows
+from brokerd.consumer.core.records import ConsumerRecord, Run
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.work import Work
@@ -219,7 +220,7 @@ class ConsumerBase(abc.ABC):
 
     def _columns(self, run: Run | None, limit: int, handed: HandedOver) -> pa.RecordBatch:
         """Hands over records of `run` as columns."""
-        rows = no_rows() if run is None else run.take_arrow(limit)
+        rows = pa.RecordBatch.from_pylist([], schema=CONSUMED_SCHEMA) if run is None else run.take_arrow(limit)
         self._fetching.hand_over(handed)
         return rows
 

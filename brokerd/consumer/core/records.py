@@ -131,11 +131,6 @@ def to_arrow(batch: FetchedBatch, name: TopicPartition, first: int, count: int) 
     )
 
 
-def no_rows() -> pa.RecordBatch:
-    """An Arrow batch without rows."""
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in CONSUMED_SCHEMA], schema=CONSUMED_SCHEMA)
-
-
 def _binaries(column: pa.Array) -> list[bytes | None]:
     if column.null_count == len(column):
         return [None] * len(column)

@@ -94,6 +94,7 @@ class Processing:
             guard=parts.guard,
             wake=parts.fetching.wake,
         )
+        self._tick_ms = min(_TICK_MS, options.handler_timeout_ms)
         self._hung: Running | None = None
         self._failure: BaseException | None = None
 
@@ -188,15 +189,14 @@ class Processing:
                 if not is_ending:  # records may have arrived meanwhile
                     last_ms = clock.monotonic_ms()
                 continue
-            is_idle = not self._parts.take(self._tick_ms(last_ms), room, room_bytes, work)
+            is_idle = not self._parts.take(self._wait_ms(last_ms), room, room_bytes, work)
             if not is_idle:
                 last_ms = clock.monotonic_ms()
 
-    def _tick_ms(self, last_ms: int) -> int:
-        tick_ms = min(_TICK_MS, self._options.handler_timeout_ms)
+    def _wait_ms(self, last_ms: int) -> int:
         if self._options.timeout_ms is None:
-            return tick_ms
-        return min(tick_ms, max(0, last_ms + self._options.timeout_ms - self._parts.clock.monotonic_ms()))
+            return self._tick_ms
+        return min(self._tick_ms, max(0, last_ms + self._options.timeout_ms - self._parts.clock.monotonic_ms()))
 
     def _rest(self) -> None:
         """Waits until a handler ends or fails, `wakeup`, `close`, or a tick has passed."""
@@ -204,8 +204,9 @@ class Processing:
         count = work.record_count
         self._parts.committing.auto()
         work.is_awaited = True
-        tick_ms = min(_TICK_MS, self._options.handler_timeout_ms)
-        self._parts.fetching.rest(tick_ms, lambda: work.record_count < count or work.failure is not None or guard.is_asked_to_end)
+        self._parts.fetching.rest(
+            self._tick_ms, lambda: work.record_count < count or work.failure is not None or guard.is_asked_to_end
+        )
         work.is_awaited = False
 
     def _refuse_hung(self) -> None:

@@ -9,6 +9,7 @@ after committing a later one, the unfinished record would be skipped.
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
@@ -26,15 +27,8 @@ def _by_key(record: ConsumerRecord) -> Hashable:
     return (record.topic, record.partition) if record.key is None else (record.topic, record.key)
 
 
-def _by_partition(record: ConsumerRecord) -> Hashable:
-    return (record.topic, record.partition)
-
-
-def _each(record: ConsumerRecord) -> Hashable:
-    return (record.topic, record.partition, record.offset)
-
-
-ORDERS: dict[str, LaneOf] = {"key": _by_key, "partition": _by_partition, "none": _each}
+# A record begins with its topic, partition and offset.
+ORDERS: dict[str, LaneOf] = {"key": _by_key, "partition": operator.itemgetter(0, 1), "none": operator.itemgetter(0, 1, 2)}
 
 
 class _Stretch:
