@@ -9,23 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from brokerd.ids import TopicIdPartition
 from brokerd.record.header import BatchHeader
-from tests.support.hostile_messages import HOSTILE_NAMES, changed_bytes
+from tests.support.hostile_messages import HOSTILE_NAMES, changed_bytes, edges
 from tests.support.records import HEADER_BYTES, header_of, reseal
 
 _DEPTH_MAX = 3
-_INT_EDGES = (0, 1, -1, 2, 127, 128, 255, 32_767, 32_768, 65_536, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**53, 2**63 - 1, -(2**63))
-_RANGES = {
-    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
-    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
-    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
-}
 _HEADER_EDGES = (
     0,
     1,
@@ -114,7 +106,7 @@ def _fitted(value: int, bits: int, is_signed: bool) -> int:
 def boundary_messages(right: Message) -> Iterator[Message]:
     """Every field of a right message, nested ones too, at each of its edges: one field at a time."""
     for path in _paths(type(right)):
-        for value in _edges(path[-1]):
+        for value in (None,) if path[-1].message_type is not None else edges(path[-1]):
             message = copy.deepcopy(right)
             target: Any = message
             for field in path[:-1]:
@@ -133,23 +125,6 @@ def _paths(kind: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield (*above, field)
         if field.message_type is not None and not field.message_type.GetOptions().map_entry and len(above) < _DEPTH_MAX:
             yield from _paths(GetMessageClass(field.message_type), (*above, field))
-
-
-def _edges(field: Any) -> tuple[Any, ...]:
-    if field.message_type is not None:
-        return (None,)
-    if field.enum_type is not None:
-        return (*field.enum_type.values_by_number, 99, -1, 2**31 - 1, -(2**31))
-    if field.cpp_type in _RANGES:
-        low, high = _RANGES[field.cpp_type]
-        return tuple(value for value in _INT_EDGES if low <= value <= high)
-    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
-        return (False, True)
-    if field.type == FieldDescriptor.TYPE_BYTES:
-        return (b"", b"\0", bytes(15), bytes(16), b"\xff" * 16, bytes(17), bytes(70_000))
-    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        return HOSTILE_NAMES
-    return (0.0, -0.0, 1.5, float("nan"), float("inf"), float("-inf"), 5e-324, 1.7e308)
 
 
 def _put(target: Any, field: Any, value: Any) -> None:

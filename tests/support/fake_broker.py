@@ -37,7 +37,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition, new_topic_id
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, new_topic_id
 from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd
 from brokerd.record.header import crc_seed, decode_header
 from brokerd.wire.channel import SERVER_ARGUMENTS
@@ -45,6 +45,7 @@ from brokerd.wire.errors import to_proto
 from brokerd.wire.methods import OF_COORDINATOR, SERVICE, UNARY
 from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
+from tests.support.broker_model import IdentityModel
 from tests.support.records import stamped
 from tests.support.transaction_model import TransactionsModel
 
@@ -141,7 +142,7 @@ class FakeBroker:
         self.errors: dict[str, list[WireError]] = {}  # the next responses of a method carry these
         self.cut_fetch_after: list[int] = []  # the next fetch streams end after so many answers
         self.wire_versions = (1, 1)
-        self.next_producer_id = 1000
+        self.identities = IdentityModel()
         self.limits: dict[str, int] = {}
         self.node_id = 0
         self.nodes = [self]  # of its cluster, as its metadata lists them
@@ -355,16 +356,8 @@ class FakeBroker:
             return transaction_pb2.InitProducerIdResponse(error=to_proto(error))
         if request.transactional_id:
             return self.init_member(request)
-        if request.producer_id >= 0:
-            return transaction_pb2.InitProducerIdResponse(
-                producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
-            )
-        return transaction_pb2.InitProducerIdResponse(producer_id=self.next_id(), producer_epoch=0)
-
-    def next_id(self) -> int:
-        """A producer id that nobody had."""
-        self.next_producer_id += 1
-        return self.next_producer_id
+        identity = self.identities.init_producer_id(ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
+        return transaction_pb2.InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.epoch)
 
     def _error(self, name: str) -> WireError | None:
         waiting = self.errors.get(name)
@@ -385,7 +378,7 @@ class FakeBroker:
         )
         response = transaction_pb2.InitProducerIdResponse()
         try:
-            response.producer_id, response.producer_epoch = self.transactions.init(member, self.next_id)
+            response.producer_id, response.producer_epoch = self.transactions.init(member, self.identities.next_id)
         except WireError as error:
             response.error.CopyFrom(to_proto(error))
         return response

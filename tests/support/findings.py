@@ -1,12 +1,15 @@
-"""The findings of `brokerd doctor` in a data directory, and damage for it to find."""
+"""The findings of `brokerd doctor` in a data directory, damage for it to find, and what a directory holds."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from brokerd.datadir.node_state import join_cluster
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.partition_check import Finding, Severity
+from brokerd.storage.files import RealFiles
 
 
 def errors_in(data_dir: Path) -> list[Finding]:
@@ -31,3 +34,14 @@ def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
+
+
+def join(data_dir: Path) -> None:
+    """Makes it the directory of node 3 of cluster prod."""
+    with contextlib.closing(RealFiles(str(data_dir))) as files:
+        join_cluster(files, 3, "prod")
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """All files, but for the lock."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "lock"}

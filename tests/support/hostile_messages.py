@@ -9,7 +9,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-_INTEGERS = (0, 1, -1, 2, 16, 255, 65_536, 2**31 - 1, -(2**31), 2**32 - 1, 2**53, 2**63 - 1, -(2**63), 2**64 - 1)
+_NEAR_POWERS = [2**bits + step for bits in (7, 8, 15, 16, 31, 32, 53, 63, 64) for step in (-1, 0)]
+_INTEGERS = (0, 1, -1, 2, -(2**31), -(2**63), *_NEAR_POWERS)
 HOSTILE_NAMES = (
     "",
     ".",
@@ -77,19 +78,25 @@ def _value(rng: random.Random, field: Any, known: dict[str, list[Any]]) -> Any:
     right = [value for value in known.get(field.name, ()) if isinstance(value, expected)]  # names recur with other types
     if right and rng.random() < 0.6:
         return rng.choice(right)
-    kind = field.cpp_type
-    if kind in _RANGES:
-        low, high = _RANGES[kind]
-        return rng.choice([number for number in _INTEGERS if low <= number <= high])
-    if field.enum_type is not None:
-        return rng.choice((*field.enum_type.values_by_number, 99, -1))
-    if kind == FieldDescriptor.CPPTYPE_BOOL:
-        return rng.random() < 0.5
     if field.type == FieldDescriptor.TYPE_BYTES:
         return rng.randbytes(rng.choice((0, 1, 15, 16, 17, 1_000)))
-    if kind == FieldDescriptor.CPPTYPE_STRING:
-        return rng.choice(HOSTILE_NAMES)
-    return rng.choice((0.0, -1.0, float("nan"), float("inf")))
+    return rng.choice(edges(field))
+
+
+def edges(field: Any) -> tuple[Any, ...]:
+    """The values at which a field that is no message may be taken for another, or for too much."""
+    if field.enum_type is not None:
+        return (*field.enum_type.values_by_number, 99, -1, 2**31 - 1, -(2**31))
+    if field.cpp_type in _RANGES:
+        low, high = _RANGES[field.cpp_type]
+        return tuple(value for value in _INTEGERS if low <= value <= high)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return (False, True)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return (b"", b"\0", bytes(15), bytes(16), b"\xff" * 16, bytes(17), bytes(70_000))
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return HOSTILE_NAMES
+    return (0.0, -0.0, 1.5, float("nan"), float("inf"), float("-inf"), 5e-324, 1.7e308)
 
 
 def changed_bytes(rng: random.Random, data: bytes) -> bytes:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.node_state import join_cluster
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline import doctor
@@ -21,11 +20,7 @@ from brokerd.offline.partition_check import Finding, Severity
 from brokerd.partition import producer_state
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_log, open_manager, payloads
-from tests.support.findings import errors_in, flip
-
-
-def _tree(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+from tests.support.findings import errors_in, flip, join, tree
 
 
 @pytest.fixture
@@ -43,9 +38,9 @@ def _segment(data_dir: Path, at: int = 0) -> Path:
 
 
 def test_every_file_is_described_as_json_and_nothing_is_touched(data_dir: Path) -> None:
-    before = _tree(data_dir)
+    before = tree(data_dir)
     entries = list(describe_path(str(data_dir)))
-    assert _tree(data_dir) == before
+    assert tree(data_dir) == before
     json.dumps(entries)
     types = [entry["type"] for entry in entries]
     assert types.count("batch") == 30
@@ -96,9 +91,9 @@ def test_files_that_are_none_of_ours_are_problems_or_refused(data_dir: Path, tmp
 
 
 def test_a_healthy_directory_has_no_findings_and_is_not_touched(data_dir: Path) -> None:
-    before = _tree(data_dir)
+    before = tree(data_dir)
     assert check_data_dir(str(data_dir)) == []
-    assert _tree(data_dir) == before
+    assert tree(data_dir) == before
     with pytest.raises(DataDirectoryError, match="not a data directory"):
         check_data_dir(str(data_dir.parent))
 
@@ -197,9 +192,7 @@ def test_the_doctor_says_of_damage_what_can_be_done(data_dir: Path) -> None:
 
 
 def test_a_node_of_a_cluster_is_told_of_other_copies_first(data_dir: Path) -> None:
-    files = RealFiles(str(data_dir))
-    join_cluster(files, 3, "prod")
-    files.close()
+    join(data_dir)
     assert not check_data_dir(str(data_dir)), "nothing is damaged"
     _segment(data_dir, 1).unlink()
     first, second, *_ = check_data_dir(str(data_dir))
@@ -215,16 +208,18 @@ def copies(data_dir: Path) -> Path:
     for _ in range(2):
         append(first_log(manager, "u"), b"x")
     manager.close()
-    files = RealFiles(str(data_dir))
-    join_cluster(files, 3, "prod")
-    files.close()
+    join(data_dir)
     return data_dir
+
+
+def _spoil(copies: Path) -> None:
+    for segment in copies.glob("*/00000000000000000000.log"):
+        segment.write_bytes(segment.read_bytes()[:-1] + b"!")
 
 
 def test_what_says_of_which_cluster_a_copy_is_must_be_there_before_it_is_repaired(copies: Path) -> None:
     """With `meta` put back later, a repaired copy would be a cluster's again, and pass for whole."""
-    for segment in copies.glob("*/00000000000000000000.log"):
-        segment.write_bytes(segment.read_bytes()[:-1] + b"!")
+    _spoil(copies)
     (copies / "meta").unlink()
     for repair in (accept_damaged, give_up_damaged):
         with pytest.raises(DataDirectoryError, match="the file meta is lost, which says whether this is a node of a cluster"):
@@ -242,8 +237,7 @@ def test_an_only_copy_whose_log_is_lost_is_damaged(copies: Path) -> None:
 
 
 def test_a_repair_that_was_killed_is_repeated(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for segment in copies.glob("*/00000000000000000000.log"):
-        segment.write_bytes(segment.read_bytes()[:-1] + b"!")
+    _spoil(copies)
     write, written = doctor._write_holes, list[object]()
 
     def killed(*args: Any) -> None:
@@ -265,14 +259,13 @@ def test_a_node_of_a_cluster_repairs_only_what_no_other_node_has(
     copies: Path, repair: Callable[[str, Collection[str]], list[Finding]]
 ) -> None:
     """A repaired copy would stay in sync, and could lead without what the others have."""
-    for segment in copies.glob("*/00000000000000000000.log"):
-        segment.write_bytes(segment.read_bytes()[:-1] + b"!")
-    before = _tree(copies)
+    _spoil(copies)
+    before = tree(copies)
     with pytest.raises(DataDirectoryError, match=r"node 3 of cluster 'prod'.* copies of t-0 and 1 more: nothing.*--only-copy t-0`"):
         repair(str(copies), ())
     with pytest.raises(DataDirectoryError, match="no partition 't-1' here"):
         repair(str(copies), ["t-0", "t-1"])
-    assert _tree(copies) == before
+    assert tree(copies) == before
     assert {note.partition for note in repair(str(copies), ["u-0"])} == {"u-0"}
     assert {finding.partition for finding in errors_in(copies)} == {"t-0"}
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.datadir.node_state import join_cluster
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import check_data_dir
@@ -15,7 +14,7 @@ from brokerd.offline.rebuild import EPOCH_MARGIN, rebuild_lost
 from brokerd.storage.checksummed_file import DocumentKind, encode_document
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager, payloads
-from tests.support.findings import errors_in
+from tests.support.findings import errors_in, join, tree
 from tests.support.log_manager import LogManager
 
 LOST = ("meta", "topics", "node-epoch")
@@ -110,9 +109,7 @@ def test_a_lost_log_of_a_node_of_a_cluster_is_not_made_anew(data_dir: Path) -> N
     manager = _open(data_dir)
     lost = first_log(manager, "u").tp
     manager.close()
-    files = RealFiles(str(data_dir))
-    join_cluster(files, 3, "prod")
-    files.close()
+    join(data_dir)
     shutil.rmtree(data_dir / lost.directory_name)
     (data_dir / "topics").unlink()
     rebuild_lost(str(data_dir), {lost.topic_id.hex(): "u"})
@@ -145,10 +142,6 @@ def test_all_lost_at_once_and_names_given_back(data_dir: Path) -> None:
     assert check_data_dir(str(data_dir)) == []
 
 
-def _tree(data_dir: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in data_dir.rglob("*") if path.is_file() and path.name != "lock"}
-
-
 def test_what_cannot_be_done_changes_nothing(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(DataDirectoryError, match=r"in order.*--rebuild-checkpoint.*--accept-damaged"):
         rebuild_lost(str(data_dir), {})
@@ -156,7 +149,7 @@ def test_what_cannot_be_done_changes_nothing(data_dir: Path, tmp_path_factory: p
         rebuild_lost(str(tmp_path_factory.mktemp("empty")), {})
     (data_dir / "node-epoch").unlink()
     topic_ids = sorted({path.name.partition("-")[0] for path in data_dir.glob("*-0")} - {"spare"})
-    before = _tree(data_dir)
+    before = tree(data_dir)
     for names, problem in (
         ({topic_ids[0]: "x"}, "the file topics is in order"),
         ({"0" * 32: "x"}, "no partition of a topic with id 000"),
@@ -165,10 +158,10 @@ def test_what_cannot_be_done_changes_nothing(data_dir: Path, tmp_path_factory: p
     ):
         if problem.startswith("no partition"):
             (data_dir / "topics").unlink()
-            before = _tree(data_dir)
+            before = tree(data_dir)
         with pytest.raises(DataDirectoryError, match=problem):
             rebuild_lost(str(data_dir), names)
-        assert _tree(data_dir) == before
+        assert tree(data_dir) == before
     newer = (data_dir / "meta").read_bytes().replace(b"data-directory 2 ", b"data-directory 3 ")
     (data_dir / "meta").write_bytes(newer)
     rebuild_lost(str(data_dir), {})
@@ -196,9 +189,7 @@ def test_a_rebuild_that_was_cut_short_can_be_repeated(data_dir: Path) -> None:
 
 def test_what_a_node_of_a_cluster_had_is_not_guessed(data_dir: Path) -> None:
     """A log that nothing knows of would come back empty, in sync."""
-    files = RealFiles(str(data_dir))
-    join_cluster(files, 3, "prod")
-    files.close()
+    join(data_dir)
     for name in ("topics", "checkpoint"):
         (data_dir / name).unlink()
     with pytest.raises(DataDirectoryError, match="nothing tells which partitions this node had"):
