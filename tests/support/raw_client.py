@@ -242,9 +242,10 @@ class RawClient:
             self._epochs = {tp: 1} | self._epochs | found
         return self._epochs[tp]
 
-    def latest(self, tp: TopicIdPartition) -> int:
-        """The high watermark, by ListOffsets."""
-        result = self.list_offset(tp, offsets_pb2.OFFSET_SPEC_LATEST)
+    def latest(self, tp: TopicIdPartition, *, is_committed: bool = False) -> int:
+        """The high watermark, or the last stable offset, by ListOffsets."""
+        isolation = fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED if is_committed else fetch_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED
+        result = self.list_offset(tp, offsets_pb2.OFFSET_SPEC_LATEST, isolation_level=isolation)
         assert not result.HasField("error"), result.error
         return int(result.offset)
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.record.header import Attributes
-from brokerd.wire.v1 import fetch_pb2, offsets_pb2, transaction_pb2
-from tests.support.raw_client import RawClient, RawProducer
+from brokerd.wire.v1 import fetch_pb2, transaction_pb2
+from tests.support.raw_client import RawClient, RawProducer, code_of
 from tests.support.records import key_values, new_batch
 
 MEMBER_ID_BYTES = 16
@@ -144,8 +144,7 @@ class TxnMember:
         request = transaction_pb2.HeartbeatRequest(
             transactional_id=txn.name, txn_version=txn.version, execution_id=txn.execution_id, member_id=self.member_id
         )
-        response = txn.client.call("Heartbeat", request)
-        return ErrorCode(response.error.code) if response.HasField("error") else ErrorCode.NONE
+        return code_of(txn.client.call("Heartbeat", request))
 
 
 def member_batch(tp: TopicIdPartition, values: Sequence[bytes], producer_id: int, sequence: int) -> pa.Buffer:
@@ -159,13 +158,6 @@ def member_batch(tp: TopicIdPartition, values: Sequence[bytes], producer_id: int
         base_sequence=sequence,
         attributes=int(Attributes.TRANSACTIONAL),
     )
-
-
-def last_stable_offset(client: RawClient, tp: TopicIdPartition) -> int:
-    """By ListOffsets."""
-    result = client.list_offset(tp, offsets_pb2.OFFSET_SPEC_LATEST, isolation_level=fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED)
-    assert not result.HasField("error"), result.error
-    return int(result.offset)
 
 
 def read(client: RawClient, tp: TopicIdPartition, *, is_committed: bool = True) -> list[bytes]:

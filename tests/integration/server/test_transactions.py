@@ -15,7 +15,7 @@ from brokerd.server.metrics.families import families
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.raw_client import RawClient, code_of, idempotent_batch, values_batch
-from tests.support.raw_transactions import Txn, last_stable_offset, read
+from tests.support.raw_transactions import Txn, read
 from tests.support.records import key_values, new_batch
 
 UNKNOWN_ID = ErrorCode.UNKNOWN_TOPIC_ID
@@ -33,10 +33,10 @@ def test_what_is_committed_becomes_visible_in_all_partitions(client: RawClient) 
         txn.member().write(tp, b"row %d" % number)
     assert [read(client, tp) for tp in tps] == [[], [], []]
     assert [read(client, tp, is_committed=False) for tp in tps] == [[b"row 0"], [b"row 1"], [b"row 2"]]
-    assert [last_stable_offset(client, tp) for tp in tps] == [0, 0, 0]
+    assert [client.latest(tp, is_committed=True) for tp in tps] == [0, 0, 0]
     txn.commit()
     assert [read(client, tp) for tp in tps] == [[b"row 0"], [b"row 1"], [b"row 2"]]
-    assert [last_stable_offset(client, tp) for tp in tps] == [2, 2, 2]
+    assert [client.latest(tp, is_committed=True) for tp in tps] == [2, 2, 2]
 
 
 def test_what_is_aborted_never_becomes_visible(client: RawClient) -> None:
@@ -47,7 +47,7 @@ def test_what_is_aborted_never_becomes_visible(client: RawClient) -> None:
     txn.abort()
     client.producer().produce(tp, plain_batch(tp, b"after"))
     assert read(client, tp) == [b"before", b"after"]
-    assert last_stable_offset(client, tp) == 4
+    assert client.latest(tp, is_committed=True) == 4
     assert txn.members[0].send(tp, b"too late") is ErrorCode.INVALID_TXN_STATE
     assert txn.members[0].heartbeat() is ErrorCode.INVALID_TXN_STATE
 
@@ -150,7 +150,7 @@ def test_operators_see_who_is_open_and_abort_it(client: RawClient) -> None:
     assert not client.call("FindHangingTransactions", waiting).transactions
     aborted = client.call("AbortTransaction", transaction_pb2.AbortTransactionRequest(transactional_id="stuck"))
     assert aborted.aborted_members == 1
-    assert last_stable_offset(client, tps[1]) == 2
+    assert client.latest(tps[1], is_committed=True) == 2
     assert read(client, tps[1]) == []
     assert code_of(txn.end()) is ErrorCode.TXN_ABORTED
 

@@ -291,16 +291,6 @@ def test_a_fork_has_no_broker_and_ends_none(broker: Broker) -> None:
     assert is_alive(broker.pid)
 
 
-def test_threads_share_a_broker(broker: Broker) -> None:
-    topic = broker.create_topic("shared", partitions=4)
-    threads = [threading.Thread(target=topic.append, args=([(f"k{number}", "v")] * 10,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(topic.rows()) == 80
-
-
 def test_a_call_that_waits_keeps_no_other_thread_waiting() -> None:
     with Broker() as broker:
         topic = broker.create_topic("t")
