@@ -61,7 +61,7 @@ def print_nodes(args: argparse.Namespace) -> None:
 def print_status(args: argparse.Namespace) -> None:
     """Prints nodes and partitions. Raises BrokerdError, UsageError."""
     with connect(args) as client:
-        cluster, coordinator_id = _described(args, client), client.find_coordinator()
+        cluster, coordinator_id = _described(client, args.topics), client.find_coordinator()
         everything = client.describe_cluster(None, internal=True) if args.topics else cluster
     nodes, shown = _nodes(everything, coordinator_id), _shown(args, cluster)
     document = {
@@ -78,10 +78,10 @@ def print_status(args: argparse.Namespace) -> None:
     show(args, document, _status_lines(cluster, nodes, shown))
 
 
-def _described(args: argparse.Namespace, client: BlockingClient) -> MetadataResponse:
-    """The cluster with the topics that were asked for, or all. Raises BrokerdError."""
-    cluster = client.describe_cluster(args.topics or None, internal=True)
-    for topic in cluster.topics if args.topics else ():
+def _described(client: BlockingClient, names: Sequence[str]) -> MetadataResponse:
+    """The cluster with these topics, or all if there are none. Raises BrokerdError."""
+    cluster = client.describe_cluster(names or None, internal=True)
+    for topic in cluster.topics if names else ():
         error = error_in(topic)
         if error is not None:
             raise with_nearest_name(client, topic.name, error)
@@ -215,7 +215,7 @@ def move_leader(args: argparse.Namespace) -> None:
 
 
 def _led_by_others(args: argparse.Namespace, client: BlockingClient) -> list[_Named]:
-    return [(name, one) for name, one in _partitions(_described(args, client)) if one.leader != one.replicas[0]]
+    return [(name, one) for name, one in _partitions(_described(client, args.topics)) if one.leader != one.replicas[0]]
 
 
 def _wait_for_leaders(
@@ -342,10 +342,7 @@ def _has_grown_again(topic: str, before: PartitionMetadata, now: PartitionMetada
 
 def _partition_now(args: argparse.Namespace, client: BlockingClient) -> PartitionMetadata:
     """Where a partition is, as one node sees it. Raises BrokerdError."""
-    (topic,) = client.describe_cluster([args.topic], internal=True).topics
-    error = error_in(topic)
-    if error is not None:
-        raise with_nearest_name(client, args.topic, error)
+    (topic,) = _described(client, [args.topic]).topics
     found = next((one for one in topic.partitions if one.partition == args.partition), None)
     if found is None:
         last = len(topic.partitions) - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from brokerd.cli import main
 from brokerd.cli import topics as topics_command
 from brokerd.cli.parser import UsageError, parse
 from brokerd.client.blocking import BlockingClient
-from brokerd.errors import ClientError, InvalidRequestError, NotLeaderError, TopicAuthorizationFailedError
+from brokerd.errors import ClientError, InvalidRequestError, NotLeaderError, TopicAuthorizationFailedError, WireError
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2 as pb
 from brokerd.wire.v1 import topics_pb2
@@ -54,6 +55,20 @@ def answer_for_two_nodes(broker: FakeBroker, *, is_cut_off: bool = False) -> Non
     response = pb.MetadataResponse(cluster_id="c", cluster_name="prod", nodes=nodes, topics=topics, controller_id=-1)
     response.is_cut_off = is_cut_off
     answer(broker, Metadata=response, FindCoordinator=pb.FindCoordinatorResponse(coordinator=nodes[1]))
+
+
+def takes_moves(asked: list[topics_pb2.PartitionReassignment], **refused: WireError) -> Callable[[Any], Message]:
+    """Takes a move of one partition, or refuses it, by its topic."""
+
+    def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
+        (one,) = request.partitions
+        asked.append(one)
+        result = topics_pb2.PartitionReassignmentResult(name=one.name, partition=one.partition)
+        if one.name in refused:
+            result.error.CopyFrom(to_proto(refused[one.name]))
+        return topics_pb2.AlterPartitionReassignmentsResponse(results=[result])
+
+    return reassign
 
 
 def run(broker: FakeBroker, *words: str) -> None:
@@ -172,16 +187,12 @@ def test_a_move_that_is_waited_for_says_what_is_left(
     done = pb.PartitionMetadata(partition=0, leader=2, replicas=[2, 3], isr=[2, 3])
     stages = [moving, moving, moving, done]
     monkeypatch.setattr(command, "_LOOK_S", 0)
-    asked = []
+    asked: list[topics_pb2.PartitionReassignment] = []
 
     def metadata(_request: object) -> Message:
         return metadata_of(broker, stages.pop(0) if len(stages) > 1 else stages[0])
 
-    def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
-        asked.append(list(request.partitions[0].replicas))
-        return topics_pb2.AlterPartitionReassignmentsResponse(results=[topics_pb2.PartitionReassignmentResult(name="t")])
-
-    answer(broker, Metadata=metadata, AlterPartitionReassignments=reassign)
+    answer(broker, Metadata=metadata, AlterPartitionReassignments=takes_moves(asked))
     run(broker, "cluster", "reassign", "t", "0", "--replicas", "2,3", "--wait")
     out, err = capsys.readouterr()
     assert (out, err) == ("t-0 is on nodes 2,3\n", "t-0: 1,2,3 -> 2,3, not in sync yet: 3\n")
@@ -210,7 +221,7 @@ def test_a_move_that_is_waited_for_says_what_is_left(
     stages[:] = [done]
     run(broker, "cluster", "move-leader", "t", "0", "3", "--json")
     assert json.loads(capsys.readouterr().out) == {"topic": "t", "partition": 0, "target": [3, 2], "is_done": False}
-    assert asked == [[2, 3], [2, 3], [2, 3], [3, 2]]
+    assert [list(one.replicas) for one in asked] == [[2, 3], [2, 3], [2, 3], [3, 2]]
     with pytest.raises(ClientError, match="node 1 has no copy of t-0, which is on 2,3"):
         run(broker, "cluster", "move-leader", "t", "0", "1")
 
@@ -227,20 +238,13 @@ def test_preferred_leaders_that_cannot_lead_are_named(
         of(partition=3, leader=-1, replicas=[1, 2], isr=[2]),
         of(partition=4, leader=2, replicas=[1, 2], isr=[1, 2], target=[3, 2]),
     )
-    asked: list[tuple[int, list[int]]] = []
-
-    def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
-        (one,) = request.partitions
-        asked.append((one.partition, list(one.replicas)))
-        return topics_pb2.AlterPartitionReassignmentsResponse(
-            results=[topics_pb2.PartitionReassignmentResult(name="t", partition=one.partition)]
-        )
-
+    asked: list[topics_pb2.PartitionReassignment] = []
+    reassign = takes_moves(asked)
     answer(broker, Metadata=response, AlterPartitionReassignments=reassign)
     staying = "3 partitions cannot be led by the preferred leader now: try again later"
     with pytest.raises(ClientError, match=staying):
         run(broker, "cluster", "elect-leaders")
-    assert asked == [(1, [])]
+    assert [(one.partition, list(one.replicas)) for one in asked] == [(1, [])]
     assert capsys.readouterr().out.splitlines() == [
         "t-1 will be led by node 1",
         "t-2 stays with node 2: node 1 is not in sync",
@@ -285,17 +289,10 @@ def test_preferred_leaders_of_a_topic_that_is_refused_stop_no_others(
         for name in "ab"
     ]
 
-    def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
-        (one,) = request.partitions
-        result = topics_pb2.PartitionReassignmentResult(name=one.name, partition=one.partition)
-        if one.name == "a":
-            result.error.CopyFrom(to_proto(TopicAuthorizationFailedError("you may not administer topic 'a'")))
-        return topics_pb2.AlterPartitionReassignmentsResponse(results=[result])
-
     answer(
         broker,
         Metadata=pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=topics),
-        AlterPartitionReassignments=reassign,
+        AlterPartitionReassignments=takes_moves([], a=TopicAuthorizationFailedError("you may not administer topic 'a'")),
     )
     with pytest.raises(ClientError, match="cannot be led by the preferred leader now: you may not administer topic 'a'"):
         run(broker, "cluster", "elect-leaders")
@@ -397,14 +394,13 @@ def test_a_wait_ends_if_no_copy_is_alive(broker: FakeBroker, capsys: pytest.Capt
     error = to_proto(NotLeaderError(f"t-0 has no leader at present: {LOST}"))
     lost = pb.PartitionMetadata(partition=0, leader=-1, replicas=[2], isr=[2], target=[1], error=error, no_copy_alive=True)
     metadata = metadata_of(broker, lost)
-    reassigned = topics_pb2.PartitionReassignmentResult(name="t")
     waiting = topics_pb2.NamedPartition(name="t", partition=0, reason=LOST)
     unknown = unknown_partition(NotLeaderError("not on this node"))
     described = topics_pb2.TopicDescription(name="t", topic_id=b"t" * 16, partitions=[unknown])
     answer(
         broker,
         Metadata=metadata,
-        AlterPartitionReassignments=topics_pb2.AlterPartitionReassignmentsResponse(results=[reassigned]),
+        AlterPartitionReassignments=takes_moves([]),
         DrainNode=topics_pb2.DrainNodeResponse(moving=1, waiting=[waiting]),
         DescribeTopics=topics_pb2.DescribeTopicsResponse(topics=[described]),
     )

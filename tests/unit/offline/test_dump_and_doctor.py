@@ -123,13 +123,6 @@ def test_a_file_of_unknown_name_is_named(data_dir: Path) -> None:
     assert finding.message == r"'x\x1b[31m' is not a file of brokerd: it is left alone"
 
 
-def test_a_directory_in_use_is_refused(data_dir: Path) -> None:
-    manager, _ = open_manager(RealFiles(str(data_dir)))
-    with pytest.raises(DataDirectoryError, match="locked"):
-        check_data_dir(str(data_dir))
-    manager.close()
-
-
 @pytest.mark.parametrize("pattern", ["*/*.index", "*/*.snapshot", "*/leader-epochs"])
 def test_rotten_derived_files_are_warnings(data_dir: Path, pattern: str) -> None:
     path = sorted(data_dir.glob(pattern))[0]
