@@ -20,7 +20,6 @@ import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY
-from brokerd.wire.records import join_records
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.child import resident_bytes
 from tests.support.daemon import DaemonProcess
@@ -164,11 +163,9 @@ def test_a_message_of_millions_of_empty_fields_is_not_unfolded(victim: Victim, n
 
 
 def test_a_message_beyond_the_largest_is_refused_with_the_limit(victim: Victim) -> None:
-    head, _ = victim.produce_request()
-    data = join_records(head, [[bytes(45_000_000)]])
     channel: Any = grpc.insecure_channel(victim.daemon.address, options=[("grpc.max_send_message_length", -1)])
     with channel, pytest.raises(grpc.RpcError) as caught:
-        list(channel.stream_stream(PRODUCE)(iter([data]), timeout=CALL_TIMEOUT_S))
+        list(channel.stream_stream(PRODUCE)(iter([bytes(45_000_000)]), timeout=CALL_TIMEOUT_S))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert str(BrokerConfig().socket_request_max_bytes) in (caught.value.details() or "")
 

@@ -13,11 +13,10 @@ import grpc
 
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
-from brokerd.wire.methods import FETCH, PRODUCE, SERVICE
-from brokerd.wire.records import join_records, split_records
-from brokerd.wire.v1 import fetch_pb2, produce_pb2, topics_pb2
+from brokerd.wire.methods import SERVICE
+from brokerd.wire.v1 import topics_pb2
 from tests.support.daemon import DaemonProcess
-from tests.support.records import key_values, new_batch
+from tests.support.raw_client import RawFetcher, RawProducer, values_batch
 from tests.support.wait import DEADLINE_S
 
 SETTINGS = {"max.partitions": 200, "max.topics": 60, "max.partitions.per.topic": 20, "fetch.max.wait.ms": 50}
@@ -38,15 +37,13 @@ class Victim:
 
     def __init__(self, daemon: DaemonProcess) -> None:
         self.daemon = daemon
-        self._incarnation = 0
-        self.topic_id = b""
         self.channel: Any = grpc.insecure_channel(daemon.address, options=CHANNEL_ARGUMENTS)
         created = topics_pb2.CreateTopicsResponse.FromString(
             self.unary(
                 "CreateTopics", topics_pb2.CreateTopicsRequest(topics=[{"name": "honest", "partitions": 2}]).SerializeToString()
             )
         )
-        self.topic_id = created.results[0].topic_id
+        self.honest = TopicIdPartition(created.results[0].topic_id, 1)
         self.written = 0
 
     def unary(self, name: str, data: bytes) -> bytes:
@@ -62,40 +59,19 @@ class Victim:
         """Closes its connection."""
         self.channel.close()
 
-    def hello(self) -> produce_pb2.Hello:
-        """A right hello, newer than all before."""
-        self._incarnation += 1
-        return produce_pb2.Hello(instance_id=b"i" * 16, incarnation=self._incarnation)
-
-    def produce_request(self, partition: int = 0) -> tuple[produce_pb2.ProduceRequest, TopicIdPartition]:
-        """The head of a right request for one partition."""
-        tp = TopicIdPartition(self.topic_id, partition)
-        head = produce_pb2.ProduceRequest(
-            correlation_id=1,
-            acks=-1,
-            timeout_ms=5_000,
-            hello=self.hello(),
-            partitions=[produce_pb2.PartitionProduce(topic_id=self.topic_id, partition=partition, current_leader_epoch=1)],
-        )
-        return head, tp
-
     def works(self) -> None:
         """Asserts that an honest client is served: writes one record, and reads all that were written so."""
-        head, tp = self.produce_request(1)
-        (answer,) = self.stream(PRODUCE, [join_records(head, [[new_batch(key_values([b"honest"]), tp=tp)]])])
-        result = produce_pb2.ProduceResponse.FromString(answer).results[0]
+        producer, fetcher = RawProducer(self.channel, lambda _: 1), RawFetcher(self.channel, lambda _: 1)
+        result = producer.produce(self.honest, values_batch(self.honest))
         assert not result.HasField("error"), result
         assert result.base_offset == self.written
         self.written += 1
-        (answer,) = self.stream(FETCH, [self.fetch_request().SerializeToString()])
-        fetched, chunks = split_records(fetch_pb2.FetchResponse, answer)
-        assert fetched.results[0].high_watermark == self.written
-        assert sum(chunk.size for chunk in chunks) > 0
-
-    def fetch_request(self) -> fetch_pb2.FetchRequest:
-        """A right request for the honest partition."""
-        asked = fetch_pb2.PartitionFetch(topic_id=self.topic_id, partition=1, current_leader_epoch=1, partition_max_bytes=2**20)
-        return fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=1_000, min_bytes=1, max_bytes=2**20, partitions=[asked])
+        head, (batches,) = fetcher.fetch({self.honest: 0}, max_wait_ms=1_000, max_bytes=2**20, partition_max_bytes=2**20)
+        assert head.results[0].high_watermark == self.written
+        assert batches
+        for stream in (producer, fetcher):
+            stream.half_close()
+            assert stream.status()[0] is grpc.StatusCode.OK
 
     def log_text(self) -> str:
         """The daemon's log so far."""
