@@ -39,22 +39,6 @@ def damage_partition(data_dir: Path, files: MemoryFiles, partition: int) -> None
     files.remove_file("clean-shutdown")
 
 
-@pytest.mark.parametrize("how", ["send", "send_batch"])
-def test_small_rows_spread_over_all_partitions(tmp_path: Path, how: str) -> None:
-    with running_daemon(tmp_path / "data", files=MemoryFiles()) as running:
-        create(running)
-        with Producer(bootstrap_servers=running.address) as producer:
-            if how == "send":
-                for _ in range(ROWS):
-                    producer.send("t", b"v" * 100)
-            else:
-                producer.send_batch("t", key_values([b"v" * 100] * ROWS))
-            producer.flush(DEADLINE_S)
-            counts = {tp.partition: total.record_count for tp, total in producer.delivered().items()}
-    assert sum(counts.values()) == ROWS
-    assert len(counts) > PARTITIONS // 2  # of some forty runs at random, all but never fewer
-
-
 def test_one_damaged_partition_gets_no_row_that_may_go_elsewhere(tmp_path: Path) -> None:
     files = MemoryFiles()
     damage_partition(tmp_path / "data", files, partition=3)

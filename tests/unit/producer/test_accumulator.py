@@ -156,17 +156,6 @@ def test_a_request_is_no_larger_than_the_node_takes() -> None:
     assert requests == [tps[:2], tps[2:4], tps[4:]]
 
 
-def test_a_retry_goes_back_to_the_head() -> None:
-    queue = accumulator(**{"linger.ms": 0})
-    first = append(queue)
-    drained(queue, LIMITS, 0)
-    second = append(queue)
-    first.come_back()
-    queue.unmute(TP)
-    queue.reenqueue(first, 0)
-    assert list(queue.queued(TP)) == [first, second]
-
-
 def test_metrics_forget_after_two_windows() -> None:
     stat = WindowedStat(0)
     stat.record(10, 0)

@@ -271,15 +271,6 @@ def test_a_member_that_the_broker_has_ended_fails_at_its_heartbeat(broker: Broke
             producer.end_member()
 
 
-def test_a_lost_connection_is_survived_under_the_same_numbers(broker: BrokerDouble, producer: Producer) -> None:
-    producer.begin_member(member())
-    broker.faults.extend([Fault(kill_after=True), Fault(kill_before=True)])
-    for number in range(5):
-        producer.send("t", b"%d" % number, partition=0)
-    assert producer.end_member().records == 5
-    assert broker.values("t", 0) == [b"0", b"1", b"2", b"3", b"4"]
-
-
 @pytest.mark.parametrize("settings", [{"acks": "1"}, {"enable_idempotence": False}, {"acks": "all", "retries": 0}])
 def test_settings_that_no_transaction_can_have_are_refused(broker: BrokerDouble, settings: dict[str, Any]) -> None:
     with producer_of(broker, **settings) as producer, pytest.raises(ConfigError, match="a transaction needs"):

@@ -110,15 +110,6 @@ def test_send_returns_where_each_record_is(broker: BrokerDouble, producer: Produ
         assert (topic, values[partition][offset]) == ("t", b"v%08d" % i)
 
 
-def test_send_and_send_batch_keep_their_order(broker: BrokerDouble, producer: Producer) -> None:
-    for start in range(0, 3000, 300):
-        for i in range(start, start + 100):
-            producer.send("t", b"v%08d" % i, key=b"k%d" % (i % 50))
-        producer.send_batch("t", rows(200, start + 100))
-    producer.flush(DEADLINE_S)
-    assert_in_order(broker, 3000)
-
-
 def test_everything_of_a_record_arrives(broker: BrokerDouble, producer: Producer) -> None:
     sent = producer.send("t", "text", key="é", headers=[("h", b"1"), ("h", None)], partition=2, timestamp=1_700_000_000_123)
     producer.send("t", None, key=b"gone", partition=2)
@@ -144,9 +135,14 @@ def test_given_partitions_override_the_key_and_minus_one_does_not(broker: Broker
         assert broker.values("t", partition) == expected
 
 
-def test_rows_without_a_key_stick_and_spread(broker: BrokerDouble) -> None:
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_rows_without_a_key_stick_and_spread(broker: BrokerDouble, is_batch: bool) -> None:
     with producer_of(broker, batch_size=20_000) as producer:
-        producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [b"x" * 100] * 20_000}))
+        if is_batch:
+            producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [b"x" * 100] * 20_000}))
+        else:
+            for _ in range(20_000):
+                producer.send("t", b"x" * 100)
     counts = [len(broker.values("t", partition)) for partition in range(4)]
     assert sum(counts) == 20_000
     assert min(counts) > 2000
@@ -418,6 +414,7 @@ BAD_CALLS: list[tuple[str, Callable[[Producer], object]]] = [
     ("partition -2 does not exist", lambda producer: producer.send_batch("t", rows(1), partitions=np.array([-2], np.int32))),
     ("partition 9 does not exist", lambda producer: producer.send_batch("t", rows(1), partitions=np.array([9], np.int32))),
     ("2 partitions were given for 1 rows", lambda producer: producer.send_batch("t", rows(1), np.array([1, 1], np.int32))),
+    ("2 entries for 3 rows", lambda producer: producer.send_batch("t", rows(3), key_hashes=np.zeros(2, np.int32))),
 ]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from brokerd.errors import InvalidTopicError, MessageTooLargeError
+from brokerd.errors import MessageTooLargeError
 from brokerd.producer.columns import small_batch_bytes
 from brokerd.producer.intake import SMALL_BATCH_BYTES, Intake
 from brokerd.record.schema import HEADERS, TIMESTAMP
@@ -172,11 +172,6 @@ def test_a_batch_that_is_split_by_the_broker_still_has_its_rows(broker: BrokerDo
         for outcome in future.outcomes(0):
             for at, row in enumerate(outcome.rows.tolist()):
                 assert broker.values("t", outcome.partition)[outcome.offset + at] == b"v%08d" % (start + row)
-
-
-def test_a_topic_that_is_no_name_is_refused(broker: BrokerDouble) -> None:
-    with producer_of(broker) as producer, pytest.raises((ValueError, InvalidTopicError)):
-        producer.send_batch("no topic", rows(3))
 
 
 def test_any_mixture_is_written_once_and_in_order(broker: BrokerDouble) -> None:

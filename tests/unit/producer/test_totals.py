@@ -96,13 +96,6 @@ def test_hashes_are_computed_once_for_totals_and_partitions() -> None:
     assert logs[0] == logs[1]
 
 
-def test_a_wrong_number_of_hashes_is_refused() -> None:
-    broker = double_of(3)
-    batch = batch_of([(b"a", b"b")] * 3)
-    with Producer({}, transport_factory=broker.transport) as producer, pytest.raises(ValueError, match="2 entries for 3 rows"):
-        producer.send_batch("t", batch, key_hashes=np.zeros(2, np.int32))
-
-
 def test_a_batch_without_keys_has_no_hashes() -> None:
     assert RowTotals().add(pa.RecordBatch.from_pydict({"value": [b"x"]})) is None
     assert RowTotals().add(batch_of([(None, b"x")])) is None
