@@ -37,10 +37,6 @@ _CLOSED = "this client is closed"
 _FORKED = "this client was created before this process was forked: create it in the process that uses it"
 
 
-def _nothing() -> None:
-    pass
-
-
 class LoopThread:
     """Runs coroutines for other threads. A daemon thread: one that was never closed does not keep the interpreter alive, and is
     closed at exit.
@@ -60,7 +56,7 @@ class LoopThread:
         self._thread.start()
         _open_threads.add(self)
 
-    def submit(self, coro: Coroutine[Any, Any, T], on_end: Callable[[], None] = _nothing) -> LoopCall[T]:
+    def submit(self, coro: Coroutine[Any, Any, T], on_end: Callable[[], None] = lambda: None) -> LoopCall[T]:
         """Starts `coro` without waiting; `on_end` is called on the loop thread once there is an outcome. Raises ClientError if the
         loop is closed or was created before a fork."""
         self._check_open(coro)
@@ -194,7 +190,7 @@ class LoopCall(Generic[T]):
     @classmethod
     def started(cls, coro: Coroutine[Any, Any, T]) -> LoopCall[T]:
         """Starts a call; runs on the loop."""
-        call = cls(asyncio.get_running_loop(), coro, _nothing)
+        call = cls(asyncio.get_running_loop(), coro, lambda: None)
         call.start()
         return call
 

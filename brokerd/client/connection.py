@@ -13,6 +13,7 @@ import functools
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
 import grpc
@@ -71,26 +72,22 @@ class Asked(NamedTuple):
 NOTHING = Asked({})
 
 
+@dataclass(slots=True, eq=False)
 class Awaited:
     """A request without an answer yet."""
 
-    __slots__ = ("address", "asked", "due_ms", "is_over")
-
-    def __init__(self, address: str, asked: Asked, due_ms: int) -> None:
-        self.address = address
-        self.asked = asked
-        self.due_ms = due_ms  # before, nothing is expected
-        self.is_over = False
+    address: str
+    asked: Asked
+    due_ms: int  # before, nothing is expected
+    is_over: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class _Node:
     """The requests that wait at one address."""
 
-    __slots__ = ("awaited", "heard_ms")
-
-    def __init__(self) -> None:
-        self.awaited: set[Awaited] = set()
-        self.heard_ms = 0
+    awaited: set[Awaited] = field(default_factory=set)
+    heard_ms: int = 0
 
 
 class Silence:

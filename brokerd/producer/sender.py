@@ -13,6 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -58,15 +59,13 @@ T = TypeVar("T")
 TransportFactory: TypeAlias = Callable[[ProducerConfig], ProduceTransport]
 
 
+@dataclass(slots=True, eq=False)
 class _StreamTasks:
     """The tasks of one stream. Requests wait in `outbox` for flow control."""
 
-    __slots__ = ("incarnation", "outbox", "tasks")
-
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.outbox: asyncio.Queue[SendRequest] = asyncio.Queue()
-        self.tasks: list[asyncio.Task[None]] = []
+    incarnation: int
+    outbox: asyncio.Queue[SendRequest] = field(default_factory=asyncio.Queue)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
 
 class Sender:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from brokerd.config.client import ProducerConfig
@@ -281,14 +281,12 @@ LeaderOf = Callable[[TopicPartition], int]
 MayDrain = Callable[[ProducerBatch], bool]  # by the rules of sequences (identity.py)
 
 
+@dataclass(slots=True, eq=False)
 class PartitionQueue:
     """Batches of one partition that are not in flight, oldest first; the last may be open."""
 
-    __slots__ = ("batches", "in_flight_count")
-
-    def __init__(self) -> None:
-        self.batches: deque[ProducerBatch] = deque()
-        self.in_flight_count = 0
+    batches: deque[ProducerBatch] = field(default_factory=deque)
+    in_flight_count: int = 0
 
 
 @dataclass(slots=True)
@@ -298,7 +296,6 @@ class ReadyCheck:
     """
 
     may_drain: MayDrain
-
     nodes: dict[int, deque[PartitionQueue]]
     next_check_ms: int
     leaderless_topics: set[str]

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import enum
 import random
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.backoff import backoff_ms
@@ -53,17 +54,15 @@ class Verdict(enum.Enum):
     ACKNOWLEDGED_LOST = "acknowledged lost"  # fatal: the broker misses records that it has acknowledged
 
 
+@dataclass(slots=True, eq=False)
 class PartitionSequences:
     """The sequences of one partition under one producer id and epoch."""
 
-    __slots__ = ("has_gap", "identity", "is_forgotten", "next_sequence", "sequenced")
-
-    def __init__(self, identity: ProducerIdAndEpoch) -> None:
-        self.identity = identity
-        self.next_sequence = 0
-        self.sequenced: list[ProducerBatch] = []  # with a sequence, and not ended or still in flight, in order
-        self.has_gap = False
-        self.is_forgotten = False  # the broker has no producer state, so an unknown fate stays unknown
+    identity: ProducerIdAndEpoch
+    next_sequence: int = 0
+    sequenced: list[ProducerBatch] = field(default_factory=list)  # with a sequence, and not ended or still in flight, in order
+    has_gap: bool = False
+    is_forgotten: bool = False  # the broker has no producer state, so an unknown fate stays unknown
 
 
 def _proves_absent(batch: ProducerBatch, error: OutOfOrderSequenceError) -> bool:
