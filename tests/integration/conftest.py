@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import main
-from tests.support.daemon import RunningDaemon, running_daemon
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ClientConfig
+from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.identities import AUTH_FILE
 from tests.support.proxy import Proxy
 
@@ -71,3 +73,13 @@ def proxy() -> Iterator[Proxy]:
     """A proxy whose `target` the test sets."""
     with Proxy() as proxy:
         yield proxy
+
+
+@pytest.fixture
+def proxied(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
+    """A broker in a process of its own, with the topic `t` of three partitions; it advertises the proxy."""
+    with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
+        proxy.target = ("127.0.0.1", daemon.port)
+        with BlockingClient(ClientConfig(bootstrap_servers=daemon.address)) as client:
+            client.create_topic("t", 3)
+        yield daemon

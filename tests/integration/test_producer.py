@@ -5,15 +5,11 @@ proxy between them resets the connection at random bytes of requests and of resp
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from brokerd import Producer
-from brokerd.client.blocking import BlockingClient
-from brokerd.config.client import ConsumerConfig
 from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
 from tests.support.reading import committed_values
@@ -26,18 +22,8 @@ PARTITIONS = 3
 FAST = {"linger.ms": 0, "batch.size": 2_000, "reconnect.backoff.ms": 1, "retry.backoff.ms": 1, "request.timeout.ms": 30_000}
 
 
-@pytest.fixture
-def daemon(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
-    """With the topic `t`; it advertises the proxy."""
-    with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
-        proxy.target = ("127.0.0.1", daemon.port)
-        with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
-            client.create_topic("t", PARTITIONS)
-        yield daemon
-
-
 @pytest.mark.parametrize("in_flight", [1, 5])
-def test_connections_cut_at_any_byte_lose_and_repeat_nothing(daemon: DaemonProcess, proxy: Proxy, in_flight: int) -> None:
+def test_connections_cut_at_any_byte_lose_and_repeat_nothing(proxied: DaemonProcess, proxy: Proxy, in_flight: int) -> None:
     rng = random.Random(in_flight)
     address = f"127.0.0.1:{proxy.port}"
     settings = FAST | {"bootstrap.servers": address, "max.in.flight.batches.per.partition": in_flight}
@@ -72,10 +58,10 @@ def test_connections_cut_at_any_byte_lose_and_repeat_nothing(daemon: DaemonProce
             assert (part.partition, part.offset in (offset, -1)) == (partition, True)
             offset += part.record_count
         assert offset == first + count
-    assert committed_values(daemon.address, "t") == sent
+    assert committed_values(proxied.address, "t") == sent
 
 
-def test_a_broker_killed_under_load_is_ridden_over(daemon: DaemonProcess, proxy: Proxy) -> None:
+def test_a_broker_killed_under_load_is_ridden_over(proxied: DaemonProcess, proxy: Proxy) -> None:
     address = f"127.0.0.1:{proxy.port}"
     sent: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
     with Producer(FAST | {"bootstrap.servers": address, "max.in.flight.batches.per.partition": 5}) as producer:
@@ -84,8 +70,8 @@ def test_a_broker_killed_under_load_is_ridden_over(daemon: DaemonProcess, proxy:
             producer.send("t", value, partition=number % PARTITIONS)
             sent[number % PARTITIONS].append(value)
             if number in (700, 1_900):
-                daemon.kill()
-                daemon.restart()
+                proxied.kill()
+                proxied.restart()
         producer.flush(DEADLINE_S)
         assert producer.first_error is None
-    assert committed_values(daemon.address, "t") == sent
+    assert committed_values(proxied.address, "t") == sent

@@ -6,7 +6,7 @@ leaves some by an exception; after an error it tries the same number again.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,16 +38,6 @@ ATTEMPTS_MAX = 100
 
 class LeftError(Exception):
     """The program has left a block in its middle."""
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
-    """With the topic `t`; it advertises the proxy."""
-    with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
-        proxy.target = ("127.0.0.1", daemon.port)
-        with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
-            client.create_topic("t", PARTITIONS)
-        yield daemon
 
 
 def write_part(producer: Producer, version: int, rng: random.Random, values: dict[int, list[bytes]]) -> None:
@@ -89,7 +79,7 @@ def write_all(address: str, disturb: Callable[[int], None]) -> dict[int, list[by
     return written
 
 
-def test_connections_cut_at_any_byte_leave_each_transaction_whole(daemon: DaemonProcess, proxy: Proxy) -> None:
+def test_connections_cut_at_any_byte_leave_each_transaction_whole(proxied: DaemonProcess, proxy: Proxy) -> None:
     rng = random.Random(2)
 
     def cut(_version: int) -> None:
@@ -100,30 +90,30 @@ def test_connections_cut_at_any_byte_leave_each_transaction_whole(daemon: Daemon
 
     written = write_all(f"127.0.0.1:{proxy.port}", cut)
     assert proxy.cut_count > PARTS // 3
-    assert committed_values(daemon.address, "t") == written
-    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+    assert committed_values(proxied.address, "t") == written
+    with BlockingClient(ConsumerConfig(bootstrap_servers=proxied.address)) as client:
         found = client.find_transaction("orders")
         assert found is not None
         assert found.last_version == PARTS - 1
 
 
-def test_a_broker_killed_again_and_again_leaves_each_transaction_whole(daemon: DaemonProcess, proxy: Proxy) -> None:
+def test_a_broker_killed_again_and_again_leaves_each_transaction_whole(proxied: DaemonProcess, proxy: Proxy) -> None:
     rng = random.Random(3)
     kills = sorted(rng.sample(range(PARTS), KILLS))
 
     def kill(version: int) -> None:
         if version in kills:
-            daemon.kill()
-            daemon.restart()
+            proxied.kill()
+            proxied.restart()
 
     written = write_all(f"127.0.0.1:{proxy.port}", kill)
-    assert committed_values(daemon.address, "t") == written
+    assert committed_values(proxied.address, "t") == written
 
 
-def test_operators_see_and_abort_what_is_open(daemon: DaemonProcess) -> None:
+def test_operators_see_and_abort_what_is_open(proxied: DaemonProcess) -> None:
     with (
-        BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client,
-        Producer(SETTINGS | {"bootstrap.servers": daemon.address, "client.id": "shop"}) as producer,
+        BlockingClient(ConsumerConfig(bootstrap_servers=proxied.address)) as client,
+        Producer(SETTINGS | {"bootstrap.servers": proxied.address, "client.id": "shop"}) as producer,
     ):
 
         def look_and_abort() -> None:

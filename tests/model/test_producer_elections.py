@@ -12,8 +12,9 @@ from brokerd.ids import TopicInfo
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection, SendRequest
 from tests.support.mutants import Mutants
+from tests.support.producer_scenarios import OPENED, do, five_in_flight
 from tests.support.producer_schedules import report, run_seed_with_elections, schedule_with_elections
-from tests.support.producer_simulation import Op, Simulation
+from tests.support.producer_simulation import Simulation
 from tests.support.scale import TEST_SCALE
 from tests.support.simulated_network import ALL_ERRORS, COORDINATOR_ERRORS
 
@@ -34,18 +35,9 @@ def test_random_schedules_with_elections_keep_every_promise(part: int) -> None:
             raise AssertionError(report(seed, schedule_with_elections)) from error
 
 
-def do(simulation: Simulation, ops: list[Op]) -> Simulation:
-    for op in ops:
-        getattr(simulation, "do_" + op[0])(*op[1:])
-        simulation.step()
-    return simulation
-
-
 def started(**settings: Any) -> Simulation:
     """One record of partition 0 is delivered by node 0."""
-    defaults: dict[str, Any] = {"max.in.flight.batches.per.partition": 5, "linger.ms": 0, "batch.size": 200}
-    opened: list[Op] = [("call", 0), ("append", 0, 1), ("call", 0), ("tick", 5), ("open", 0), ("request", 0), ("answer", 0)]
-    return do(Simulation(1, **defaults | settings), opened)
+    return do(five_in_flight(**settings), OPENED)
 
 
 def lead_away_and_back() -> None:

@@ -19,22 +19,8 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition, TopicInfo, TopicPartition
 from brokerd.producer.core.streams import FetchMetadata, RequestProducerId
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse
-from tests.support.producer_scenarios import assert_nobody_starves
-from tests.support.producer_simulation import TOPIC, TOPIC_ID, Op, Simulation
-
-OPENED: list[Op] = [("call", 0), ("append", 0, 1), ("call", 0), ("tick", 5), ("open", 0), ("request", 0), ("answer", 0)]
-
-
-def five_in_flight(**settings: Any) -> Simulation:
-    defaults: dict[str, Any] = {"max.in.flight.batches.per.partition": 5, "linger.ms": 0, "batch.size": 200}
-    return Simulation(1, **defaults | settings)
-
-
-def do(simulation: Simulation, ops: list[Op]) -> Simulation:
-    for op in ops:
-        getattr(simulation, "do_" + op[0])(*op[1:])
-        simulation.step()
-    return simulation
+from tests.support.producer_scenarios import OPENED, assert_nobody_starves, do, five_in_flight
+from tests.support.producer_simulation import TOPIC, TOPIC_ID, Simulation
 
 
 def errors(simulation: Simulation, partition: int = 0) -> list[str | None]:

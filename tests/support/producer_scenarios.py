@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
@@ -10,9 +11,26 @@ from brokerd.ids import ProducerIdAndEpoch, TopicPartition
 from brokerd.producer.core.accumulator import BufferPool, Piece, RecordAccumulator
 from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.transport import RequestLimits
+from tests.support.producer_simulation import Op, Simulation
 
 PARTITIONS = 64
 HOT = 0
+# One record of partition 0 is delivered by node 0.
+OPENED: list[Op] = [("call", 0), ("append", 0, 1), ("call", 0), ("tick", 5), ("open", 0), ("request", 0), ("answer", 0)]
+
+
+def five_in_flight(**settings: Any) -> Simulation:
+    """A simulation with five batches in flight, of two records each."""
+    defaults: dict[str, Any] = {"max.in.flight.batches.per.partition": 5, "linger.ms": 0, "batch.size": 200}
+    return Simulation(1, **defaults | settings)
+
+
+def do(simulation: Simulation, ops: list[Op]) -> Simulation:
+    """Does one operation after another."""
+    for op in ops:
+        getattr(simulation, "do_" + op[0])(*op[1:])
+        simulation.step()
+    return simulation
 
 
 def assert_nobody_starves() -> None:
