@@ -20,7 +20,6 @@ import h2.settings
 
 _READ_BYTES = 262_144
 _PIECE = 16_384
-_NOTHING = memoryview(b"")
 
 
 class RawHttp2:
@@ -37,7 +36,8 @@ class RawHttp2:
         self.h2 = h2.connection.H2Connection(config)
         self._keeps_window = window is None
         self._headers = [("authorization", f"Bearer {token}")] if token is not None else []
-        self._pending: dict[int, memoryview] = {}  # parts of messages, waiting for flow control
+        self._pending: dict[int, list[memoryview]] = {}  # parts of messages, waiting for flow control
+        self.sent_bytes = 0  # of messages
         self.statuses: dict[int, str] = {}  # grpc-status of ended calls; "" = none
         self.received_bytes = 0
         self.data_bytes = 0  # of responses
@@ -68,7 +68,8 @@ class RawHttp2:
     ) -> None:
         """Sends as much of a message as flow control allows, and the rest in `pump`. `announced_bytes`: the size in its prefix."""
         size = len(message) if announced_bytes is None else announced_bytes
-        self._pending[stream] = memoryview(struct.pack(">?I", is_compressed, size) + message)
+        first = struct.pack(">?I", is_compressed, size) + message[:_PIECE]  # the rest is not copied: it may be large
+        self._pending[stream] = [part for part in (memoryview(first), memoryview(message)[_PIECE:]) if part]
         self._send_pending(stream)
         if end and stream not in self._pending and stream not in self.statuses:
             self.h2.end_stream(stream)
@@ -171,19 +172,21 @@ class RawHttp2:
             self.h2.reset_stream(stream)  # this side is still open
 
     def _send_pending(self, stream: int) -> None:
-        data = self._pending.get(stream, _NOTHING)
-        while data and stream not in self.statuses:
+        parts = self._pending.get(stream, [])
+        while parts and stream not in self.statuses:
+            data = parts.pop(0)
             try:
                 size = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size, _PIECE, len(data))
-                if size <= 0:
-                    break
-                self.h2.send_data(stream, data[:size].tobytes())
+                if size > 0:
+                    self.h2.send_data(stream, data[:size].tobytes())
             except h2.exceptions.ProtocolError:
-                data = _NOTHING
+                parts.clear()
                 break
-            data = data[size:]
+            if size < len(data):
+                parts.insert(0, data[max(size, 0) :])
+            if size <= 0:
+                break
+            self.sent_bytes += size
             self.flush()
-        if data and stream not in self.statuses:
-            self._pending[stream] = data
-        else:
+        if not parts or stream in self.statuses:
             self._pending.pop(stream, None)

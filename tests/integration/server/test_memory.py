@@ -12,11 +12,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from benchmarks.raw_http2 import RawHttp2
 from brokerd.config.broker import BrokerConfig
 from brokerd.wire.methods import FETCH, PRODUCE, UNARY
 from tests.support.child import resident_bytes
 from tests.support.daemon import DaemonProcess
-from tests.support.partial_requests import PartialRequest
 from tests.support.victim import Victim, outcome
 from tests.support.wait import wait_until
 
@@ -24,6 +24,15 @@ LIMIT_BYTES = 250_000_000
 # How much arrives between two looks depends on the machine: the bound is far above that, and far below what arrives unbounded.
 BOUND_BYTES = 800_000_000
 REQUEST_BYTES = BrokerConfig().socket_request_max_bytes
+LARGE, TOO_LARGE = bytes(REQUEST_BYTES - 100), bytes(REQUEST_BYTES)  # without their last bytes
+
+
+def begin(port: int, path: str, message: bytes, *, streams: int = 1) -> RawHttp2:
+    """A client that has begun requests on so many streams, and sends `message` on each as it is pumped, and never the last byte."""
+    client = RawHttp2(port)
+    for _ in range(streams):
+        client.send_message(client.call(path), message, announced_bytes=len(message) + 1)
+    return client
 
 
 @pytest.mark.parametrize(
@@ -33,16 +42,13 @@ def test_unfinished_requests_take_bounded_memory(tmp_path: Path, path: str, clie
     with DaemonProcess(tmp_path / "data", settings={"max.memory.bytes": LIMIT_BYTES}) as daemon, ExitStack() as stack:
         victim = Victim(daemon)
         victim.works()
-        hostile = [
-            stack.enter_context(closing(PartialRequest(daemon.port, path, REQUEST_BYTES - 100, streams=streams)))
-            for _ in range(clients)
-        ]
+        hostile = [stack.enter_context(closing(begin(daemon.port, path, LARGE, streams=streams))) for _ in range(clients)]
 
         def is_done() -> bool:
-            for one in hostile:
-                if not one.is_done:
-                    one.step()
-            return all(one.is_done for one in hostile)
+            sending = [one for one in hostile if one.is_sending and not one.is_closed]
+            for one in sending:
+                one.pump()
+            return not sending
 
         wait_until(is_done, what="all have sent what they may")
         assert any(one.is_closed for one in hostile)
@@ -64,10 +70,10 @@ def test_a_request_that_announces_too_much_is_refused_before_it_comes(tmp_path: 
         victim = Victim(daemon)
         victim.works()
         before_bytes = resident_bytes(victim.daemon.pid, most=True)
-        hostile = [stack.enter_context(closing(PartialRequest(daemon.port, PRODUCE, REQUEST_BYTES + 1))) for _ in range(20)]
+        hostile = [stack.enter_context(closing(begin(daemon.port, PRODUCE, TOO_LARGE))) for _ in range(20)]
         for one in hostile:
             for _ in range(10):
-                one.step()
+                one.pump()
         stack.close()
         assert max(one.sent_bytes for one in hostile) < 2_000_000
         victim.works()
