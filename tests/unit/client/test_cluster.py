@@ -280,7 +280,7 @@ def test_a_node_that_knows_nothing_new_is_left_for_another(cluster: FakeCluster,
 
 def test_the_one_node_that_is_away_is_named(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     partitions = cluster.create("t")
-    with client_of(cluster.servers, api_timeout_ms=500) as client:
+    with client_of(cluster.servers, api_timeout_ms=2_000) as client:
         client.metadata()
         cluster.stop(1)
         with pytest.raises(BrokerUnreachableError) as raised:
