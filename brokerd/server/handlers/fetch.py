@@ -50,7 +50,7 @@ from brokerd.purgatory import Completion, DelayedOperation
 from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import internal, malformed
+from brokerd.server.failures import ENDED, internal, malformed
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
     OTHER_FIELDS,
@@ -543,7 +543,7 @@ class FetchHandler(StreamHandler):
                 return
             await self._turn()
             await self._answer(params, await self._read(params), received_ns, parked_ns=parked_ns)
-        except grpc.aio.BaseError:
+        except ENDED:
             pass  # the client is gone; reading reports it too
         except Exception as error:
             await self._end_unexpectedly("response to a parked fetch", error)
