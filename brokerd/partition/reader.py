@@ -23,7 +23,7 @@ from brokerd.storage.files import Buffer, File, WouldBlock
 from brokerd.storage.holes import Hole, is_covered
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.refusals import Refusals
-from brokerd.storage.resync import find_after_damage
+from brokerd.storage.resync import Resync
 from brokerd.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -136,14 +136,8 @@ class PartitionReader:
             leads_on = known.resume_segment == segment.base_offset or known.until_offset >= segment.next_offset
             if known.first_offset <= bad_offset < known.until_offset and leads_on:
                 return known
-        found = find_after_damage(
-            file,
-            self.seed,
-            position=position,
-            offset=bad_offset,
-            end=segment.size_bytes,
-            limit_offset=segment.next_offset,
-        )
+        search = Resync(file, self.seed, end=segment.size_bytes, limit_offset=segment.next_offset)
+        found = search.find(position, bad_offset)
         if found is None:
             damaged = DamagedRange(bad_offset, segment.next_offset, problem)
         else:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 import google_crc32c
@@ -58,40 +58,24 @@ class _BadBatch(NamedTuple):
         return self.offset + self.header.last_offset_delta + 1 if self.header and self.header.last_offset_delta >= 0 else -1
 
 
-def find_after_damage(
-    file: File,
-    seed: int,
-    *,
-    position: int,
-    offset: int,
-    end: int,
-    limit_offset: int = NO_OFFSET_LIMIT,
-    known_offset: int = NO_OFFSET_LIMIT,
-    cut_offsets: Collection[int] = (),
-    epoch: int = 0,
-    max_epoch: int = NO_EPOCH_LIMIT,
-) -> Place | None:
-    """The batch where the log continues after the bad one at `position`, expected at `offset`; None if there is none.
-
-    `end`: the segment's size. `limit_offset`: the base of the next segment, if known. `known_offset`: an offset where a batch must
-    begin or the segment end, if known. `cut_offsets`: where an operator may have cut the log. Raises OSError.
-    """
-    known_offset = min(known_offset, limit_offset)
-    return _Resync(file, seed, end, limit_offset, known_offset, cut_offsets, epoch, max_epoch).run(position, offset)
-
-
 @dataclass(frozen=True, slots=True)
-class _Resync:
+class Resync:
+    """Searches one segment for the batch where the log continues after a bad one."""
+
     file: File
     seed: int
-    end: int
-    limit_offset: int
-    known_offset: int
-    cut_offsets: Collection[int]
-    epoch: int
-    max_epoch: int
+    _: KW_ONLY
+    end: int  # the segment's size
+    limit_offset: int = NO_OFFSET_LIMIT  # the base of the next segment, if known
+    known_offset: int = NO_OFFSET_LIMIT  # an offset where a batch must begin or the segment end, if known
+    cut_offsets: Collection[int] = ()  # where an operator may have cut the log
+    epoch: int = 0
+    max_epoch: int = NO_EPOCH_LIMIT
 
-    def run(self, position: int, offset: int) -> Place | None:
+    def find(self, position: int, offset: int) -> Place | None:
+        """The batch where the log continues after the bad one at `position`, expected at `offset`; None if there is none. Raises
+        OSError.
+        """
         while position < self.end:
             here = self._whole_at(position, offset)
             if here is not None:
@@ -105,11 +89,15 @@ class _Resync:
             position, offset = bad.said_end, bad.said_offset
         return None
 
+    @property
+    def _known_offset(self) -> int:
+        return min(self.known_offset, self.limit_offset)
+
     def _search(self, bad: _BadBatch) -> Place | None:
         """Searches after a bad batch whose header is unreadable or wrong."""
         at = bad.position + _ALIGNMENT
         while (place := next(self._candidates(at, bad.offset), None)) is not None:
-            if place.header.base_offset >= self.known_offset:
+            if place.header.base_offset >= self._known_offset:
                 at = place.position + place.header.size
                 continue
             first, at = self._follow(place, bad)
@@ -150,13 +138,13 @@ class _Resync:
         for header in scan:
             if header.base_offset == bad.said_offset or scan.batch_position == bad.said_end:
                 first = Place(scan.batch_position, header)
-            reaches = reaches or header.next_offset == self.known_offset
+            reaches = reaches or header.next_offset == self._known_offset
         # Batches that end where the bad batch's header says it ends are inside it.
         is_inside = scan.next_offset == bad.said_offset or scan.position == bad.said_end
         if is_inside or scan.next_offset > self.limit_offset:
             reaches = False
         elif scan.problem is None:
-            reaches = reaches or self.known_offset == NO_OFFSET_LIMIT or scan.next_offset in self.cut_offsets
+            reaches = reaches or self._known_offset == NO_OFFSET_LIMIT or scan.next_offset in self.cut_offsets
         elif not reaches:
             next_bad = self._bad_at(scan.position, scan.next_offset)
             led_to = self._led_to(next_bad)

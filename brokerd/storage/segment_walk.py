@@ -16,7 +16,7 @@ from brokerd.record.batch import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.files import File, Files
 from brokerd.storage.names import LOG_SUFFIX, offset_file, offsets_of
-from brokerd.storage.resync import Place, find_after_damage
+from brokerd.storage.resync import Place, Resync
 from brokerd.storage.scan import Scan
 
 
@@ -88,11 +88,9 @@ class SegmentWalk:
     def _behind(self) -> Place | None:
         if not self._has_searched:
             known = self.durable_end
-            self._found = find_after_damage(
+            search = Resync(
                 self.file,
                 self.seed,
-                position=self.scan.position,
-                offset=self.scan.next_offset,
                 end=self.end,
                 limit_offset=NO_OFFSET_LIMIT if self.successor is None else self.successor,
                 known_offset=known if self.scan.next_offset < known else NO_OFFSET_LIMIT,
@@ -100,6 +98,7 @@ class SegmentWalk:
                 epoch=self.scan.epoch,
                 max_epoch=self.max_epoch,
             )
+            self._found = search.find(self.scan.position, self.scan.next_offset)
             self._has_searched = True
         return self._found
 

@@ -19,13 +19,12 @@ from brokerd.errors import LogDamagedError, StorageError
 from brokerd.offline import doctor
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.partition_check import Severity
-from brokerd.partition import reader
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.storage.checksummed_file import read_document
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Buffer, RealFiles
-from brokerd.storage.resync import find_after_damage
+from brokerd.storage.resync import Resync
 from brokerd.storage.segment import Segment
 from tests.support.build import (
     append,
@@ -144,12 +143,12 @@ def test_damage_that_two_threads_find_at_once_is_known_once_each(offsets: tuple[
     for offset in set(offsets):
         _rot(files, log, offset, 20)
     both_search, both_report = threading.Barrier(2), threading.Barrier(2)
-    damage_found = log.core.damage_found
+    find, damage_found = Resync.find, log.core.damage_found
     meetings: list[DamagedRange] = []
 
-    def search(*args: Any, **kwargs: Any) -> Any:
+    def search(*args: Any) -> Any:
         both_search.wait(DEADLINE_S)
-        return find_after_damage(*args, **kwargs)
+        return find(*args)
 
     def report(damaged: DamagedRange) -> None:
         with contextlib.suppress(threading.BrokenBarrierError):
@@ -157,7 +156,7 @@ def test_damage_that_two_threads_find_at_once_is_known_once_each(offsets: tuple[
             meetings.append(damaged)
         damage_found(damaged)
 
-    monkeypatch.setattr(reader, "find_after_damage", search)
+    monkeypatch.setattr(Resync, "find", search)
     monkeypatch.setattr(log.core, "damage_found", report)
     with ThreadPoolExecutor(2) as pool:
         for error in [found.exception() for found in [pool.submit(payloads, log, offset) for offset in offsets]]:

@@ -12,7 +12,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.header import crc_seed, decode_header
 from brokerd.storage.files import write_all
-from brokerd.storage.resync import find_after_damage
+from brokerd.storage.resync import Resync
 from tests.support.build import append, first_log, open_log, open_manager, raw_batch, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
@@ -136,7 +136,7 @@ def test_only_what_the_disk_cannot_read_is_no_batch(files: MemoryFiles) -> None:
 
     files.hook = hook
     with pytest.raises(PermissionError):
-        find_after_damage(file, 0, position=0, offset=0, end=1_000)
+        Resync(file, 0, end=1_000).find(0, 0)
 
 
 def test_a_file_that_is_shorter_than_its_segment_has_no_next_batch(files: MemoryFiles) -> None:
@@ -149,8 +149,9 @@ def test_a_file_that_is_shorter_than_its_segment_has_no_next_batch(files: Memory
     data = first + bytes(rotten)
     write_all(file, [data], 0, len(data))
     end = len(data) + len(third)
-    assert find_after_damage(file, crc_seed(tp), position=len(first), offset=1, end=end) is None
+    search = Resync(file, crc_seed(tp), end=end)
+    assert search.find(len(first), 1) is None
     write_all(file, [third], len(data), len(third))
-    found = find_after_damage(file, crc_seed(tp), position=len(first), offset=1, end=end)
+    found = search.find(len(first), 1)
     assert found is not None
     assert found.position == len(data)
