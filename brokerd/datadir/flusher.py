@@ -145,8 +145,9 @@ class Flusher:
         self._tell(log)
         for ticket in self._tickets.get(log, {}).values():
             self._room.join(ticket)
-        if task.untried_error is not None and log.is_dirty:
-            logger.warning("%s: a flush could not start (%s) and is retried", log.name, task.untried_error.strerror)
+        untried = task.outcome.untried_error
+        if untried is not None and log.is_dirty:
+            logger.warning("%s: a flush could not start (%s) and is retried", log.name, untried.strerror)
             self._retrying.add(log)
             self._loop.call_later(_RETRY_S, self._retry, log, caller)
         elif log.is_dirty and log not in self._tickets:

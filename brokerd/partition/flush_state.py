@@ -9,6 +9,7 @@ is durable.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.partition.leader_epochs import EpochEntry
@@ -32,12 +33,15 @@ class FlushPlan(NamedTuple):
     epochs: tuple[EpochEntry, ...] | None
 
 
-class FlushOutcome(NamedTuple):
+@dataclass(slots=True)
+class FlushOutcome:
     """The result of a flush in which no sync failed."""
 
-    is_untried: bool = False  # the directory could not be opened: no sync failed, but nothing counts as durable
     has_snapshots: bool = True  # all planned snapshots are durable
-    has_derived: bool = True  # all derived files are written
+    # A derived file (index, snapshot, epochs) could not be written; the durability of the data does not depend on it.
+    derived_error: OSError | None = None
+    # The directory could not be opened for its sync: nothing counts as durable, and the next flush repeats everything.
+    untried_error: OSError | None = None
 
 
 class FlushState:
@@ -93,13 +97,13 @@ class FlushState:
         could not be written are left to a later flush.
         """
         self.ended(plan)
-        if outcome.is_untried:
+        if outcome.untried_error is not None:
             self._take_back(plan)
             self.epochs_changed = self.epochs_changed or plan.epochs is not None
             return False
         if outcome.has_snapshots:
             self.snapshots.durable = sorted({*self.snapshots.durable, *(snapshot.offset for snapshot in plan.snapshots)})
-        if not outcome.has_derived:
+        if outcome.derived_error is not None:
             self.epochs_changed = True
             if not outcome.has_snapshots:  # retention waits for them
                 self._take_back(plan)

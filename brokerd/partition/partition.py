@@ -106,19 +106,8 @@ class FlushTask:
             if segment.dirty_handle is not None:
                 self.handles.append(segment.dirty_handle)
                 segment.dirty_handle = None
-        # Writing a file derived from the log (index, snapshot, epochs) failed; the durability of the data does not depend on it.
-        self.derived_error: OSError | None = None
-        # The directory could not be opened for its sync: no sync failed, and the next flush repeats everything.
-        self.untried_error: OSError | None = None
-        self._has_snapshots = False
+        self.outcome = FlushOutcome(has_snapshots=False)  # of a `run` that did not raise
         self.duration_ns = 0  # of a `run` that synced everything
-
-    @property
-    def outcome(self) -> FlushOutcome:
-        """The result of a `run` that did not raise."""
-        return FlushOutcome(
-            is_untried=self.untried_error is not None, has_snapshots=self._has_snapshots, has_derived=self.derived_error is None
-        )
 
     def run(self) -> None:
         """Syncs data files in order, and the directory after a roll; then writes the derived files. Raises OSError if a sync
@@ -133,13 +122,13 @@ class FlushTask:
             except OSError as error:
                 if not is_too_many_open(error):
                     raise
-                self.untried_error = error
+                self.outcome.untried_error = error
                 return
         if self._sealed or self.plan.snapshots or self.plan.epochs is not None:
             try:
                 self._write_derived()
             except OSError as error:
-                self.derived_error = error
+                self.outcome.derived_error = error
         self.duration_ns = stopwatch_ns() - started_ns
 
     def release(self) -> None:
@@ -154,7 +143,7 @@ class FlushTask:
             write_snapshot(files, directory, snapshot, self._resources.spares)
         if plan.snapshots:
             files.sync_dir(directory)
-            self._has_snapshots = True
+            self.outcome.has_snapshots = True
         if plan.epochs is not None:
             write_leader_epochs(files, directory, plan.epochs, self._seed)
         for segment in self._sealed:
@@ -540,10 +529,9 @@ class Partition:
         outcome, before_bytes = task.outcome, self.core.flushes.flushed_bytes
         task.release()
         moved = self.core.flushed(task.plan, outcome)
-        if task.derived_error is not None and not self.health.is_deleted:
-            logger.warning(
-                "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
-            )
+        if outcome.derived_error is not None and not self.health.is_deleted:
+            text = "%s: could not write index or snapshot (%s); a restart reads more of the log instead"
+            logger.warning(text, self.name, outcome.derived_error)
         self.resources.moved.add(self)
         self.resources.count_unsynced(before_bytes - self.core.flushes.flushed_bytes)
         self.wake(moved)
@@ -573,8 +561,8 @@ class Partition:
                 self.fail_flush(task, error)
                 raise
             self.complete_flush(task)
-            if task.untried_error is not None:
-                raise task.untried_error
+            if task.outcome.untried_error is not None:
+                raise task.outcome.untried_error
 
     def _give_up(self, before_bytes: int) -> None:
         """Releases the dirty bytes of a log that has stopped, and wakes all. `before_bytes`: `flushed_bytes` before the stop."""

@@ -48,7 +48,7 @@ def flush(core: PartitionCore, *, is_untried: bool = False) -> tuple[int, list[i
     """Ends the flush that is due; where it ends, the segments and snapshots that it has, and whether it has epochs."""
     plan = core.begin_flush()
     assert plan is not None
-    core.flushed(plan, FlushOutcome(is_untried=is_untried))
+    core.flushed(plan, FlushOutcome(untried_error=OSError() if is_untried else None))
     return (
         plan.end_offset,
         [segment.base_offset for segment in plan.sealed],
