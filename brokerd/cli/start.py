@@ -26,7 +26,7 @@ from brokerd.config.load import ignored_variables, load_broker_config
 from brokerd.errors import BrokerdError, ConfigError, DataDirectoryError, counted
 from brokerd.server.cluster.adoption import adopt
 from brokerd.server.cluster.node import coordination_client
-from brokerd.server.daemon import Daemon, StopOverdueError, within
+from brokerd.server.daemon import Daemon, StopOverdueError, overdue, within
 from brokerd.server.logs import set_up_logging
 from brokerd.storage.files import RealFiles
 
@@ -103,7 +103,7 @@ async def _serve(config: BrokerConfig) -> None:
     has_failed = ended.done()
     notify(STOPPING)
     limit_ms = daemon.stop_limit_ms + _WATCHDOG_MS
-    _end_at_the_latest(StopOverdueError(limit_ms, "the event loop or a thread does not respond"), limit_ms)
+    _end_at_the_latest(overdue(limit_ms, "the event loop or a thread does not respond"), limit_ms)
     try:
         await daemon.stop()
     except StopOverdueError as error:

@@ -7,7 +7,7 @@ A node alone leads all its partitions, and each life is an election: it raises t
 small write makes the new epochs of all partitions durable: the checkpoint holds each partition's leader epoch and the node epoch in
 which it was written, and a start adds the lives since then (checkpoint.py). In a cluster, its controller elects.
 
-The file has two slots, overwritten in place by turns, so a start succeeds on a full disk too. A slot holds a document
+`node-epoch` has two slots, overwritten in place by turns, so a start succeeds on a full disk too. A slot holds a document
 (storage/checksummed_file.py) and padding. A write torn by a crash leaves the other slot intact. A damaged slot held an epoch never
 used, or one damaged later: in both cases the next epoch skips one.
 """

@@ -69,12 +69,13 @@ class ListenError(BrokerdError):
 class StopOverdueError(BrokerdError):
     """A shutdown that missed its deadline: the process must exit at once, without waiting for any thread."""
 
-    def __init__(self, limit_ms: int, step: str) -> None:
-        """`step`: the one that it was in."""
-        super().__init__(
-            f"the stop is not done after {limit_ms} ms ({step}): the process exits now, and the next start recovers logs that were "
-            "not closed"
-        )
+
+def overdue(limit_ms: int, step: str) -> StopOverdueError:
+    """The error for a shutdown that was in `step` at its deadline."""
+    return StopOverdueError(
+        f"the stop is not done after {limit_ms} ms ({step}): the process exits now, and the next start recovers logs that were "
+        "not closed"
+    )
 
 
 class HealthService:
@@ -237,7 +238,7 @@ class Daemon:
             async with asyncio.timeout(limit_ms / 1000):
                 await self._stop()
         except TimeoutError:
-            raise StopOverdueError(limit_ms, self._step) from None
+            raise overdue(limit_ms, self._step) from None
         audit.end()
         logger.info("stopped")
 

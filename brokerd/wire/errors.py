@@ -40,6 +40,7 @@ def from_proto(error: error_pb2.Error) -> WireError:
     found = error_from_code(code, plain_text(error.message), fate=fate)
     for name in _NUMBERS:
         setattr(found, name, getattr(error, name))
+    # What the other side says, bounded.
     found.retry_after_ms = min(max(0, error.retry_after_ms), RETRY_AFTER_MAX_MS)
     return found
 

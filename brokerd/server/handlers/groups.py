@@ -50,10 +50,11 @@ DESCRIBED_MAX = 1_000
 
 def check_entry(field: str, entry: Entry) -> TopicIdPartition:
     """The partition that it names. Raises MalformedError."""
+    tp = topic_id_partition(field, entry.topic_id, entry.partition)
     check_not_negative(f"{field}.offset", entry.offset)
     if entry.leader_epoch < _NONE:
         raise malformed(f"{field}.leader_epoch", f"is {entry.leader_epoch}, but must be an epoch, or -1 if it is unknown")
-    return topic_id_partition(field, entry.topic_id, entry.partition)
+    return tp
 
 
 async def commit_group_offsets(

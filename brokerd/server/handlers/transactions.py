@@ -106,8 +106,8 @@ async def heartbeat(
 # EndTransaction
 
 
-def _check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> None:
-    """Raises MalformedError."""
+def _check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> list[TopicIdPartition]:
+    """The partitions that it names. Raises MalformedError."""
     _check_execution(request)
     check_text("run_id", request.run_id)
     if request.decision not in _DECISIONS:
@@ -117,22 +117,23 @@ def _check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> No
         check_not_negative("members.records", member.records)
         if not 0 <= member.producer_epoch <= PRODUCER_EPOCH_MAX:
             raise malformed("members.producer_epoch", f"is {member.producer_epoch}, but must be between 0 and {PRODUCER_EPOCH_MAX}")
-    partitions_of("partitions", request.partitions)
+    tps = partitions_of("partitions", request.partitions)
     for name in ("rows", "key_bytes", "value_bytes"):
         check_not_negative(f"totals.{name}", getattr(request.totals, name))
     check_not_negative("page", request.page)
     if request.group_id or request.group_offsets:
-        _check_offsets(request)
+        tps += _check_offsets(request)
+    return tps
 
 
-def _check_offsets(request: transaction_pb2.EndTransactionRequest) -> None:
+def _check_offsets(request: transaction_pb2.EndTransactionRequest) -> list[TopicIdPartition]:
     if request.decision != transaction_pb2.TRANSACTION_DECISION_COMMIT or request.more_pages:
         raise malformed("group_offsets", "must be in the last page of a commit")
     check_id("group_id", request.group_id)
     for entry in request.group_offsets:
-        check_entry("group_offsets", entry)
         if entry.expected_offset < NO_OFFSET:
             raise malformed("group_offsets.expected_offset", f"is {entry.expected_offset}, but must be an offset, or -1 for none")
+    return [check_entry("group_offsets", entry) for entry in request.group_offsets]
 
 
 async def end_transaction(
@@ -155,13 +156,15 @@ async def end_transaction(
     - A decision may be split into pages, from 0 on; nothing is decided before the last. A page is kept for a minute; NOT_READY
       means that all must be sent again.
     """
-    _check_end_transaction(request)
+    tps = _check_end_transaction(request)
     authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.EndTransactionResponse()
     principal = authorizer.principal
     with fails_with(response, f"the decision on transactional id {request.transactional_id!r}"), authorizer.noting_refusals():
         transactions = broker.transactions
-        await _drop_deleted(broker, request)
+        if request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
+            await check_deleted(broker, tps)  # a commit gets no markers in what is taken for deleted, so that must be certain
+        _drop_deleted(broker, request)
         asked = transactions.pages.add(principal, request, broker.clock.monotonic_ms())
         if asked is not None and asked.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
             offsets = await _offsets(broker, authorizer, request) if request.group_offsets else None
@@ -171,12 +174,9 @@ async def end_transaction(
     return response
 
 
-async def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransactionRequest) -> None:
+def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransactionRequest) -> None:
     """Keeps only the first partition of a deleted topic, which stands for all: so the work of a page is limited by the number of
-    existing partitions. A commit gets no markers in what is taken for deleted, so that must be certain: raises NotReadyError."""
-    if request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
-        await check_deleted(broker, partitions_of("partitions", request.partitions))
-        await check_deleted(broker, partitions_of("group_offsets", request.group_offsets))
+    existing partitions."""
     kept: list[transaction_pb2.TransactionPartition] = []
     is_any_missing = False
     for entry in request.partitions:

@@ -137,7 +137,14 @@ class ReplicaStream:
                 self._report(node, tp, told)
         for given in request.positions:
             tp = topic_id_partition("positions", given.topic_id, given.partition)
-            position = Position(*(getattr(given, name) for name in Position._fields))
+            position = Position(
+                given.leader_epoch,
+                given.log_end_offset,
+                given.durable_end,
+                given.log_start_offset,
+                given.last_epoch,
+                given.last_epoch_id,
+            )
             if not 0 <= position.log_start_offset <= position.durable_end <= position.log_end_offset:
                 raise malformed("positions", f"has offsets that are not in order: {position}")
             followed = self._followed.get(tp)

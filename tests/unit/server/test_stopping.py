@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.server.daemon import REST_MS, Daemon, StopOverdueError, within
+from brokerd.server.daemon import REST_MS, Daemon, overdue, within
 
 
 async def test_a_stop_has_the_grace_a_moment_and_a_little_for_each_partition() -> None:
@@ -17,7 +17,7 @@ async def test_a_stop_has_the_grace_a_moment_and_a_little_for_each_partition() -
 
 
 def test_what_is_overdue_is_named_with_what_comes_next() -> None:
-    told = StopOverdueError(6_750, "closing the logs").message
+    told = overdue(6_750, "closing the logs").message
     for part in ("6750 ms", "closing the logs", "exits now", "recovers"):
         assert part in told
 
