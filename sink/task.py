@@ -66,7 +66,17 @@ def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: It
     with producers.lease(options.producer) as producer:
         # Each attempt of a task is its own member. The time-out is the setting's for batch writes too: a stage may wait minutes for
         # executors, and only running tasks send heartbeats.
-        producer.begin_member(Membership(*ids[:5], uuid.uuid4().bytes, options.producer.transaction_timeout_ms))
+        producer.begin_member(
+            Membership(
+                ids.transactional_id,
+                ids.txn_version,
+                ids.execution_id,
+                ids.run_id,
+                ids.owner,
+                uuid.uuid4().bytes,
+                options.producer.transaction_timeout_ms,
+            )
+        )
         try:
             for arrow_batch in arrow_batches:
                 key_hashes = totals.add(arrow_batch) if arrow_batch.num_rows else None

@@ -30,7 +30,7 @@ from brokerd.client.offsets import READ_COMMITTED, GivenOffset, OffsetSpec
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
-from brokerd.config.settings import INT32_MAX, INT64_MAX, is_number
+from brokerd.config.settings import INT64_MAX, is_number
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError, UnknownGroupError, WireError, counted
 from brokerd.ids import TopicIdPartition
@@ -263,7 +263,7 @@ def parse_selection(text: str) -> tuple[str, tuple[int, ...] | None]:
     if not colon:
         return topic, None
     parts = numbers.split(",")
-    if not topic or not all(is_number(part, INT32_MAX) for part in parts):
+    if not topic or not all(is_number(part, INT64_MAX) for part in parts):
         raise ConfigError(f"--topic takes TOPIC or TOPIC:PARTITION[,PARTITION], such as events:0,1, not '{text:.200}'")
     return topic, tuple(dict.fromkeys(int(part) for part in parts))
 

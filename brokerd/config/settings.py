@@ -139,22 +139,14 @@ def _parse(spec: Setting, raw: object, *, where: str) -> Value:
             return whole_number(text)
         except ValueError:
             raise ConfigError(f"{spec.name} must be a whole number{_not(spec, text)}{_spaced(where)}") from None
-    if isinstance(raw, bool) or not_text(raw):
-        raise ConfigError(f"{spec.name} must be text, not {not_text(raw) or 'of type bool'}{_spaced(where)}")
+    if isinstance(raw, bool) or not isinstance(raw, (str, Number, os.PathLike)):  # "None" would be the name of a group
+        kind_text = "None: leave it out" if raw is None else f"of type {type(raw).__name__}"
+        raise ConfigError(f"{spec.name} must be text, not {kind_text}{_spaced(where)}")
     if not is_unicode(text):
         raise ConfigError(f"{spec.name} must be text that UTF-8 can encode{_not(spec, ascii(text)[1:-1])}{_spaced(where)}")
     if "\0" in text:
         raise ConfigError(f"{spec.name} must be text without NUL{_spaced(where)}")
     return text
-
-
-def not_text(raw: object) -> str:
-    """What `raw` is, for an error, if `str` would not give the text that is meant: "None" would be the name of a group."""
-    if isinstance(raw, (str, Number, os.PathLike)):  # bool is a Number
-        return ""
-    if raw is None:
-        return "None: leave it out"
-    return f"of type {type(raw).__name__}" + (": join its items with commas" if isinstance(raw, (list, tuple)) else "")
 
 
 def _text_of(raw: object) -> str:

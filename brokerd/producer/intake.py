@@ -38,7 +38,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     fresh,
 )
-from brokerd.ids import TopicInfo, TopicPartition
+from brokerd.ids import TopicInfo, TopicPartition, topic_name_problem
 from brokerd.producer import columns
 from brokerd.producer.arguments import Headers
 from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, joined
@@ -463,10 +463,8 @@ class Intake:
     def _topic_missing(self, topic: str, error: BrokerdError | None) -> BrokerdError:
         waited = f"after max.block.ms ({self._config.max_block_ms} ms)"
         if error is not None:
-            return UnknownTopicOrPartitionError(
-                f"topic '{topic}' still does not exist {waited}: create it (brokerd topics create {topic} --partitions N), or "
-                f"correct the name; the broker says: {error}"
-            )
+            hint = topic_name_problem(topic) or f"create it (brokerd topics create {topic} --partitions N), or correct the name"
+            return UnknownTopicOrPartitionError(f"topic '{topic}' still does not exist {waited}: {hint}; the broker says: {error}")
         trouble = self._core.last_trouble
         return BrokerUnreachableError(
             f"no metadata for topic '{topic}' {waited}, bootstrap.servers {self._config.bootstrap_servers}"

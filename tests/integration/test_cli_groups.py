@@ -163,6 +163,7 @@ def test_groups_are_deleted(client: BlockingClient, terminal: Terminal) -> None:
         (("reset", "nobody's", "--to-latest"), 1, "name the topics to set, with --topic"),
         (("reset", "g", "--topic", "tt", "--to-latest"), 1, "there is no topic 'tt'"),
         (("reset", "g", "--topic", "t:7", "--to-latest"), 1, "has partitions 0 to 1, not 7"),
+        (("reset", "g", "--topic", "t:9999999999", "--to-latest"), 1, "has partitions 0 to 1, not 9999999999"),
         (("reset", "new", "--topic", "t", "--shift-by", "1"), 1, "has no committed offset that --shift-by could move"),
         (("reset", "g"), 2, "one of the arguments --to-earliest"),
         (("reset", "g", "--to-latest", "--to-earliest"), 2, "not allowed with"),
