@@ -42,13 +42,13 @@ class BrokerConfig:
         "This node's id, kept in the data directory from its first start on; -1 = the directory's, 0 in a new one.",
         between=(-1, INT32_MAX),
     )
-    rack: str = setting("", "Where the node stands; copies of a partition go to different racks.", name="broker.rack")
+    rack: str = setting("", "Rack or zone of this node; replicas of a partition are spread over racks.", name="broker.rack")
 
-    cluster_name: str = setting("", "Cluster of several nodes that this node belongs to; empty = the node is alone.")
-    coordination_servers: str = setting("", "The etcd that the nodes of a cluster agree through: etcd://HOST:PORT[,HOST:PORT].")
+    cluster_name: str = setting("", "The cluster that this node belongs to; empty = a single node without a cluster.")
+    coordination_servers: str = setting("", "The etcd that coordinates the cluster's nodes: etcd://HOST:PORT[,HOST:PORT].")
     broker_session_timeout_ms: int = setting(
         9_000,
-        "So long after it was last heard of by etcd, a node is taken for dead: its partitions get other leaders. In whole seconds.",
+        "A node that etcd has not heard from for this long is dead: its partitions get new leaders. Whole seconds only.",
         between=(2_000, 600_000),
     )
     coordination_ssl_ca_file: str = setting(
@@ -65,8 +65,8 @@ class BrokerConfig:
     num_partitions: int = setting(1, "Partitions of a topic created without a partition count.", between=(1, 10_000))
     default_replication_factor: int = setting(
         1,
-        "So many nodes of a cluster hold each partition of a topic created without a replication factor, and of the coordinator's "
-        "log; all nodes should have the same.",
+        "Replicas of each partition of a topic created without a replication factor, and of the coordinator's log. Set the same "
+        "value on all nodes.",
         between=(1, REPLICAS_MAX),
     )
     min_insync_replicas: int = _default_of(
@@ -74,7 +74,7 @@ class BrokerConfig:
         " For the log of transactions and groups it is at least 2 (Kafka: transaction.state.log.min.isr).",
     )
     replica_lag_time_max_ms: int = setting(
-        30_000, "A replica that has not had everything for this long is not in sync any more.", between=(1_000, INT32_MAX)
+        30_000, "A replica that has not caught up with its leader for this long leaves the in-sync set.", between=(1_000, INT32_MAX)
     )
     auto_create_topics: bool = setting(
         False,
@@ -155,8 +155,8 @@ class BrokerConfig:
     )
     max_streams_per_connection: int = setting(
         100,
-        "Calls and streams open at the same time on one connection; brokerd's own clients open another one for more, other "
-        "clients wait.",
+        "Calls and streams open at the same time on one connection. For more, brokerd's own clients open another connection, and "
+        "other clients wait.",
         between=(100, 1_000_000),
     )
     max_producer_instances: int = setting(
@@ -181,8 +181,8 @@ class BrokerConfig:
     )
     transaction_max_age_ms: int = setting(
         86_400_000,
-        "A transaction that is open for this long (at most since the broker's start) is aborted even if its members send "
-        "heartbeats: readers of committed records wait for it.",
+        "A transaction open for this long (counted from the broker's start at the earliest) is aborted even if its members send "
+        "heartbeats, since readers of committed records wait for it.",
         between=(1_000, INT64_MAX),
     )
     max_groups: int = setting(
@@ -241,12 +241,12 @@ class BrokerConfig:
     metrics_host: str = setting("127.0.0.1", "Address of the metrics endpoint; it uses the broker's own TLS and tokens.")
     metrics_max_partitions: int = setting(
         1_000,
-        "Partitions with offsets and sizes of their own in the metrics; beyond that, only topic totals are reported.",
+        "Partitions whose offsets and sizes are reported in the metrics; beyond that, only topic totals are reported.",
         between=(0, 100_000),
     )
     metrics_max_group_partitions: int = setting(
         1_000,
-        "Partitions of groups with offset and lag of their own in the metrics; by shares of principals, the oldest groups first.",
+        "Partitions whose group offset and lag are reported in the metrics; shared between principals, oldest groups first.",
         between=(0, 100_000),
     )
     log_level: str = setting("info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))

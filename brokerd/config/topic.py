@@ -41,7 +41,7 @@ class TopicConfig:
     )
     min_insync_replicas: int = setting(
         1,
-        "So many replicas must be in sync for acks=all, or all that there are if they are fewer (Kafka: even then).",
+        "Replicas that must be in sync for acks=all; if the partition has fewer replicas, all of them (Kafka: refused).",
         between=(1, REPLICAS_MAX),
     )
     cleanup_policy: str = setting("delete", "What happens to old segments; only delete exists so far.", choices=("delete",))
