@@ -1,9 +1,9 @@
-"""What a data directory has to do to agree with the cluster: which topics to remove, which partitions to hold, which to lead.
+"""What a data directory must do to match the cluster: which topics to remove, which partitions to hold, which to lead.
 
-A directory acts on what the keys say, never on what they do not say. It removes data only where a tombstone lists it, or
-the entry of a partition that its node is no replica of any more: a store that was emptied, or is another cluster's, erases nothing.
-It creates a partition only where it is in sync itself, or where another node is: one that was in sync in another directory of this
-node alone is on a disk that is gone, and an empty log in its place would hide that.
+A directory acts on keys that are present, never on their absence. It removes data only if a tombstone lists it, or the entry of a
+partition that its node no longer replicates: an emptied store, or another cluster's, erases nothing. It creates a copy only if it
+is itself in sync or another node is. If the only in-sync copy is in another directory of this node, that disk is gone, and an
+empty log in its place would hide the loss.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from brokerd.ids import NO_LEADER, TopicIdPartition
 
 
 class HeldTopic(NamedTuple):
-    """A topic as a directory knows it, and its partitions there."""
+    """A topic as a directory knows it, and the partitions that the directory holds."""
 
     entry: TopicEntry
     numbers: Collection[int]
 
 
 class Life(NamedTuple):
-    """One life of a node."""
+    """One life of a node: the time of one registration."""
 
     node_id: int
-    node_epoch: int  # of its registration
+    node_epoch: int  # create revision of its registration
     directory_id: str
 
 
@@ -36,7 +36,7 @@ Held = Mapping[bytes, HeldTopic]  # by topic id
 
 
 def to_remove(image: ClusterImage, directory_id: str, node_id: int, held: Held) -> list[bytes]:
-    """Topics to remove: those whose tombstone lists this directory or node, and those it has only heard of."""
+    """Topics to remove: those whose tombstone lists this directory or node, and deleted topics without a partition here."""
     listed = [
         topic_id
         for topic_id, (tombstone, _) in image.tombstones.items()
@@ -47,8 +47,8 @@ def to_remove(image: ClusterImage, directory_id: str, node_id: int, held: Held) 
 
 
 def to_hold(image: ClusterImage, node_id: int, directory_id: str, held: Held) -> Iterator[tuple[bytes, TopicEntry, list[int]]]:
-    """Topics to write anew, since they or their partitions here have changed: id, topic, and the partitions to create. All topics
-    are known everywhere, also where none of their partitions are.
+    """Topics to write because they or their partitions here have changed: id, topic, and the partitions to create. Every directory
+    knows every topic, even without any of its partitions.
     """
     for topic_id, entry in image.topics():
         known = held.get(topic_id)
@@ -61,8 +61,8 @@ def to_hold(image: ClusterImage, node_id: int, directory_id: str, held: Held) ->
 
 
 def to_lead(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
-    """Partitions that this life was elected for, with the new leader epochs. `epochs`: the highest leader epoch that each partition
-    of the directory has seen.
+    """Partitions that this life was elected to lead, with their new leader epochs. `epochs`: the highest leader epoch that each
+    partition of the directory has seen.
     """
     return {
         tp: entry.leader_epoch
@@ -76,8 +76,8 @@ def to_lead(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, i
 def to_follow(
     image: ClusterImage, node_id: int, epochs: Mapping[TopicIdPartition, int], unled: Collection[TopicIdPartition]
 ) -> dict[TopicIdPartition, int]:
-    """Partitions that another node leads now, with its leader epochs. `epochs`: as for `to_lead`. `unled`: those in which this node
-    has no role; it follows them in an epoch that it has seen before, too.
+    """Partitions in which to follow another node, with its leader epochs. `epochs`: as for `to_lead`. `unled`: those in which this
+    node is not a follower yet; it follows these even in an epoch that it has already seen.
     """
     found = {}
     for tp, seen, entry in _entries(image, epochs):
@@ -90,9 +90,8 @@ def to_follow(
 def to_drop(
     image: ClusterImage, node_id: int, directory_id: str, epochs: Mapping[TopicIdPartition, int]
 ) -> list[tuple[TopicIdPartition, PartitionAt]]:
-    """Copies to remove: this node is no replica of their partitions any more, and the directory is listed. `epochs`: the highest
-    leader epoch that each partition of the directory has seen. An older entry is that of a store restored from a backup, and
-    removes nothing.
+    """Copies to remove: this node is no longer a replica, and the entry lists this directory as out of sync. `epochs`: as for
+    `to_lead`. An entry with an older epoch comes from a store restored from a backup, and removes nothing.
     """
     own = {InSyncReplica(node_id, directory_id), any_copy_of(node_id)}
     return [
@@ -105,8 +104,8 @@ def to_drop(
 
 
 def gone_back(image: ClusterImage, node_id: int, epochs: Mapping[TopicIdPartition, int]) -> set[TopicIdPartition]:
-    """Partitions of which the directory has seen a newer leader epoch than there is: the store was restored from a backup, or has
-    lost its last changes. `epochs`: as for `to_lead`.
+    """Partitions whose leader epoch in the store is older than one that the directory has seen: the store was restored from a
+    backup, or has lost its last changes. `epochs`: as for `to_lead`.
     """
     seen_by = {tp: partition.entry for tp in epochs if (partition := image.partition(tp)) is not None}
     return {tp for tp, entry in seen_by.items() if node_id in entry.replicas and entry.leader_epoch < epochs[tp]}
@@ -115,8 +114,8 @@ def gone_back(image: ClusterImage, node_id: int, epochs: Mapping[TopicIdPartitio
 def to_outdo(
     image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int], disputed: Collection[TopicIdPartition] = ()
 ) -> dict[TopicIdPartition, PartitionEntry]:
-    """Partitions whose leader epochs the directory has seen before, with their next entries. `epochs`: as for `to_lead`, without
-    those that this life has led in. `disputed`: those that had gone back, when this life has first seen them.
+    """New entries for partitions whose leader epochs were already in use before the store was rolled back. `epochs`: as for
+    `to_lead`, without those in which this life leads. `disputed`: partitions already found by `gone_back`.
     """
     found = {}
     for tp, seen, entry in _entries(image, epochs):
@@ -127,7 +126,7 @@ def to_outdo(
             or leader.epoch != entry.leader_node_epoch
             or replica_of(leader) not in entry.isr
         ):
-            continue  # the controller has to elect one first
+            continue  # the controller must elect a leader first
         is_led_here = (leader.id, leader.epoch) == (life.node_id, life.node_epoch)
         if tp in disputed or entry.leader_epoch < seen or (entry.leader_epoch == seen and is_led_here):
             found[tp] = outdone(entry, leader, image.nodes, max(seen, entry.leader_epoch) + 1)
@@ -135,7 +134,7 @@ def to_outdo(
 
 
 def _entries(image: ClusterImage, epochs: Mapping[TopicIdPartition, int]) -> Iterator[tuple[TopicIdPartition, int, PartitionEntry]]:
-    """The partitions of the directory whose topics exist: the highest leader epoch that each has seen, and its entry."""
+    """The partitions of the directory whose topics exist, each with the highest leader epoch seen and its entry."""
     for tp, seen in epochs.items():
         partition = image.partition(tp)
         if partition is not None and image.topic(tp.topic_id) is not None:

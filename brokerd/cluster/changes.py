@@ -1,10 +1,10 @@
-"""Changes of a cluster's topics, as transactions of its coordination store. Any node makes them; each transaction compares the
-revisions that it rests on, so of two changes that meet, one fails and is decided again on a newer image.
+"""Changes of a cluster's topics, as transactions on its coordination store. Any node makes them. Each transaction compares the
+revisions that it rests on, so if two changes conflict, one fails and is decided again on a newer image.
 
-A store takes a limited number of operations at once, so partitions are written in several transactions, where nobody looks: before
-the topic has its name, or before its partition count covers them. The last transaction makes the change, and it alone can be
-seen. What a change that never ended has left is overwritten by the next one, or belongs to an id that nobody has; the controller
-sweeps the latter, as it does what is left of a deleted topic.
+The store limits the operations per transaction, so partitions are written in several transactions that have no effect yet: the
+topic has no name, or its partition count does not cover them. Only the last transaction makes the change visible. Partitions left
+by an unfinished change are overwritten by the next change, or belong to an id without a topic. The controller sweeps the latter,
+as it does the partitions of a deleted topic.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from brokerd.cluster.keys import ANY_DIRECTORY, InSyncReplica, PartitionEntry, T
 from brokerd.ids import TopicIdPartition
 
 OPERATIONS_MAX = 128  # in one transaction: etcd's default of --max-txn-ops
-ABSENT = 0  # as a revision
-JUST_PUT = -1  # as a revision: that of an earlier transaction of the same change
+ABSENT = 0  # as a revision: the key does not exist
+JUST_PUT = -1  # as a revision: the one at which an earlier transaction of the same change put the key
 
 
 class Transaction(NamedTuple):
-    """One transaction: if each compared key was last changed at its revision (ABSENT: there is none), all operations are done."""
+    """If each compared key was last changed at its revision (ABSENT: it does not exist), all operations are applied."""
 
     compares: dict[str, int]
     puts: dict[str, bytes]
     deletes: tuple[str, ...] = ()
 
     def after(self, put: Mapping[str, int]) -> Transaction:
-        """The transaction once it is known at which revisions the earlier ones have put their keys."""
+        """Replaces JUST_PUT by the revisions at which the earlier transactions put their keys."""
         return self._replace(compares={key: put[key] if at == JUST_PUT else at for key, at in self.compares.items()})
 
 
 def create_topic(image: ClusterImage, topic_id: bytes, topic: TopicEntry, entries: Sequence[PartitionEntry]) -> list[Transaction]:
-    """Creates a topic. The last transaction fails if the name is taken, or if the partitions have been swept or are another
-    creation's by then. `topic_id`: new.
+    """Creates a topic. The last transaction fails if the name is taken, or if the partitions have been swept or overwritten by
+    another creation meanwhile. `topic_id`: unused.
     """
     keys = image.keys
     puts = {keys.topic(topic_id): encode(topic), keys.name(topic.name): topic_id.hex().encode()}
@@ -46,20 +46,20 @@ def create_topic(image: ClusterImage, topic_id: bytes, topic: TopicEntry, entrie
 
 
 def grow_topic(image: ClusterImage, topic_id: bytes, entries: Sequence[PartitionEntry]) -> list[Transaction]:
-    """Adds partitions to a topic that exists. Fails if the topic has changed."""
+    """Adds partitions to an existing topic. Fails if the topic has changed."""
     topic = _topic(image, topic_id)
     made = _partitions(image, topic_id, topic.partition_count, entries, _as_seen(image, topic_id))
     return [*made, change_topic(image, topic_id, topic._replace(partition_count=topic.partition_count + len(entries)))]
 
 
 def change_topic(image: ClusterImage, topic_id: bytes, topic: TopicEntry) -> Transaction:
-    """Replaces the entry of a topic that exists, but not its name. Fails if the topic has changed."""
+    """Replaces the entry of an existing topic, except its name. Fails if the topic has changed."""
     return Transaction(_as_seen(image, topic_id), {image.keys.topic(topic_id): encode(topic)})
 
 
 def delete_topic(image: ClusterImage, topic_id: bytes) -> Transaction:
-    """Deletes a topic that exists, and leaves a tombstone that lists the directories with its data. Its partitions are left to the
-    controller. Fails if the topic has changed, or where its copies are.
+    """Deletes an existing topic, and leaves a tombstone that lists the directories with its data. The controller sweeps its
+    partitions. Fails if the topic or the placement of its copies has changed.
     """
     keys, topic = image.keys, _topic(image, topic_id)
     seen = {number: at for number, at in sorted(image.partitions_of(topic_id).items()) if number < topic.partition_count}
@@ -68,21 +68,21 @@ def delete_topic(image: ClusterImage, topic_id: bytes) -> Transaction:
     directory_ids = {copy.directory_id for copy in copies} - {ANY_DIRECTORY}
     alive = (image.nodes[node_id] for entry in entries for node_id in entry.replicas if node_id in image.nodes)
     directory_ids.update(node.registration.directory_id for node in alive)
-    # A copy that was never in sync is listed nowhere, and its node is not there to say in which directory it is.
+    # The directory of a copy that was never in sync is listed nowhere, and is unknown while its node is down.
     known = {node_id for entry in entries for node_id in (*ever_in_sync(entry), *image.nodes)}
     unknown = {node_id for entry in entries for node_id in entry.replicas} - known
     unknown.update(copy.node_id for copy in copies if copy.directory_id == ANY_DIRECTORY)
     tombstone = Tombstone(topic.name, topic.partition_count, tuple(sorted(directory_ids)), tuple(sorted(unknown)))
     gone = (keys.name(topic.name), keys.topic(topic_id))
-    # A partition that has got another replica meanwhile has one more copy; of very many partitions, not all can be compared.
+    # A replica added meanwhile would be missing from the tombstone. If there are too many partitions, only the first are compared.
     compared = {keys.partition(TopicIdPartition(topic_id, number)): at.mod_revision for number, at in seen.items()}
     compares = _as_seen(image, topic_id) | dict(list(compared.items())[: OPERATIONS_MAX - 1])
     return Transaction(compares, {keys.tombstone(topic_id): encode(tombstone)}, gone)
 
 
 def sweep(image: ClusterImage, topic_id: bytes) -> list[Transaction]:
-    """Deletes the partitions of an id that has no topic, the first partition first: if the topic is still being created, that
-    fails. Fails itself if there is a topic by now, or if a partition has changed.
+    """Deletes the partitions of an id without a topic, partition 0 first, so that a creation still under way fails. Fails itself if
+    the topic exists by now, or if a partition has changed.
     """
     keys = image.keys
     seen = [
@@ -94,7 +94,7 @@ def sweep(image: ClusterImage, topic_id: bytes) -> list[Transaction]:
 
 
 def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str, node_id: int) -> Transaction:
-    """Takes a directory and its node off a tombstone, once it holds nothing of the topic any more; the last ones end it."""
+    """Takes a directory and its node off a tombstone once the topic's data is removed; deletes the tombstone after the last."""
     key, (tombstone, mod_revision) = image.keys.tombstone(topic_id), image.tombstones[topic_id]
     left = tombstone._replace(
         directory_ids=tuple(each for each in tombstone.directory_ids if each != directory_id),
@@ -105,15 +105,15 @@ def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str, node_i
 
 
 def copy_dropped(image: ClusterImage, tp: TopicIdPartition, partition: PartitionAt, copy: InSyncReplica) -> Transaction:
-    """Takes a directory off the entry of a partition, once it holds no copy any more."""
+    """Takes a copy off a partition's entry once its directory has removed it."""
     left = tuple(each for each in partition.entry.out_of_sync if each not in {copy, any_copy_of(copy.node_id)})
     key = image.keys.partition(tp)
     return Transaction({key: partition.mod_revision}, {key: encode(partition.entry._replace(out_of_sync=left))})
 
 
 def change_partitions(image: ClusterImage, entries: Mapping[TopicIdPartition, PartitionEntry]) -> list[Transaction]:
-    """Replaces the entries of partitions. Each transaction is a change of its own, and fails if one of its partitions has
-    changed, or is gone."""
+    """Replaces the entries of partitions. Each transaction is an independent change, and fails if one of its partitions has changed
+    or is gone."""
     known = [(tp, at.mod_revision) for tp in entries if (at := image.partition(tp)) is not None]
     return [
         Transaction(
@@ -132,7 +132,7 @@ def _topic(image: ClusterImage, topic_id: bytes) -> TopicEntry:
 
 
 def _as_seen(image: ClusterImage, topic_id: bytes) -> dict[str, int]:
-    """The comparison that a topic exists as in the image."""
+    """The comparison that a topic is unchanged since the image."""
     return {image.keys.topic(topic_id): image.topic_revision(topic_id)}
 
 

@@ -1,19 +1,18 @@
-"""Who holds the partitions of a new topic, and who leads a partition when nodes come and go: Kafka's controller, with unclean
-elections by an operator's command alone.
+"""Replica placement and leader election, as in Kafka's controller. Unclean elections happen only on an operator's command.
 
-Each node gets its share of replicas, and of leaders. A partition's replicas go to the nodes with the fewest, each to a rack that
-has none of them yet while there is one: a rack that fails takes one copy. A node whose disk refuses appends comes last. The one of
-them that leads the fewest partitions is preferred as leader, and comes first.
+Placement gives each node its share of replicas and of leaders. A partition's replicas go to distinct racks while there are enough,
+so that a failed rack takes one copy, and within that to the nodes with the fewest replicas. A node whose disk refuses appends comes
+last. The chosen node that is the preferred leader of the fewest partitions becomes the first replica.
 
-A partition needs a leader if its leader's registration is gone, or is another one, or if the leader is no longer in sync. The new
-one is the first replica, in order of preference, that is in sync and alive *with the directory that was in sync*: a node that
-came back with an empty disk lacks what was acknowledged. One whose disk refuses appends leads only if the others' do, too. If there
-is none, the partition has no leader and waits.
+A partition needs an election if its leader's registration is gone or was replaced, or if the leader is no longer in sync. The
+winner is the first replica, in order of preference, that is in sync and alive *with the directory that was in sync*: a node that
+came back with an empty disk lacks acknowledged records. A node whose disk refuses appends wins only if all other candidates' disks
+do. Without a candidate the partition has no leader and waits.
 
-If the copies in sync are lost for good, an operator may let another one lead (`elected_unclean`). An in-sync set of a store that
-has gone back, as its leader epochs tell, is no longer believed (`outdone`).
+If all in-sync copies are lost for good, an operator may elect another copy (`elected_unclean`). If the leader epochs show that the
+store was rolled back, its in-sync set is no longer trusted (`outdone`).
 
-Each election raises the leader epoch by one, also one without a winner, so that clients and nodes tell the newer news.
+Each election raises the leader epoch by one, even without a winner, so that clients and nodes can tell which state is newer.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ NO_LEADERS: Mapping[int, int] = {}
 
 def place(image: ClusterImage, partition_count: int, replication_factor: int) -> list[PartitionEntry]:
     """The entries of new partitions. Each is led by its first replica in leader epoch 1; all replicas are in sync, since all are
-    empty. `replication_factor`: from 1 to the number of nodes alive. The coordinator's partition does not count: it is small.
+    empty. `replication_factor`: from 1 to the number of live nodes. The coordinator's partition is not counted: it is small.
     """
     replicas, leaders = shares(image)
     return [_place_one(image.nodes, replication_factor, replicas, leaders) for _ in range(partition_count)]
 
 
 def shares(image: ClusterImage) -> tuple[Counter[int], Counter[int]]:
-    """How many replicas of clients' partitions each node has or shall have, and of how many it is the preferred leader."""
+    """Per node: its number of replicas of clients' partitions, targets applied, and of how many it is the preferred leader."""
     replicas: Counter[int] = Counter()
     leaders: Counter[int] = Counter()
     for tp, (entry, _) in image.partitions():
@@ -57,7 +56,7 @@ def spread(
     without: Collection[int] = (),
     leaders: Mapping[int, int] = NO_LEADERS,
 ) -> list[int]:
-    """Up to `count` nodes for further replicas beside those on `beside`, none of `without`. Adds them to `replicas`."""
+    """Picks up to `count` nodes, none of `without`, to join the replicas on `beside`. Adds the new replicas to `replicas`."""
     chosen: list[Node] = []
     left = [nodes[node_id] for node_id in sorted(nodes) if node_id not in without]
     while left and len(chosen) < count:
@@ -92,13 +91,13 @@ def _place_one(nodes: Mapping[int, Node], replication_factor: int, replicas: Cou
 
 
 def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | None:
-    """The entry after an election; None if none is due. `nodes`: those alive, by id."""
+    """The entry after an election; None if none is due. `nodes`: live nodes, by id."""
     leader = nodes.get(entry.leader)
     if leader is not None and leader.epoch == entry.leader_node_epoch and replica_of(leader) in entry.isr:
         return None
     able = {replica.node_id: nodes[replica.node_id] for replica in entry.isr if _is_alive(replica, nodes)}
     ordered = [able[node_id] for node_id in entry.replicas if node_id in able]
-    winner = min(ordered, key=lambda node: node.registration.refuses, default=None)  # the first of those
+    winner = min(ordered, key=lambda node: node.registration.refuses, default=None)  # of equals, min takes the first
     if winner is None and entry.leader == NO_LEADER:
         return None
     return entry._replace(
@@ -109,9 +108,9 @@ def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | 
 
 
 def elected_unclean(entry: PartitionEntry, winner: Node) -> PartitionEntry:
-    """The entry led by a node that is not in sync, which is alone in sync from then on. For partitions of which no copy in sync is
-    alive: what the winner lacks of what was acknowledged is lost. Those that were in sync may come back with records that no other
-    has: they are not cut, and a move that would remove them ends. An entry has room for the newest OUT_OF_SYNC_MAX of them.
+    """The entry led by a node that was not in sync and becomes the only in-sync replica, for partitions without a live in-sync
+    copy. Acknowledged records that the winner lacks are lost. The former in-sync copies may return with records that no other copy
+    has, so they are not cut, and a reassignment that could remove them ends. The entry keeps the newest OUT_OF_SYNC_MAX of them.
     """
     copy = replica_of(winner)
 
@@ -130,9 +129,9 @@ def elected_unclean(entry: PartitionEntry, winner: Node) -> PartitionEntry:
 
 
 def outdone(entry: PartitionEntry, leader: Node, nodes: Mapping[int, Node], epoch: int) -> PartitionEntry:
-    """The entry of a store that has gone back to it, led by the same node in `epoch`, which no directory has seen. `nodes`: those
-    alive, by id. Who is in sync is not known: the leader alone, until others turn out to agree with it. Any of them may have what
-    was acknowledged since, and is not cut; nor is it removed by a node that was no replica then, but may have become one.
+    """The entry to write after the store was rolled back to `entry`: the same leader, in an `epoch` that no directory has seen.
+    `nodes`: live nodes, by id. The true in-sync set is unknown, so the leader is alone in it until other logs prove to agree.
+    Other copies may hold records acknowledged since: they are not cut, nor removed by nodes that may have become replicas since.
     """
     elected = elected_unclean(entry, leader)
     named = {copy for copy in entry.out_of_sync if copy.directory_id != ANY_DIRECTORY}
@@ -149,8 +148,8 @@ def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:
 
 
 def no_copy_alive(entry: PartitionEntry, nodes: Mapping[int, Node], *, may_delete: bool = True) -> str:
-    """Where the records of a partition are if no in-sync copy is alive, and what to do; empty if one is. `nodes`: those alive, by
-    id. `may_delete`: its topic may be deleted.
+    """If no in-sync copy is alive, a message that says where the records are and what to do; empty otherwise. `nodes`: live nodes,
+    by id. `may_delete`: whether deleting the topic is an option.
     """
     if any(_is_alive(replica, nodes) for replica in entry.isr):
         return ""
@@ -164,7 +163,7 @@ def no_copy_alive(entry: PartitionEntry, nodes: Mapping[int, Node], *, may_delet
         text = nodes_text(former)
         where.append(f"on {text}'s former directory" if len(former) == 1 else f"on the former directories of {text}")
         remedies.append(f"put {'it' if len(former) == 1 and not gone else 'a former directory'} back")
-    # Not where a node with all records is only away: nothing is lost once it is back. And no copy that has just begun is worth it.
+    # Not while an in-sync node is merely down: nothing is lost once it is back. A copy that was never in sync is no alternative.
     if not gone and ever_in_sync(entry).intersection(entry.replicas, nodes).difference(former):
         remedies.append("accept the loss of what no other copy has ('brokerd cluster elect-unclean')")
     if not gone and may_delete:
@@ -173,15 +172,15 @@ def no_copy_alive(entry: PartitionEntry, nodes: Mapping[int, Node], *, may_delet
 
 
 def replica_of(node: Node) -> InSyncReplica:
-    """The copy that a node has now."""
+    """The copy in a node's current directory."""
     return InSyncReplica(node.id, node.registration.directory_id)
 
 
 def any_copy_of(node_id: int) -> InSyncReplica:
-    """The copy of a node that is away, wherever it is."""
+    """The copy of a node that is down, in whichever directory."""
     return InSyncReplica(node_id, ANY_DIRECTORY)
 
 
 def ever_in_sync(entry: PartitionEntry) -> set[int]:
-    """The nodes that are in sync, or have been: not those that were added a moment ago, and still copy."""
+    """The nodes that are or were in sync. Excludes replicas just added that are still copying."""
     return {replica.node_id for replica in (*entry.isr, *entry.out_of_sync)}

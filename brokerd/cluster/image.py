@@ -1,7 +1,7 @@
 """The cluster at one revision of its coordination store, folded from keys that were put and deleted.
 
-The order of different keys does not matter, so a full read and a watch feed the image alike. A value that cannot be read counts as
-absent, which removes nobody's data (keys.py, tombstones), and is listed in `problems`.
+The order of different keys does not matter, so a full read and a watch feed the image alike. An unreadable value counts as absent,
+which never removes data (Tombstone in keys.py), and is listed in `problems`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from brokerd.ids import NO_LEADER, TopicIdPartition
 
 
 class Node(NamedTuple):
-    """A node that is alive. `epoch`: the revision that created its registration, so each life has a higher one. `mod_revision`: the
-    one that changed it last."""
+    """A live node. `epoch`: the revision that created its registration, so it rises with each new registration. `mod_revision`: the
+    revision that changed the registration last."""
 
     id: int
     epoch: int
@@ -40,14 +40,14 @@ class Node(NamedTuple):
 
 
 class PartitionAt(NamedTuple):
-    """A partition's entry. A change of it compares `mod_revision`, so that it rests on no other entry than this one."""
+    """A partition's entry. A change compares `mod_revision`, so that it fails if the entry has changed meanwhile."""
 
     entry: PartitionEntry
     mod_revision: int
 
 
 class TombstoneAt(NamedTuple):
-    """A tombstone, and the revision that a change of it compares."""
+    """A tombstone, and the revision that a change compares."""
 
     entry: Tombstone
     mod_revision: int
@@ -60,18 +60,18 @@ class ClusterImage:
         self.keys = keys
         self.cluster_id = ""
         self.controller = NO_LEADER
-        self.controller_revision = 0  # that taking its place compares, also if the value cannot be read
+        self.controller_revision = 0  # compared by the node that takes the key, even if the value is unreadable
         self.feature_level = 1
-        self.feature_revision = 0  # as the controller's
+        self.feature_revision = 0  # compared when the level is raised
         self.nodes: dict[int, Node] = {}
         self.tombstones: dict[bytes, TombstoneAt] = {}
-        self.problems: dict[str, str] = {}  # by key: why its value cannot be read
+        self.problems: dict[str, str] = {}  # by key: why its value is unreadable
         self._topic_ids: dict[str, bytes] = {}  # by name
         self._topics: dict[bytes, tuple[TopicEntry, int]] = {}  # with its mod_revision
         self._partitions: dict[bytes, dict[int, PartitionAt]] = {}  # by topic id and number
 
     def put(self, key: str, value: bytes, create_revision: int, mod_revision: int) -> None:
-        """A key was created or changed."""
+        """Applies a key that was created or changed."""
         self.delete(key)
         try:
             self._put(self.keys.split(key), value, create_revision, mod_revision)
@@ -79,55 +79,55 @@ class ClusterImage:
             self.problems[key] = str(problem)
 
     def delete(self, key: str) -> None:
-        """A key was deleted. One that was never put changes nothing."""
+        """Applies the deletion of a key. An unknown key changes nothing."""
         self.problems.pop(key, None)
         try:
             self._delete(self.keys.split(key))
         except EntryError:
-            return  # nothing was put under it
+            return  # put() stored nothing under an invalid key
 
     def topic_id(self, name: str) -> bytes | None:
-        """The id of a topic that exists; None if there is none of that name."""
+        """The id of an existing topic; None if there is no topic of that name."""
         topic_id = self._topic_ids.get(name)
         topic = self.topic(topic_id) if topic_id is not None else None
         return topic_id if topic is not None and topic.name == name else None
 
     def topic(self, topic_id: bytes) -> TopicEntry | None:
-        """A topic that exists: its name leads to it, which is the last key written and the first one deleted."""
+        """An existing topic, else None. A topic exists if its name maps to its id: the name is written last and deleted first."""
         entry = self._topics[topic_id][0] if topic_id in self._topics else None
         return entry if entry is not None and self._topic_ids.get(entry.name) == topic_id else None
 
     def partition_name(self, tp: TopicIdPartition) -> str:
-        """A partition's name for people; with its topic's id if that is unknown."""
+        """A partition's display name, with the topic's id if the topic is unknown."""
         topic = self.topic(tp.topic_id)
         return f"{topic.name}-{tp.partition}" if topic is not None else str(tp)
 
     def topic_revision(self, topic_id: bytes) -> int:
-        """The revision that a change of a topic compares."""
+        """The revision that a change of an existing topic compares."""
         return self._topics[topic_id][1]
 
     def topics(self) -> list[tuple[bytes, TopicEntry]]:
-        """All topics that exist, by name."""
+        """All existing topics, sorted by name."""
         ids = [topic_id for name in sorted(self._topic_ids) if (topic_id := self.topic_id(name)) is not None]
         return [(topic_id, self._topics[topic_id][0]) for topic_id in ids]
 
     def partition(self, tp: TopicIdPartition) -> PartitionAt | None:
-        """A partition of a topic, whether or not the topic exists already."""
+        """A partition's entry, even if its topic does not exist yet."""
         return self.partitions_of(tp.topic_id).get(tp.partition)
 
     def partitions_of(self, topic_id: bytes) -> Mapping[int, PartitionAt]:
-        """The partitions of a topic by number, whether or not the topic exists already, or has grown to them."""
+        """A topic's partitions by number, including those written before the topic exists or its partition count covers them."""
         return self._partitions.get(topic_id, {})
 
     def orphans(self) -> Iterator[tuple[bytes, int]]:
-        """The ids that have partitions but no topic, with the revision of the newest of them: a topic that is being created, one
-        that never was, or a deleted one."""
+        """The ids that have partitions but no topic, each with the newest revision of its partitions. The topic is being created,
+        was never completed, or was deleted."""
         for topic_id, numbers in self._partitions.items():
             if topic_id not in self._topics:
                 yield topic_id, max(partition.mod_revision for partition in numbers.values())
 
     def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionAt]]:
-        """All partitions of topics that exist. If the image changes meanwhile, some of them may be as they were before."""
+        """All partitions of existing topics. If the image changes during the iteration, some entries may be outdated."""
         for topic_id in list(self._partitions):
             topic = self.topic(topic_id)
             if topic is not None:
@@ -140,12 +140,12 @@ class ClusterImage:
             case ("cluster-id",):
                 self.cluster_id = _text(value)
             case ("producer-ids",):
-                pass  # read when they are needed, since the newest value counts
+                pass  # read from the store when needed, since only the newest value counts
             case ("controller",):
                 self.controller_revision = mod_revision
                 self.controller = number_of(_text(value), NODE_ID_MAX)
             case ("feature-level",):
-                self.feature_level, self.feature_revision = 0, mod_revision  # unknown if it cannot be read: it is written anew
+                self.feature_level, self.feature_revision = 0, mod_revision  # 0 if unreadable: the controller rewrites it
                 self.feature_level = level_of(value)
             case ("nodes", node):
                 node_id = number_of(node, NODE_ID_MAX)

@@ -1,17 +1,17 @@
-"""The keys of a cluster in its coordination store, below `/brokerd/<cluster>/`, and what their values hold.
+"""The keys of a cluster in its coordination store, below `/brokerd/<cluster>/`, and the format of their values.
 
-    cluster-id                      drawn once; a data directory belongs to one cluster id and refuses another
+    cluster-id                      random, written once; a data directory belongs to one cluster id and refuses another
     nodes/<node id>                 a node's registration, under its lease
-    names/<topic name>              the topic's id; written last, so a topic exists only with all its partitions
-    topics/<topic id>               its name, partition count and settings
-    partitions/<topic id>/<number>  who holds the partition, who leads it, and since which epoch
-    tombstones/<topic id>           a deleted topic whose data some directory may still hold
-    controller                      the node that elects, under its lease
-    producer-ids                    the lowest number of a producer that no coordinator was given
-    feature-level                   what all nodes know: the controller raises it, and who knows less cannot join; absent = 1
+    names/<topic name>              the topic's id; written last, so a topic exists only once all its partitions do
+    topics/<topic id>               name, partition count and settings
+    partitions/<topic id>/<number>  replicas, in-sync set, leader and leader epoch
+    tombstones/<topic id>           a deleted topic whose data may remain in some directories
+    controller                      the id of the node that is the controller, under its lease
+    producer-ids                    the lowest producer number that no coordinator has been given
+    feature-level                   known to all nodes; the controller raises it, and a version below it cannot join; absent = 1
 
-Values are JSON objects; unknown fields are ignored, and lost when the value is written again. They are checked like everything that
-comes from outside: a mistyped or hostile store must not end a node.
+Nodes, topics, partitions and tombstones are JSON objects, whose unknown fields are ignored, and lost when the value is rewritten.
+The other values are plain text. All are validated as external input: a mistyped or hostile value must not stop a node.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from brokerd.config.topic import REPLICAS_MAX
 from brokerd.ids import HOST, NO_LEADER, TOPIC_NAME_MAX_LENGTH, TopicIdPartition, topic_name_problem
 
 NODE_ID_MAX = 2**31 - 1
-# What this version knows of these keys, of calls between nodes and of files that go from node to node. One higher for each change
-# that an older version would not understand; it is not to be used before the cluster's level has reached it
-# (ClusterImage.feature_level). A new field of a value needs a default where it is absent: older nodes do not write it.
+# Version of these keys, of the calls between nodes and of the files that nodes exchange. Increment it for each change that an older
+# version would not understand, and use the change only once the cluster's level (ClusterImage.feature_level) has reached it. A new
+# field of a value needs a default for when it is absent: older nodes do not write it.
 FEATURE_LEVEL = 1
 _LEVEL_MAX = 1_000_000
 OUT_OF_SYNC_MAX = 4 * REPLICAS_MAX
-PARTITIONS_MAX = 100_000  # of a topic: no max.partitions.per.topic is larger
+PARTITIONS_MAX = 100_000  # per topic; the upper limit of max.partitions.per.topic
 VALUE_MAX_BYTES = 64 * 1024
 _EPOCH_MAX = 2**31 - 1
 _REVISION_MAX = 2**63 - 1
@@ -39,66 +39,66 @@ _TOPIC_ID = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,11}")
 _DIRECTORY_ID_MAX = 64  # characters
 _AUTH_MAX = 64  # characters
-_TOKEN = re.compile(r"[A-Za-z0-9._-]{0,64}")  # a header of gRPC carries it
+_TOKEN = re.compile(r"[A-Za-z0-9._-]{0,64}")  # sent in a gRPC header
 
 
 class EntryError(Exception):
-    """A value that its key cannot have; the text says why."""
+    """An invalid key or value; the message gives the reason."""
 
 
 class Registration(NamedTuple):
-    """A node that is alive."""
+    """A live node."""
 
     host: str  # the address for clients
     port: int
-    directory_id: str  # of its data directory: an emptied disk has another one
+    directory_id: str  # of its data directory; an emptied disk gets a new one
     rack: str = ""
-    token: str = ""  # a secret of this life: nodes know each other by it, since whoever may read the store is a node
-    auth: str = ""  # a hash of its auth file, which should be that of the others; "" = it has none
-    refuses: bool = False  # its disk is full, or cannot be written: others lead where they can
-    feature_level: int = FEATURE_LEVEL  # the highest that its version knows
+    token: str = ""  # a secret drawn at each start; a caller that presents it can read the store, so it is a node
+    auth: str = ""  # a hash of its auth file, which should be the same on all nodes; "" = no auth file
+    refuses: bool = False  # its disk is full or failing: other replicas lead where possible
+    feature_level: int = FEATURE_LEVEL  # the highest that its version supports
 
 
 class TopicEntry(NamedTuple):
-    """A topic. `configs` holds only the settings that it overrides."""
+    """A topic. `configs` holds only overridden settings."""
 
     name: str
     partition_count: int
     configs: Mapping[str, str]
 
 
-ANY_DIRECTORY = ""  # of a node that was away when its copy was given up
+ANY_DIRECTORY = ""  # the directory is unknown: the node was down when its copy was given up
 
 
 class InSyncReplica(NamedTuple):
-    """A copy that has everything below the high watermark. It is the directory that has it, not the node."""
+    """A copy with everything below the high watermark. The directory is part of its identity: the node's disk may be replaced."""
 
     node_id: int
     directory_id: str
 
 
 class PartitionEntry(NamedTuple):
-    """Who holds a partition, and who leads it."""
+    """A partition's replicas, in-sync set and leader."""
 
-    replicas: tuple[int, ...]  # node ids; the first is preferred as leader
-    isr: tuple[InSyncReplica, ...]  # never empty: the last member stays, alive or not
+    replicas: tuple[int, ...]  # node ids; the first is the preferred leader
+    isr: tuple[InSyncReplica, ...]  # never empty: the last member stays, even while its node is down
     leader: int = NO_LEADER
-    leader_node_epoch: int = 0  # the leader's registration; one that came back is another one
-    leader_epoch: int = 0  # one higher for each election
-    # Directories that have a copy, or had one, and are not in sync; ANY_DIRECTORY stands for those of a node. One whose node is no
-    # replica any more removes its copy.
+    leader_node_epoch: int = 0  # of the leader's registration; a node that registers again gets another one
+    leader_epoch: int = 0  # raised by each election
+    # Directories that have or had a copy and are not in sync; ANY_DIRECTORY stands for every directory of the node. A directory
+    # whose node is no longer a replica removes its copy.
     out_of_sync: tuple[InSyncReplica, ...] = ()
-    target: tuple[int, ...] = ()  # the replicas that there shall be (reassignment.py); empty = those that there are
-    superseded: tuple[InSyncReplica, ...] = ()  # in sync when an older copy was elected: they may have what no other has
+    target: tuple[int, ...] = ()  # the wanted replicas (reassignment.py); empty = no reassignment under way
+    superseded: tuple[InSyncReplica, ...] = ()  # in sync when an older copy was elected: they may have unique records
 
 
 class Tombstone(NamedTuple):
-    """A deleted topic. Only this lets a directory remove data, never the absence of a key."""
+    """A deleted topic. A directory removes a topic's data only because of a tombstone, never because a key is absent."""
 
     name: str
     partition_count: int
-    directory_ids: tuple[str, ...]  # those that may still hold data
-    node_ids: tuple[int, ...] = ()  # nodes that may, in a directory that is not known
+    directory_ids: tuple[str, ...]  # directories that may still hold data
+    node_ids: tuple[int, ...] = ()  # nodes that may hold data in an unknown directory
 
 
 class Keys:
@@ -114,51 +114,51 @@ class Keys:
         self.feature_level = f"{self.prefix}feature-level"
 
     def node(self, node_id: int) -> str:
-        """A node's registration."""
+        """Key of a node's registration."""
         return f"{self.prefix}nodes/{node_id}"
 
     def name(self, topic: str) -> str:
-        """The id of a topic."""
+        """Key of a topic's id."""
         return f"{self.prefix}names/{topic}"
 
     def topic(self, topic_id: bytes) -> str:
-        """A topic."""
+        """Key of a topic's entry."""
         return f"{self.topics}{topic_id.hex()}"
 
     def partition(self, tp: TopicIdPartition) -> str:
-        """A partition."""
+        """Key of a partition's entry."""
         return f"{self.prefix}partitions/{tp.topic_id.hex()}/{tp.partition}"
 
     def tombstone(self, topic_id: bytes) -> str:
-        """A deleted topic."""
+        """Key of a deleted topic's tombstone."""
         return f"{self.prefix}tombstones/{topic_id.hex()}"
 
     def split(self, key: str) -> tuple[str, ...]:
-        """The parts of a key below the prefix; empty for a key of somebody else."""
+        """The parts of a key below the prefix; empty for a key outside the prefix."""
         return tuple(key.removeprefix(self.prefix).split("/")) if key.startswith(self.prefix) else ()
 
 
 def number_of(text: str, maximum: int) -> int:
-    """A number in a key. Raises EntryError."""
+    """Parses a number in a key or a text value. Raises EntryError."""
     if not _NUMBER.fullmatch(text) or int(text) > maximum:
         raise EntryError(f"{text[:50]!r} in the key is not a number from 0 to {maximum}")
     return int(text)
 
 
 def level_of(value: bytes) -> int:
-    """A feature level. Raises EntryError."""
+    """Parses a feature level. Raises EntryError."""
     return number_of(value.decode(errors="replace"), _LEVEL_MAX)
 
 
 def topic_id_of(text: str) -> bytes:
-    """A topic id in a key or value. Raises EntryError."""
+    """Parses a topic id in a key or value. Raises EntryError."""
     if not _TOPIC_ID.fullmatch(text):
         raise EntryError(f"'{text[:50]}' is not a topic id: 32 hex digits in lower case")
     return bytes.fromhex(text)
 
 
 def encode(value: Registration | TopicEntry | PartitionEntry | Tombstone) -> bytes:
-    """The value of a key."""
+    """The JSON value of an entry."""
     return json.dumps(value._asdict(), separators=(",", ":")).encode()
 
 
@@ -225,7 +225,7 @@ def decode_tombstone(data: bytes) -> Tombstone:
 
 
 def _in_sync(value: object, name: str) -> InSyncReplica:
-    """A node and its directory: an array in JSON, as named tuples are."""
+    """Parses a node id and directory id: a JSON array, as json.dumps writes a named tuple."""
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], str):
         raise EntryError(f"'{name}' has an entry that is not a node id and a directory id")
     return InSyncReplica(_number(name, value[0], 0, NODE_ID_MAX), value[1])
@@ -260,7 +260,7 @@ class _Fields:
         value: str = self.get(name, str)
         if len(value) > max_length:
             raise EntryError(f"'{name}' has {len(value)} characters, more than {max_length}")
-        if not value.isprintable():  # half of a surrogate pair, too, which no message can carry
+        if not value.isprintable():  # also rejects a lone surrogate, which no message can carry
             raise EntryError(f"'{name}' has characters that are not text")
         return value
 
