@@ -1,9 +1,9 @@
-"""The coordination store of a cluster: etcd (v3.4 or newer), through the few of its calls that a cluster needs.
+"""Client of a cluster's coordination store, etcd v3.4 or newer, limited to the calls that a cluster needs.
 
     client.py  connections and fail-over; reads, transactions, watches, leases
     v3/        generated from proto/
 
-What the keys mean does not belong here (cluster/).
+The meaning of the keys is defined in cluster/.
 """
 
-from brokerd import wire as wire  # before gRPC: see there
+from brokerd import wire as wire  # must be imported before gRPC: see its __init__

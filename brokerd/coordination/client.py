@@ -1,16 +1,16 @@
 """Client of etcd's v3 API over gRPC: connections and fail-over, reads, transactions, watches, leases; bound to one event loop.
 
-One endpoint is used at a time, the next one after a failure. Reads are linearizable and repeated until the time limit. A
-transaction is sent once: if its connection breaks, its fate is unknown, and only a read can tell. etcd's term and cluster id are
-remembered: an answer from an older term or from another cluster is refused.
+One endpoint is used at a time, the next one after a failure. Reads are linearizable and retried until the time limit. A
+transaction is sent once: if its connection breaks, only a read can tell its fate. Responses from another etcd cluster or an older
+term are refused; so is a store that was rolled back (restored from a backup, or without its last changes), until `believe`.
 
-A watch tells all changes below a prefix, without a gap or a repetition, over lost connections, compactions and changes of the
-endpoint. It begins with all keys at one revision, and goes on with the changes after it. Its stream is opened before the keys are
-read, and both begin anew after a lost connection: etcd may have gone back meanwhile, and have passed the revision again at which
-the stream would be resumed. They begin anew every ten minutes, too, since a watch has been seen to miss a change at a compaction
-(etcd-io/etcd#18089). So the consumer takes a Snapshot for the whole truth at any time, also one of an older revision than the last.
+A watch reports all changes below a prefix, without gaps or repetitions, across lost connections, compactions and fail-over. It
+yields a Snapshot of all keys at one revision, then the changes after it. The stream is opened before the keys are read. Both are
+repeated after a lost connection, since etcd may have been rolled back and have passed the revision to resume from a second time,
+and every ten minutes, since a watch has been seen to miss a change at a compaction (etcd-io/etcd#18089). The consumer must
+therefore accept a Snapshot at any time as the complete state, even one of an older revision than the last.
 
-A lease, whose keys go when a node goes, is kept alive in the background until it is lost, which is said once.
+A lease is renewed in the background until it is lost; then its `lost` event is set. Its keys disappear with it.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ from brokerd.wire.texts import in_plain_words
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
-RECONCILE_MS = 600_000  # a watch begins anew so often
-_RETRY_MS = 100  # before the next endpoint is tried
-_REFUSED_MS = 1_000  # before a watch that has not worked for so long is asked for again
+RECONCILE_MS = 600_000  # interval at which a watch starts over
+_RETRY_MS = 100  # delay before the next endpoint is tried
+_REFUSED_MS = 1_000  # delay before a retry of a watch that has worked for less than this
 _RENEWALS_PER_TTL = 3
-_ATTEMPTS_PER_TTL = 5  # at least: a member that hangs costs one of them
+_ATTEMPTS_PER_TTL = 5  # at least: a hanging member costs one attempt
 _STATUS = "/etcdserverpb.Maintenance/Status"
 _VERSION_MIN = (3, 4)
-_PAGE = 1_000  # keys in one response, as long as they fit in a message
+_PAGE = 1_000  # keys in one response; halved if they do not fit in a message
 _DETAILS_MAX = 300  # characters
 _MESSAGE_MAX_BYTES = 33_554_432
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", _MESSAGE_MAX_BYTES),
     ("grpc.max_send_message_length", _MESSAGE_MAX_BYTES),
-    # A peer that went away without a word is noticed after 15 s. etcd closes connections that ping more often than every 5 s.
+    # A peer that vanished silently is noticed after 15 s. etcd closes connections that ping more often than every 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -79,8 +79,8 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
 )
-# With it etcd refuses calls at a member that has lost its leader, instead of letting them wait at it, or of answering with the term
-# of an election that it cannot win: whoever remembered that would refuse all other members.
+# Makes an etcd member without a leader refuse calls. Otherwise it would let them hang, or answer with the term of an election that
+# it cannot win; this client would remember that term and refuse all other members.
 _HAS_LEADER = (("hasleader", "true"),)
 _LOST = (
     grpc.StatusCode.UNAVAILABLE,
@@ -90,7 +90,7 @@ _LOST = (
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNKNOWN,
 )
-_LINEARIZABLE = "/etcdserverpb.KV/"  # calls that a member which lags behind does not answer by itself
+_LINEARIZABLE = "/etcdserverpb.KV/"  # prefix of the calls that a lagging member does not answer from its own state
 _COMPACTED = "required revision has been compacted"
 _TOO_LARGE = "larger than max"
 _NO_SPACE = "database space exceeded"
@@ -101,7 +101,7 @@ _HANDSHAKES = {
     "Hostname Verification Check failed": "its certificate is for other names: use one of them in coordination",
     "CERTIFICATE_REQUIRED": "it wants a certificate: set coordination.ssl.certificate.file and coordination.ssl.key.file",
 }
-# A connection that is closed in its handshake.
+# Signs of a connection closed during its handshake.
 _NOT_CONNECTED = "failed to connect to all addresses"
 _HANGS_UP = ("Socket closed", "Handshake read failed", "TSI_DATA_CORRUPTED")
 _SPEAK_TLS = (
@@ -115,7 +115,7 @@ _SPEAK_OTHERWISE = (
 
 
 class KeyValue(NamedTuple):
-    """A key. Revisions number the changes of the whole store."""
+    """A key with its value. Revisions number the changes of the whole store."""
 
     key: str
     value: bytes
@@ -124,18 +124,18 @@ class KeyValue(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All keys below a prefix at one revision, by key."""
+    """All keys below a prefix at one revision, sorted by key."""
 
     revision: int
     items: list[KeyValue]
-    has_gone_back: bool = False  # the store is known to have had a higher one
+    has_gone_back: bool = False  # the store has been at a higher revision before
 
 
 class Changes(NamedTuple):
-    """What changed up to `revision`: keys put, and keys deleted, in this order of events."""
+    """The changes up to `revision`, in order."""
 
     revision: int
-    events: list[KeyValue | str]  # a key that was put, or the name of one that was deleted
+    events: list[KeyValue | str]  # a key that was put, or the name of a deleted key
 
 
 class CoordinationClient:
@@ -149,20 +149,20 @@ class CoordinationClient:
         credentials: grpc.ChannelCredentials | None = None,
         timeout_ms: int = 5_000,
     ) -> None:
-        """Does not connect yet. `endpoints`: HOST:PORT of the members. `credentials` None: plaintext. `timeout_ms`: of one call
-        with all its attempts."""
+        """Does not connect yet. `endpoints`: HOST:PORT of the members. `credentials` None: plaintext. `timeout_ms`: limit of one
+        call, retries included."""
         self.clock = clock
         self.timeout_ms = timeout_ms
-        self.answered_ms = clock.monotonic_ms()  # when the store answered last
-        self.calls = self.failed_calls = self.call_ns = 0  # reads and changes, those without an answer, the time of the others
+        self.answered_ms = clock.monotonic_ms()  # when the store last answered
+        self.calls = self.failed_calls = self.call_ns = 0  # unary calls, failed ones, total time of the others
         self._endpoints = list(endpoints)
         self._at = 0
-        self.credentials = credentials  # of the next connection
+        self.credentials = credentials  # used for the next connection
         self._channel: grpc.aio.Channel | None = None
-        self._checked: grpc.aio.Channel | None = None  # on which the store turned out to have reached what is known
+        self._checked: grpc.aio.Channel | None = None  # connection on which the store was seen at `_revision` or later
         self._cluster_id = self._term = 0
-        self._revision = 0  # the highest that the store is known to have had
-        self.histories = 0  # counts how often it went back
+        self._revision = 0  # the highest at which the store was seen
+        self.histories = 0  # counts the store's rollbacks
 
     async def close(self) -> None:
         """Ends all calls and watches."""
@@ -178,19 +178,19 @@ class CoordinationClient:
             raise CoordinationError(f"etcd at {self.address} is version {status.version[:50]!r}: brokerd needs 3.4 or newer")
 
     async def get(self, key: str) -> KeyValue | None:
-        """One key; None if there is none."""
+        """Reads one key; None if it does not exist."""
         response = await self.repeated("/etcdserverpb.KV/Range", RangeRequest(key=key.encode()), RangeResponse)
         return key_value(response.kvs[0]) if response.kvs else None
 
     async def read(self, prefix: str, *, is_older_taken: bool = False) -> Snapshot:
-        """All keys below a prefix. `is_older_taken`: also of a store that has gone back; see `believe`."""
+        """Reads all keys below a prefix. `is_older_taken`: accepts a store that was rolled back; see `believe`."""
         while True:
             try:
                 found = await self._read(prefix, is_checked=not is_older_taken)
                 if found is not None:
                     return found
             except CoordinationError as error:
-                if _COMPACTED not in error.message:  # between two pages
+                if _COMPACTED not in error.message:  # compacted between two pages
                     raise
 
     async def transact(
@@ -202,10 +202,10 @@ class CoordinationClient:
         lease_id: int = 0,
         histories: int | None = None,
     ) -> int | None:
-        """Puts and deletes keys if each compared key was last changed at its revision (0: there is none). Returns the revision of
-        the change; None if a comparison failed. At most 128 comparisons, and 1 to 128 operations: without one etcd would compare
-        what a member knows, perhaps not the newest. `lease_id`: the keys go with it. `histories`: as this was decided, else now.
-        Raises CoordinationError, with `is_fate_unknown` if the change may have been made.
+        """Puts and deletes keys if each compared key was last changed at its revision (0: the key does not exist). Returns the
+        revision of the change; None if a comparison failed. At most 128 comparisons, and 1 to 128 operations: without any, etcd
+        would compare one member's state, which may be stale. `lease_id`: of the keys put. `histories`: as of the decision; default:
+        now. Raises CoordinationError, with `is_fate_unknown` if the change may have been made.
         """
         equal = [
             Compare(result=Compare.EQUAL, target=Compare.MOD, key=key.encode(), mod_revision=revision)
@@ -223,12 +223,12 @@ class CoordinationClient:
             request = TxnRequest(compare=equal, success=operations)
             response = await self._call("/etcdserverpb.KV/Txn", request, TxnResponse, self.timeout_ms)
         except CoordinationError as error:
-            # etcd says so of the change that crosses its quota, too, and makes it.
+            # etcd also reports this for the change that crosses its quota, although it makes that change.
             error.is_fate_unknown |= _NO_SPACE in error.message
             raise
         return response.header.revision if response.succeeded else None
 
-    # ---- for watches and leases, below
+    # ---- used by the watches and leases below
 
     @property
     def address(self) -> str:
@@ -247,7 +247,7 @@ class CoordinationClient:
         return self._channel
 
     def seen(self, response: Any) -> None:
-        """Checks where an answer comes from."""
+        """Checks the etcd cluster and the term of a response."""
         header: ResponseHeader = response.header
         if self._cluster_id not in (0, header.cluster_id):
             text = f"etcd at {self.address} belongs to another etcd cluster than before: check coordination.servers"
@@ -259,7 +259,7 @@ class CoordinationClient:
         self.answered_ms = self.clock.monotonic_ms()
 
     def _check_revision(self, response: Any, known: int) -> None:
-        """Checks that the store has not gone back. `known`: the highest revision when the call began."""
+        """Checks that the store was not rolled back. `known`: the highest revision seen when the call began."""
         revision: int = response.header.revision
         if revision < known:
             text = f"etcd at {self.address} is at revision {revision}, after {known}"
@@ -268,22 +268,21 @@ class CoordinationClient:
         self.has_reached(revision)
 
     def has_reached(self, revision: int) -> None:
-        """Notes that the store has had this revision."""
+        """Notes that the store has been at this revision."""
         self._revision = max(self._revision, revision)
 
     def believe(self, revision: int) -> None:
-        """Takes a store that has gone back to this revision as it is. Changes that wait for a connection are not made."""
+        """Accepts a store that was rolled back to this revision. Transactions waiting for a connection then fail."""
         self.histories += 1
         self._revision = revision
 
     @property
     def attempt_ms(self) -> int:
-        """The time limit of one attempt, if the next one is to be made at another endpoint."""
+        """The time limit of one attempt, which leaves time for attempts at other endpoints."""
         return max(self.timeout_ms // 3, _RETRY_MS)
 
     async def repeated(self, path: str, request: Message, response_type: type[R], *, is_checked: bool = True) -> R:
-        """A call that may be repeated: one that changes nothing, or the same each time. `is_checked`: a store that has gone back is
-        refused."""
+        """Makes an idempotent call, with retries. `is_checked`: refuses a store that was rolled back."""
         end_ms, attempt_ms = self.clock.monotonic_ms() + self.timeout_ms, self.attempt_ms
         told: CoordinationError | None = None
         while True:
@@ -293,7 +292,7 @@ class CoordinationClient:
             except CoordinationError as error:
                 if not error.is_fate_unknown:
                     raise
-                if told is None or left_ms >= attempt_ms:  # one with less time has perhaps not heard why
+                if told is None or left_ms >= attempt_ms:  # a shorter attempt may end before the cause is known
                     told = error
                 if end_ms - self.clock.monotonic_ms() <= _RETRY_MS:
                     told.is_fate_unknown = False
@@ -301,15 +300,15 @@ class CoordinationClient:
                 await asyncio.sleep(_RETRY_MS / 1000)
 
     async def _connected(self, key: str) -> None:
-        """Returns on a connection that stands. On a new one it reads a key first: the store may have gone back meanwhile, and give
-        out numbers again."""
+        """Waits for a checked connection. On a new one it reads a key first: the store may have been rolled back, and reuse
+        revisions."""
         while self.channel() is not self._checked:
             await self.get(key)
 
     async def first(self, call: Any, request: Message, timeout_ms: int) -> Any:
-        """Sends the request of a stream, and returns the first response, or EOF."""
+        """Sends the first request of a stream, and returns the first response, or EOF."""
         try:
-            # gRPC's own time limit is not enough: if somebody closes the connection just now, the write would wait for ever.
+            # gRPC's own time limit is not enough: if the connection is closed at this moment, the write would never return.
             async with asyncio.timeout(max(timeout_ms, 1) / 1000):
                 await call.write(request)
                 return await call.read()
@@ -328,7 +327,7 @@ class CoordinationClient:
             async with self.using(channel):
                 response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=_HAS_LEADER)
                 self.seen(response)
-            if path.startswith(_LINEARIZABLE) and is_checked:  # a refusal leaves the connection to the watch, which learns why
+            if path.startswith(_LINEARIZABLE) and is_checked:  # outside using(): the watch needs the connection to see a rollback
                 if histories != self.histories:
                     raise CoordinationError(f"etcd at {self.address} has gone back while it was asked", is_fate_unknown=True)
                 self._check_revision(response, known)
@@ -341,13 +340,13 @@ class CoordinationClient:
 
     @contextlib.asynccontextmanager
     async def using(self, channel: grpc.aio.Channel) -> AsyncIterator[None]:
-        """Makes a call on a connection. If that is lost, the next endpoint is the one in use from then on."""
+        """Wraps a call on a connection. If the connection is lost, closes it and switches to the next endpoint."""
         try:
             yield
         except (grpc.RpcError, CoordinationError, asyncio.InvalidStateError, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # else somebody else has found the connection lost, and closed it
+                raise  # else another call has found the connection lost, and closed it
             failed = self._failed(error)
             if failed.is_fate_unknown and self._channel is channel:
                 self._channel = None
@@ -356,10 +355,10 @@ class CoordinationClient:
             raise failed from None
 
     def _failed(self, error: BaseException) -> CoordinationError:
-        """The error for a failed call; `is_fate_unknown` unless etcd has refused it."""
+        """The error for a failed call; `is_fate_unknown` unless etcd refused the call."""
         if isinstance(error, CoordinationError):
             return error
-        # Otherwise its connection was closed, or a stream had ended before it was written to.
+        # Any error but AioRpcError means that the connection was closed, or that a stream ended before a write.
         details = (error.details() or "")[:_DETAILS_MAX] if isinstance(error, grpc.aio.AioRpcError) else ""
         advice = next((text for sign, text in _HANDSHAKES.items() if sign in details), "")
         if advice:
@@ -373,7 +372,7 @@ class CoordinationClient:
         return CoordinationError(text, is_fate_unknown=True, is_away=not hangs_up)
 
     async def _read(self, prefix: str, *, is_checked: bool) -> Snapshot | None:
-        """None if the connection has changed between pages: they may be of two histories."""
+        """None if the connection changed between pages: the store may have been rolled back between them."""
         items: list[KeyValue] = []
         channel, known = None, self._revision
         revision, key, end, page = 0, prefix.encode(), prefix_end(prefix), _PAGE
@@ -397,7 +396,7 @@ class CoordinationClient:
 
 
 async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snapshot | Changes, None]:
-    """Everything below `prefix` now, and each change from then on; see the module docstring. Goes on through outages, for ever."""
+    """Yields all keys below `prefix`, then each change; see the module docstring. Survives outages and never ends."""
     told = ""
     while True:
         begun_ms = None
@@ -407,14 +406,14 @@ async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snaps
                 yield found
         except CoordinationError as error:
             has_worked = begun_ms is not None and client.clock.monotonic_ms() - begun_ms >= _REFUSED_MS
-            if has_worked or error.message != told:  # an outage may last
+            if has_worked or error.message != told:  # a long outage is logged once
                 told = error.message
                 logger.log(logging.INFO if error.is_fate_unknown else logging.WARNING, "%s: all keys are read anew", error)
             await asyncio.sleep((_RETRY_MS if has_worked else _REFUSED_MS) / 1000)
 
 
 async def _watch_once(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snapshot | Changes, None]:
-    """A snapshot and the changes after it, for RECONCILE_MS, or until they are compacted. Raises CoordinationError."""
+    """Yields a snapshot and the changes after it, for RECONCILE_MS or until they are compacted. Raises CoordinationError."""
     channel = client.channel()
     call: Any = channel.stream_stream(
         "/etcdserverpb.Watch/Watch",
@@ -436,7 +435,7 @@ async def _watch_once(client: CoordinationClient, prefix: str) -> AsyncGenerator
                     raise CoordinationError(f"etcd at {client.address} refused a watch ({response.cancel_reason[:300]})")
                 events = [event for event in response.events if event.kv.mod_revision > snapshot.revision]
                 if events:
-                    # The header has the store's revision, of which more changes may be on the way.
+                    # Not the header's revision, which is the store's: more changes up to that one may follow.
                     revision = max(event.kv.mod_revision for event in events)
                     client.has_reached(revision)
                     yield Changes(revision, [_event(event) for event in events])
@@ -450,7 +449,7 @@ async def _watch_once(client: CoordinationClient, prefix: str) -> AsyncGenerator
 
 async def _read(call: Any, left_ms: int) -> Any:
     """The next response. Raises TimeoutError."""
-    # Not wait_for, which drops a cancellation that meets a response (Python 3.11): a stop would wait for this watch for ever.
+    # Not wait_for, which loses a cancellation that coincides with a response (Python 3.11): a stop would never complete.
     async with asyncio.timeout(left_ms / 1000):
         return await call.read()
 
@@ -461,7 +460,7 @@ def _event(event: Event) -> KeyValue | str:
 
 
 def key_value(kv: Any) -> KeyValue:
-    """A key as it came from etcd. A key that is not UTF-8 is none of ours, and stays recognizable."""
+    """Converts a key from etcd. A key that is not UTF-8 is not brokerd's; it is escaped, and stays recognizable."""
     return KeyValue(kv.key.decode(errors="backslashreplace"), kv.value, kv.create_revision, kv.mod_revision)
 
 
@@ -471,8 +470,8 @@ def prefix_end(prefix: str) -> bytes:
 
 
 class Lease:
-    """A lease that is kept alive. It counts as lost when etcd says so, or when no renewal begun within its time to live was
-    answered, time asleep included: etcd may then have ended it."""
+    """A lease that is renewed in the background. It is lost when etcd says so, or when its time to live has passed since the start
+    of the last answered renewal, system sleep included: etcd may then have expired it."""
 
     def __init__(self, client: CoordinationClient, lease_id: int, ttl_ms: int, granted_ms: int) -> None:
         self.id = lease_id
@@ -485,11 +484,11 @@ class Lease:
 
     @property
     def is_over(self) -> bool:
-        """True if etcd may have ended it, also if this process was suspended and has not noticed yet."""
+        """True if etcd may have expired the lease, even if this process was suspended and has not noticed yet."""
         return self.lost.is_set() or self._client.clock.boot_ms() >= self._good_until_ms
 
     async def revoke(self) -> None:
-        """Ends the lease and its keys at once. Raises CoordinationError; the lease then ends by itself."""
+        """Ends the lease and deletes its keys at once. Raises CoordinationError; the lease then expires by itself."""
         await self._stop()
         await self._client.repeated("/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeRequest(ID=self.id), LeaseRevokeResponse)
 
@@ -501,7 +500,7 @@ class Lease:
         clock = self._client.clock
         try:
             while (left_ms := self._good_until_ms - clock.boot_ms()) > 0:
-                due_ms = left_ms - self._ttl_ms + self._ttl_ms // _RENEWALS_PER_TTL  # past if the last attempt failed
+                due_ms = left_ms - self._ttl_ms + self._ttl_ms // _RENEWALS_PER_TTL  # negative after a failed attempt
                 await asyncio.sleep(min(left_ms, max(due_ms, _RETRY_MS)) / 1000)
                 if not await self._renew():
                     return
@@ -509,7 +508,7 @@ class Lease:
             self.lost.set()
 
     async def _renew(self) -> bool:
-        """Renews the lease once; False if it is gone."""
+        """Makes one attempt to renew the lease; False if the lease is gone."""
         client = self._client
         channel, begun_ms = client.channel(), client.clock.boot_ms()
         timeout_ms = min(self._ttl_ms // _ATTEMPTS_PER_TTL, self._good_until_ms - begun_ms)
@@ -525,7 +524,7 @@ class Lease:
                     raise CoordinationError(f"etcd at {client.address} ended the renewal of a lease", is_fate_unknown=True)
                 client.seen(response)
         except CoordinationError as error:
-            if not self._is_late:  # an outage is told once
+            if not self._is_late:  # an outage is logged once
                 logger.info("%s: the lease is renewed at the next endpoint", error)
             self._is_late = True
             return True
@@ -538,7 +537,7 @@ class Lease:
 
 
 async def grant(client: CoordinationClient, ttl_s: int) -> Lease:
-    """A new lease of `ttl_s` seconds. Raises CoordinationError."""
+    """Grants a lease of `ttl_s` seconds. Raises CoordinationError."""
     begun_ms = client.clock.boot_ms()
     response = await client.repeated("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest(TTL=ttl_s), LeaseGrantResponse)
     return Lease(client, response.ID, response.TTL * 1000, begun_ms)
