@@ -1,8 +1,8 @@
-"""Makes the data directory of a node alone the first node of a new cluster, with its topics. Offline: no broker uses the directory.
+"""Makes a standalone node's data directory the first node of a new cluster, with its topics. Offline: no broker uses the directory.
 
-The topics are written first, then the cluster's name into the directory: a run that ends in between is repeated, and writes them
-anew unless a node has used them. The node becomes the coordinator even if it has no log of one yet: it alone knows which producer
-ids are taken in its partitions. The directory keeps its cluster id, so that it and the cluster know each other.
+The topics are written to the store first, then the cluster's name into the directory. After an interruption in between, the next
+run writes the topics again unless a node has used them. The node becomes the coordinator even if it has no coordinator's log yet:
+only it knows the producer ids used in its partitions. The cluster takes the directory's cluster id, so that the two match.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from brokerd.storage.files import Files
 
 
 async def adopt(config: BrokerConfig, files: Files, clock: Clock, client: CoordinationClient) -> int:
-    """Returns the number of topics. `config` names the cluster, and the id of the node. Raises DataDirectoryError, and
-    CoordinationError, also if there is such a cluster already."""
+    """Returns the number of topics. `config` names the cluster and the node's id. Raises DataDirectoryError, and CoordinationError,
+    also if another cluster has that name."""
     logs = LogManager(replace(config, node_id=-1), files, clock)
     report = await asyncio.to_thread(logs.open)
     try:
@@ -81,8 +81,8 @@ async def _write(config: BrokerConfig, logs: LogManager, client: CoordinationCli
 
 
 def _is_cut_off(image: ClusterImage, found: Sequence[KeyValue]) -> bool:
-    """True if no node has used these keys, where the first election would have changed them: a run that was cut off has left them,
-    and the directory may have changed since."""
+    """True if these keys are left by an interrupted run: no node has used them, since the first election changes them. The
+    directory may have changed since that run."""
     is_new = all(item.create_revision == item.mod_revision for item in found)
     has_run = image.nodes or image.tombstones or any(at.entry.leader != NO_LEADER for _, at in image.partitions())
     return is_new and not has_run

@@ -1,4 +1,4 @@
-"""A node alone: the answers of ClusterNode (node.py) where there is no cluster. It leads all partitions, and is the coordinator."""
+"""A standalone node: the interface of ClusterNode (node.py) without a cluster. It leads all partitions, and is the coordinator."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ class Alone:
 
     @property
     def controller_id(self) -> int:
-        """The node that holds the elections."""
+        """This node."""
         return self._partitions.node_id
 
     def nodes(self) -> Sequence[Node]:
-        """All nodes that are alive."""
+        """This node."""
         return [self._this_node()]
 
     def partition(self, tp: TopicIdPartition) -> PartitionEntry:
-        """Who holds and who leads a partition."""
+        """An entry with this node as the only replica."""
         node_id, found = self._partitions.node_id, self._partitions.replica(tp)
         leader = node_id if found is not None and found.is_leader else NO_LEADER
         epoch = found.leader_epoch if found is not None else 0
         return PartitionEntry((node_id,), (InSyncReplica(node_id, ""),), leader, leader_epoch=epoch)
 
     async def find_coordinator(self) -> Node:
-        """The coordinator of transactions and groups."""
+        """This node."""
         return self._this_node()
 
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:
-        """All are this node's."""
+        """All numbers from `at_least` on."""
         return at_least, PRODUCER_NUMBERS
 
-    # Peers (coordinator/members.py): this node leads everything
+    # The Peers protocol (coordinator/members.py): this node leads everything
 
     @property
     def node_id(self) -> int:
@@ -82,30 +82,30 @@ class Alone:
         return (self.node_id,)
 
     async def is_current_leader(self, _tp: TopicIdPartition, _epoch: int) -> bool:
-        """True: nobody else could take its place."""
+        """True: no other node can be elected."""
         return True
 
     is_confirmed_leader = is_current_leader
 
     def has_topic(self, _topic_id: bytes) -> bool:
-        """False: what this node does not know there is not."""
+        """False: a topic unknown to this node does not exist."""
         return False
 
     async def call(self, node_id: int, _request: Message, _response_type: type[R]) -> R:
-        """Not called: there is no other node."""
+        """Never called: there is no other node."""
         raise AssertionError(f"node {node_id} is called, but this node is alone")
 
     async def check_deleted(self, _tps: Collection[TopicIdPartition]) -> None:
-        """What this node does not know is deleted."""
+        """Passes: a partition unknown to this node is deleted."""
 
     async def has_log_start(self, partition: Partition, timeout_s: float) -> None:
-        """There are no other replicas."""
+        """Returns at once: there are no other replicas."""
 
     # Changes of topics
 
     @property
     def topics(self) -> Alone:
-        """In place of ClusterTopics."""
+        """This object, which has the methods of ClusterTopics."""
         return self
 
     async def hear_of(self, _names: Iterable[str], _topic_ids: Iterable[bytes]) -> bool:
@@ -117,7 +117,7 @@ class Alone:
         await self._admin.run(self._changes.create_coordinator())
 
     def check_factor(self, name: str, replication_factor: int) -> int:
-        """Raises InvalidReplicationFactorError."""
+        """Returns 1. Raises InvalidReplicationFactorError for a higher factor."""
         if replication_factor > 1:
             raise InvalidReplicationFactorError(
                 f"topic '{name}' cannot have a replication factor of {replication_factor}: this node is alone, and "
@@ -126,7 +126,7 @@ class Alone:
         return 1
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 0) -> Topic:
-        """See TopicChanges, as for the other changes. Raises InvalidReplicationFactorError, too."""
+        """See TopicChanges, as for the other changes. Also raises InvalidReplicationFactorError."""
         self.check_factor(name, replication_factor)
         return await self._admin.run(self._changes.create(name, partitions, configs))
 

@@ -1,7 +1,7 @@
 """Calls to the other nodes of a cluster, each on a connection of its own. server/internode.py answers them.
 
-Each node draws a token at its start, and registers it. A caller shows the token of the node that it calls: who may read the store
-is a node, and nobody else is, whatever rights the auth file gives.
+Each node draws a token when it starts, and registers it. A caller presents the token of the node that it calls. This proves that it
+can read the store, and so is a node; rights in the auth file do not make a caller a node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brokerd.wire.texts import in_plain_words
 R = TypeVar("R", bound=Message)
 SERVICE = "brokerd.internode.v1.Internode"
 TOKEN = "brokerd-node-token"  # noqa: S105 - the header's name
-_TIMEOUT_S = 40.0  # above the half minute for which some wait for a flush
+_TIMEOUT_S = 40.0  # above the 30 s that some calls wait for a flush
 
 
 class NodeCalls:
@@ -33,12 +33,12 @@ class NodeCalls:
 
     def __init__(self, config: BrokerConfig) -> None:
         """Raises ConfigError."""
-        self.credentials = call_credentials(config)  # a newer one makes new connections
+        self.credentials = call_credentials(config)  # a new value makes new connections
         # By node id, with address and credentials.
         self._channels: dict[int, tuple[tuple[str, grpc.ChannelCredentials | None], grpc.aio.Channel]] = {}
 
     async def call(self, node: Node, request: Message, response_type: type[R]) -> R:
-        """Calls the method of this request, once. Raises the error in the response, NotReadyError if there is none."""
+        """Calls the method of this request, once. Raises the error in the response, NotReadyError if no response arrives."""
         name = request.DESCRIPTOR.name.removesuffix("Request")
         address = address_of(node.registration.host, node.registration.port)
         method: Any = (await self._channel(node.id, address)).unary_unary(f"/{SERVICE}/{name}")
@@ -55,7 +55,7 @@ class NodeCalls:
         except (grpc.aio.BaseError, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # else the connection was closed: the node has another address by now, or this one stops
+                raise  # else the connection was closed: the other node has a new address, or this one stops
             raise NotReadyError(f"node {node.id} at {address} is not asked {name}: the connection is lost") from None
         except DecodeError:
             raise NotReadyError(f"node {node.id} at {address} answers {name} with bytes that cannot be read") from None
@@ -64,13 +64,13 @@ class NodeCalls:
         return response
 
     async def replicate(self, node: Node) -> Any:
-        """A stream of Replicate, of bytes both ways."""
+        """Opens a Replicate stream, with bytes in both directions."""
         address = address_of(node.registration.host, node.registration.port)
         method: Any = (await self._channel(node.id, address)).stream_stream(f"/{SERVICE}/Replicate")
         return method(metadata=((TOKEN, node.registration.token),))
 
     async def close(self) -> None:
-        """Ends all calls."""
+        """Closes all connections, which ends their calls."""
         channels, self._channels = self._channels, {}
         for _, channel in channels.values():
             await channel.close()
@@ -92,7 +92,7 @@ class NodeCalls:
 
 
 def call_credentials(config: BrokerConfig) -> grpc.ChannelCredentials | None:
-    """What nodes show to each other and trust, read from the files; None: plaintext. Raises ConfigError."""
+    """The TLS credentials for calls between nodes, read from their files; None: plaintext. Raises ConfigError."""
     if not config.cluster_ssl_ca_file:
         return None
     return grpc.ssl_channel_credentials(

@@ -1,7 +1,7 @@
-"""The controller: the one node that holds the elections, moves partitions to the replicas that they shall have, and sweeps the
-partitions of ids that have no topic; it raises the feature level. It is whichever node holds the key, under its lease.
+"""The controller: the node that holds the controller key, under its lease. It elects leaders, moves partitions to their target
+replicas, sweeps the partitions of ids without a topic, and raises the feature level.
 
-It holds nothing that the keys do not say. Each election compares the entry that it rests on, so a node that still takes itself for
+All its state is in the keys. Each election compares the entry that it rests on, so a node that wrongly believes that it is still
 the controller does no harm.
 """
 
@@ -28,22 +28,22 @@ from brokerd.server.cluster.topics import run
 
 logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
-# Elections in one transaction. If an entry has changed meanwhile, all of them are decided anew, so they are fewer than may be.
+# Elections per transaction: below the limit, since all of them are decided again if one entry has changed meanwhile.
 _AT_ONCE = OPERATIONS_MAX // 4
-_LOOKED_AT = 1_000  # partitions without a break for the event loop: about 1 ms
-_ORPHANED_MS = 60_000  # so long partitions wait for the topic that is perhaps being created
+_LOOKED_AT = 1_000  # partitions between yields to the event loop: about 1 ms
+_ORPHANED_MS = 60_000  # before partitions without a topic are swept: it may still be in creation
 
 
 class Controller:
-    """Takes the key when nobody holds it, and holds the elections while this node does."""
+    """Takes the controller key when it is free, and does the controller's work while this node holds it."""
 
     def __init__(self, client: CoordinationClient, membership: Membership, default_factor: int = 1) -> None:
-        """`default_factor`: so many replicas the coordinator's log gets, once there are as many nodes."""
+        """`default_factor`: replication factor of the coordinator's log, reached as nodes join."""
         self._default_factor = default_factor
         self.elections = 0  # held by this node
         self._client = client
         self._membership = membership
-        self._orphans: dict[tuple[bytes, int], int] = {}  # ids without a topic, as the image has them, and since when (ms)
+        self._orphans: dict[tuple[bytes, int], int] = {}  # as in image.orphans(), with the time when first seen (ms)
 
     async def run(self) -> None:
         """Acts on each change of the image, until cancelled."""
@@ -57,13 +57,13 @@ class Controller:
             except CoordinationError as error:
                 logger.warning("%s: elections wait", error)
                 await asyncio.sleep(_RETRY_S)
-                generation = 0  # what was not done is due without a change
+                generation = 0  # retry without waiting for a change
 
     async def _act(self) -> None:
         membership, image = self._membership, self._membership.image
         if membership.life is None:
             return
-        if image.controller not in image.nodes:  # nobody, or what no node has written under its lease
+        if image.controller not in image.nodes:  # none, or a value that is not a live node's
             key, value = image.keys.controller, str(membership.node_id).encode()
             await self._client.transact({key: image.controller_revision}, {key: value}, lease_id=membership.lease_id)
         elif image.controller == membership.node_id:
@@ -81,7 +81,7 @@ class Controller:
             await asyncio.sleep(0)
 
     def _changed(self, tp: TopicIdPartition, entry: PartitionEntry, image: ClusterImage) -> PartitionEntry | None:
-        """The entry that is due in place of a partition's; None if none is."""
+        """The entry that should replace a partition's; None if no change is due."""
         changed = elect(entry, image.nodes) or advanced(entry, image.nodes)
         if changed is None and tp == COORDINATOR_LOG:
             changed = grown(entry, self._default_factor, image.nodes, Counter())
@@ -122,10 +122,10 @@ class Controller:
                 logger.info("swept the partitions of topic id %s, which has no topic", topic_id.hex())
 
     async def _raise_level(self, image: ClusterImage) -> None:
-        """To what every node knows. One that is away and has partitions is waited for."""
+        """Raises the level to the highest that every node knows. Waits for nodes that are down and have partitions."""
         key = image.keys.feature_level
         level = min((node.registration.feature_level for node in image.nodes.values()), default=0)
-        if level <= image.feature_level or image.problems.keys() - {key}:  # what cannot be read may be of a node that is away
+        if level <= image.feature_level or image.problems.keys() - {key}:  # an unreadable value may be of a node that is down
             return
         if all(image.nodes.keys() >= {*at.entry.replicas, *at.entry.target} for _, at in image.partitions()):
             compares = {image.keys.node(node.id): node.mod_revision for node in image.nodes.values()} | {

@@ -1,7 +1,7 @@
-"""Keeps this node's data directory in agreement with the image: removes, creates and leads what the cluster says
-(brokerd/cluster/assignments.py), one change of topics after the other, in turn with all others of the directory.
+"""Keeps this node's data directory in line with the image: removes, creates, leads and follows what
+brokerd/cluster/assignments.py decides, one change at a time, in turn with all other changes of the directory.
 
-A step that fails is tried again, and holds up no other topic.
+A failed step is retried, and delays no other topic.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from brokerd.server.cluster.membership import Membership
 
 logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
-_HELD_AT_ONCE = 250  # partitions of a new topic
-_ROLES_WAIT_MS = 500  # for other steps, of which there may be thousands
+_HELD_AT_ONCE = 250  # partitions of a topic created in one step
+_ROLES_WAIT_MS = 500  # roles are taken this often between other steps, of which there may be thousands
 
 
 class ClusterDirectory:
@@ -48,8 +48,8 @@ class ClusterDirectory:
         on_deleted: Callable[[Topic], None],
         unable: set[TopicIdPartition],
     ) -> None:
-        """`on_deleted` is called once a deleted topic is invisible, before its files are removed. `unable`: takes the partitions
-        that this node was elected for and cannot lead.
+        """`on_deleted` is called once a deleted topic is invisible, before its files are removed. `unable`: receives the partitions
+        that this node cannot create, or was elected for and cannot lead.
         """
         self._unable = unable
         self._client = client
@@ -63,10 +63,10 @@ class ClusterDirectory:
         self._on_deleted = on_deleted
         self._passes = 0
         self._passed = asyncio.Condition()
-        self._led: dict[TopicIdPartition, tuple[int, int]] = {}  # in which leader epochs, and in which life
-        self._disputed: set[TopicIdPartition] = set()  # whose leader epochs had gone back, until the entry keeps this copy
-        self._failed: dict[str, str] = {}  # steps that are tried again, and the cause that was logged
-        self._histories = 0  # counts how often the store has gone back
+        self._led: dict[TopicIdPartition, tuple[int, int]] = {}  # in which leader epoch and node epoch
+        self._disputed: set[TopicIdPartition] = set()  # with rolled-back leader epochs, until the entry protects this copy
+        self._failed: dict[str, str] = {}  # steps to retry, with the cause that was logged
+        self._histories = 0  # counts the store's rollbacks
         membership.on_gone_back = self._end_roles
 
     async def run(self) -> None:
@@ -82,26 +82,26 @@ class ClusterDirectory:
                     self._passed.notify_all()
             if self._failed:
                 await asyncio.sleep(_RETRY_S)
-                generation = 0  # what was not done is due without a change
+                generation = 0  # retry without waiting for a change
 
     async def passed(self, seen: int) -> int:
-        """How often it has done what was due, once that is more than `seen`."""
+        """Waits until more than `seen` passes over the image are complete, and returns their number."""
         await self.until(lambda: self._passes > seen)
         return self._passes
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Returns once it holds, now or after what a change of the image has made due."""
+        """Waits until `holds()` is true, which is checked now and after each pass."""
         async with self._passed:
             await self._passed.wait_for(holds)
 
     def _end_roles(self) -> None:
-        """Ends all roles, as a restart does: in a store that has gone back, the epochs of them may be others'."""
+        """Ends all roles, as a restart does: a store that was rolled back may give their epochs to other leaders."""
         self._histories += 1
         self._led.clear()
         self._partitions.resign([partition.tp for partition in self._partitions])
 
     async def _agree(self) -> None:
-        """Does what is due; `_failed` has what of it failed."""
+        """Makes one pass: takes all steps that are due. `_failed` then holds those that failed."""
         before, self._failed = self._failed, {}
         taken_ms = self._client.clock.monotonic_ms()
         for what, step in self._steps():
@@ -112,7 +112,7 @@ class ClusterDirectory:
         await self._take_roles(before)
 
     def _steps(self) -> Iterator[tuple[str, Awaitable[None]]]:
-        """What is due before roles are taken: each kind is looked up once those before it are done."""
+        """The steps before roles are taken. Lazy: each kind is determined once the kinds before it are done."""
         for topic_id in self._to_remove():
             topic = self._topics.any_by_id(topic_id)
             name = f"'{topic.name}'" if topic is not None else f"with id {topic_id.hex()}"
@@ -133,7 +133,7 @@ class ClusterDirectory:
         except Exception as error:
             told, cause = self._failed.get(what, before.get(what)), str(error)
             self._failed[what] = cause
-            if told != cause and not isinstance(error, NotReadyError):  # which a node that stops answers
+            if told != cause and not isinstance(error, NotReadyError):  # raised while this node stops
                 is_expected = isinstance(error, BrokerdError | OSError)
                 logger.error("%s failed (%s): retrying", what, cause, exc_info=None if is_expected else error)
 
@@ -142,14 +142,14 @@ class ClusterDirectory:
 
     def _to_remove(self) -> list[bytes]:
         found = to_remove(self._membership.image, self._membership.directory_id, self._node_id, self._held())
-        return [topic_id for topic_id in found if topic_id != COORDINATOR.id]  # which nobody deletes
+        return [topic_id for topic_id in found if topic_id != COORDINATOR.id]  # which is never deleted
 
     async def _remove(self, topic_id: bytes) -> None:
         held = self._held().get(topic_id)
         if held is not None:
             await self._admin.run(self._changes.delete(held.entry.name, self._on_deleted))
             logger.info("topic '%s' is deleted in the cluster: removed it", held.entry.name)
-        elif topic_id in self._topics.deleting:  # perhaps not durably: a power cut must not bring back what no tombstone tells of
+        elif topic_id in self._topics.deleting:  # perhaps not durably: without its tombstone, a power cut could bring it back
             await self._admin.run(self._changes.settle())
         if topic_id in self._membership.image.tombstones:
             gone = data_removed(self._membership.image, topic_id, self._membership.directory_id, self._node_id)
@@ -162,7 +162,7 @@ class ClusterDirectory:
     async def _hold(self, topic: Topic, numbers: list[int]) -> None:
         other = next((one for one in self._topics.all() if one.name == topic.name and one.id != topic.id), None)
         if other is not None and other.id in self._to_remove():
-            return  # the next pass removes it: it was deleted, and created anew, during this one
+            return  # deleted and created again during this pass: the next one removes it
         try:
             if other is not None:
                 raise StorageError(
@@ -188,7 +188,7 @@ class ClusterDirectory:
                     self._unable.update(elected)
                     raise
                 if histories != self._histories:
-                    self._end_roles()  # these were taken after those of before have ended
+                    self._end_roles()  # these roles were taken after the rollback had ended all earlier ones
                     return
                 led = {tp: (epoch, life.node_epoch) for tp, epoch in elected.items()}
                 self._led = {tp: each for tp, each in {**self._led, **led}.items() if tp in epochs}
@@ -197,7 +197,7 @@ class ClusterDirectory:
             await self._outdo(life, {**epochs, **elected})
 
     async def _outdo(self, life: Life, epochs: Mapping[TopicIdPartition, int]) -> None:
-        """Begins new leader epochs where etcd has gone back."""
+        """Begins new leader epochs for the partitions whose epochs were rolled back with etcd."""
         image, disputed, histories = self._membership.image, self._disputed, self._client.histories
         seen = {tp: epoch for tp, epoch in epochs.items() if tp in disputed or self._led.get(tp) != (epoch, life.node_epoch)}
         outdone = to_outdo(image, life, seen, disputed)
@@ -207,13 +207,13 @@ class ClusterDirectory:
                 continue
             made = [tp for tp in outdone if image.keys.partition(tp) in transaction.puts]
             self._tell("etcd has gone back: began new leader epochs of %s, in which no copy is cut: %s", made)
-            with contextlib.suppress(TimeoutError):  # until then, the image says that it has gone back
+            with contextlib.suppress(TimeoutError):  # until then the image shows the rolled-back epochs
                 async with asyncio.timeout(_RETRY_S):
                     await self._membership.until(revision)
             disputed.difference_update(tp for tp in made if outdone[tp].leader == self._node_id)
 
     def _look_back(self, epochs: Mapping[TopicIdPartition, int]) -> None:
-        """Notes whose leader epochs have gone back: elections may hide that before this node can say so."""
+        """Notes partitions whose leader epochs were rolled back: elections may hide that before this node can act on it."""
         image, copy = self._membership.image, InSyncReplica(self._node_id, self._membership.directory_id)
         self._disputed |= gone_back(image, self._node_id, epochs)
         for tp in list(self._disputed):
@@ -222,13 +222,13 @@ class ClusterDirectory:
                 self._disputed.discard(tp)
 
     async def _follow_elected(self) -> None:
-        # A leader whose epoch etcd gives to another one has missed that etcd had gone back: it follows, and is compared.
+        # A leader whose epoch etcd has given to another node has missed a rollback: it follows, and its log is compared.
         unled = {partition.tp for partition in self._partitions if partition.role is not Role.FOLLOWER}
         histories = self._histories
         found = to_follow(self._membership.image, self._node_id, self._epochs(), unled)
         followed = {tp: epoch for tp, epoch in found.items() if tp not in self._disputed}
         if followed:
-            # A node that stops follows whoever leads in its place: in sync still, it must report, and be asked for nothing more.
+            # A node that stops follows its successors: still in sync, it must keep reporting, but get no more requests.
             await self._admin.run(self._replicas.follow(followed), at_stop=True)
             if histories != self._histories:
                 self._end_roles()
@@ -252,5 +252,5 @@ class ClusterDirectory:
 
 
 def entry_of(topic: Topic) -> TopicEntry:
-    """A topic of the directory, as the store has it."""
+    """The store's entry for a topic of the directory."""
     return TopicEntry(topic.name, topic.partition_count, topic.configs)

@@ -1,8 +1,8 @@
-"""This node's membership: its registration, under a lease that is kept alive, and the image of the cluster as the store tells it.
+"""This node's membership: its registration under a lease, and the image of the cluster, which follows the store.
 
-A lost lease ends the registration, so the node registers anew and gets a higher node epoch; whether its partitions have another
-leader by then, the image says. So does a registration that somebody has deleted or replaced. An outage of the store ends nothing
-here: the image stays as it was. A store that has gone back is believed, and ends this life.
+A lost lease ends the registration, and so does a registration that somebody has deleted or replaced. The node then registers again
+with a higher node epoch; the image shows whether its partitions have new leaders by then. An outage of the store leaves the image
+as it was. A store that was rolled back is accepted, and ends this life of the node.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from brokerd.server.failures import internal
 
 logger = logging.getLogger(__name__)
 
-LEASE_S = 9  # the default: so long after its end a node that was killed is taken for dead
+LEASE_S = 9  # the default: a killed node counts as dead after this time
 _RETRY_S = 1.0
-_ATTEMPTS = 5  # to draw the cluster's id
+_ATTEMPTS = 5  # to write the cluster's id
 
 
 async def cluster_identity(client: CoordinationClient, keys: Keys, name: str, *, is_new: bool) -> ClusterIdentity:
-    """The cluster's identity. It is drawn if the store knows none and `is_new`: this node's directory is not in use yet. Raises
+    """The cluster's identity, generated if the store has none and `is_new`: this node's directory is not in use yet. Raises
     CoordinationError.
     """
     drawn, attempts = str(uuid.uuid4()), 0
@@ -45,14 +45,14 @@ async def cluster_identity(client: CoordinationClient, keys: Keys, name: str, *,
             attempts += 1
             if not error.is_fate_unknown or attempts == _ATTEMPTS:
                 raise
-            await asyncio.sleep(_RETRY_S)  # the next read tells
+            await asyncio.sleep(_RETRY_S)  # the next read shows the outcome
     if found.value == drawn.encode():
         logger.warning("founded the new cluster '%s' (id %s): etcd knew none of this name", name, drawn)
     return ClusterIdentity(name, found.value.decode(errors="replace"))
 
 
 def check_own(found: KeyValue, node_id: int, directory_id: str, lease_s: int) -> None:
-    """Checks that a registration under this node's id is of this directory. Raises CoordinationError."""
+    """Checks that a registration under this node's id belongs to this directory. Raises CoordinationError."""
     try:
         other = decode_registration(found.value)
     except EntryError as error:
@@ -65,7 +65,7 @@ def check_own(found: KeyValue, node_id: int, directory_id: str, lease_s: int) ->
 
 
 async def known_level(client: CoordinationClient, keys: Keys) -> dict[str, int]:
-    """The comparison that the cluster's feature level is one that this version knows. Raises CoordinationError if it is not."""
+    """Checks that this version knows the cluster's feature level; returns a comparison for it. Raises CoordinationError."""
     found = await client.get(keys.feature_level)
     try:
         level = level_of(found.value) if found is not None else 1
@@ -96,23 +96,23 @@ class Membership:
         self.image = ClusterImage(keys)
         self.node_id = node_id
         self.life: Life | None = None  # None while this node is not registered
-        self.last_life: Life | None = None  # as which it goes on copying while the store is silent: nobody has heard of another
-        self.revision = 0  # of the store, that the image has reached
+        self.last_life: Life | None = None  # copying continues under it during an outage: no node knows a later life
+        self.revision = 0  # of the store, reached by the image
         self.generation = 0  # counts the changes of image and life
-        self._has_gone_back = False  # and this node has not begun anew
-        self.on_gone_back: Callable[[], object] = lambda: None  # called with the image of a store that has gone back
-        self.partition_changes = 0  # counts those of partitions' entries, elections among them
+        self._has_gone_back = False  # a rollback was seen, and _begin_anew() has not completed
+        self.on_gone_back: Callable[[], object] = lambda: None  # called once the image is that of a rolled-back store
+        self.partition_changes = 0  # counts changes of partitions' entries, elections included
         self._client = client
         self._cluster_id = cluster_id
         self._registration = registration
         self._lease: Lease | None = None
-        self._known: dict[str, KeyValue] = {}  # what the image was made of
+        self._known: dict[str, KeyValue] = {}  # the keys that the image was built from
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Registers this node, and lets the image follow; it has this node on return. Raises CoordinationError, also if the node
-        id is in use, or if the others could not read the registration."""
+        """Registers this node and starts to follow the store. On return the image has this node. Raises CoordinationError, also if
+        the node id is in use, or if other nodes could not read the registration."""
         try:
             decode_registration(encode(self._registration))
         except EntryError as problem:
@@ -124,19 +124,19 @@ class Membership:
             await self.after(self.generation)
 
     async def stop(self) -> None:
-        """Ends the registration at once, so that nobody waits for its lease, and the image stays as it is."""
+        """Ends the registration at once, so that other nodes need not wait for the lease. The image stays as it is."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._became(None)
         lease, self._lease = self._lease, None
         if lease is not None:
-            with contextlib.suppress(CoordinationError):  # it ends by itself
+            with contextlib.suppress(CoordinationError):  # it expires by itself
                 await lease.revoke()
 
     @property
     def is_registered(self) -> bool:
-        """True while others take this node for alive, as far as it can know."""
+        """True while other nodes consider this node alive, as far as it can know."""
         return self.life is not None and self._lease is not None and not self._lease.is_over
 
     @property
@@ -145,7 +145,7 @@ class Membership:
         return self._registration.directory_id
 
     async def publish_auth(self, auth: str) -> None:
-        """Tells the others the hash of another auth file. If the store does not take it, the next `publish_refusals` tells it."""
+        """Publishes the hash of a new auth file. If the write fails, the next `publish_refusals` repeats it."""
         self._registration = self._registration._replace(auth=auth)
         try:
             await self._publish()
@@ -153,7 +153,7 @@ class Membership:
             logger.warning("%s: other nodes do not know of this node's new auth.file yet", error)
 
     async def publish_refusals(self, refuses: bool) -> None:
-        """Tells the others whether this node's disk refuses appends, and what else of its registration they do not know yet. Raises
+        """Publishes whether this node's disk refuses appends, with any other unpublished change of the registration. Raises
         CoordinationError."""
         self._registration = self._registration._replace(refuses=refuses)
         known = self.image.nodes.get(self.node_id)
@@ -162,36 +162,36 @@ class Membership:
 
     async def _publish(self) -> None:
         key = self.image.keys.node(self.node_id)
-        if self._lease is not None and not self._lease.lost.is_set() and key in self._known:  # else it may be another's
+        if self._lease is not None and not self._lease.lost.is_set() and key in self._known:  # else the key may be another node's
             entry = {key: encode(self._registration)}
             await self._client.transact({key: self._known[key].mod_revision}, entry, lease_id=self._lease.id)
 
     @property
     def lease_id(self) -> int:
-        """The lease of keys that go with this node."""
+        """The lease for keys that end with this node's registration; 0 if there is none."""
         return self._lease.id if self._lease is not None else 0
 
     async def after(self, generation: int) -> int:
-        """Returns the generation, once it is above `generation`."""
+        """Waits until the generation is above `generation`, and returns it."""
         async with self._changed:
             while self.generation <= generation:
                 await self._changed.wait()
         return self.generation
 
     async def until(self, revision: int) -> None:
-        """Returns once the image has reached a revision of the store."""
+        """Waits until the image has reached a revision of the store."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.revision >= revision)
 
     async def look_again(self) -> None:
-        """Lets everybody act on the image as on a change of it."""
+        """Wakes all waiters as if the image had changed."""
         async with self._changed:
             self.generation += 1
             self._changed.notify_all()
 
     async def _register(self) -> None:
-        """Writes the registration. An earlier one of the same directory is another life of this node, which has ended: this one
-        holds the directory's lock.
+        """Writes the registration, and replaces an earlier one of the same directory. That life has ended, since this process holds
+        the directory's lock.
         """
         client, key = self._client, self.image.keys.node(self.node_id)
         lease = await grant(client, self._lease_s)
@@ -213,8 +213,8 @@ class Membership:
         await self._became(Life(self.node_id, revision, self._registration.directory_id))
 
     async def _of_this_cluster(self) -> dict[str, int]:
-        """The comparison that the store still is this cluster's. Raises CoordinationError if it is not: a store that was emptied
-        takes nobody's registration, or a new node would draw another cluster id beside it."""
+        """The comparison that the store still holds this cluster. Raises CoordinationError if it does not: nodes must not
+        register in an emptied store, where a new node would generate another cluster id."""
         found = await self._client.get(self.image.keys.cluster_id)
         if found is None or not self._is_own_id(found.value):
             raise CoordinationError(
@@ -236,15 +236,15 @@ class Membership:
             await self._lease.lost.wait()
             logger.warning("the registration of node %d ended: registering it anew", self.node_id)
             await self._became(None)
-            with contextlib.suppress(CoordinationError):  # it ends by itself, if it has not
+            with contextlib.suppress(CoordinationError):  # it expires by itself
                 await self._lease.revoke()
-            await asyncio.sleep(_RETRY_S)  # somebody else may be deleting it, again and again
+            await asyncio.sleep(_RETRY_S)  # somebody else may be deleting it repeatedly
             told = ""
             while self.life is None:
                 try:
                     await self._register()
                 except CoordinationError as error:
-                    if error.message != told:  # an outage may last
+                    if error.message != told:  # a long outage is logged once
                         told = error.message
                         logger.warning("%s: retrying", told)
                     await asyncio.sleep(_RETRY_S)
@@ -258,8 +258,8 @@ class Membership:
             await asyncio.sleep(_RETRY_S)
 
     async def _take(self, found: Snapshot | Changes) -> bool:
-        """Lets the image follow. False if this is not the cluster's store, but one that was emptied: the image stays as it is, and
-        the next registration says so."""
+        """Applies what the watch found to the image. False if the store no longer holds this cluster, such as an emptied one: the
+        image stays as it is, and the next registration reports it."""
         async with self._changed:
             if not self._is_this_clusters(found):
                 if self._lease is not None:
@@ -280,7 +280,7 @@ class Membership:
             return True
 
     def _begin_anew(self, revision: int) -> None:
-        """Ends this life: the store has gone back, and may give out its numbers again."""
+        """Ends this life: a store that was rolled back may reuse its revisions."""
         logger.error(
             "etcd has gone back to revision %d: it was restored from a backup, or has lost its last changes; see docs/cluster.md; "
             "node %d begins anew, as after a restart",
@@ -290,11 +290,11 @@ class Membership:
             self._lease.lost.set()
         self.on_gone_back()
         self._client.believe(revision)
-        self._has_gone_back = False  # last: what fails before is done again
+        self._has_gone_back = False  # last: a failure above is retried
 
     def _is_contradicted(self, item: KeyValue) -> bool:
-        """True if what is known of a key is newer, or another change of the same number: a store that has gone back may have passed
-        the number of changes that it had."""
+        """True if the known version of a key is newer, or differs at the same revision. A store that was rolled back may have
+        passed its earlier revision, so that its revision alone does not show the rollback."""
         known = self._known.get(item.key)
         return known is not None and item.mod_revision <= known.mod_revision and item != known
 
@@ -310,19 +310,19 @@ class Membership:
         return value.decode(errors="replace") == self._cluster_id
 
     def _check_registered(self) -> None:
-        """Takes the lease for lost if the store has no longer what was registered under it."""
+        """Marks the lease as lost if the store no longer has the registration that was written under it."""
         if self.life is not None and self.revision >= self.life.node_epoch:
             known = self.image.nodes.get(self.node_id)
             registered = (self.life.node_epoch, _lasting(self._registration))
             found = (known.epoch, _lasting(known.registration)) if known is not None else None
-            # It registered while the controller raised the level. A level that no node knows is somebody's mistake.
+            # The controller raised the level while this node registered. A level that no node knows is a mistake, and is ignored.
             known_levels = (node.registration.feature_level for node in self.image.nodes.values())
             is_too_old = FEATURE_LEVEL < self.image.feature_level <= max(known_levels, default=0)
             if self._lease is not None and (found != registered or is_too_old):
                 self._lease.lost.set()
 
     def _apply(self, events: Iterable[KeyValue | str]) -> None:
-        """Keys put, and the names of keys that are gone."""
+        """Applies keys that were put, and the names of deleted keys."""
         for event in events:
             if isinstance(event, str):
                 self._known.pop(event, None)
@@ -340,12 +340,12 @@ class Membership:
 
 
 def _lasting(registration: Registration) -> Registration:
-    """Without what may change, and be on its way."""
+    """A registration without the fields that may change during it, whose update may still be under way."""
     return registration._replace(auth="", refuses=False)
 
 
 async def for_ever(work: Callable[[], Awaitable[None]]) -> None:
-    """Begins `work` anew when it fails in a way that nobody expects: without it, the node would know an old cluster for ever."""
+    """Restarts `work` after an unexpected exception. Without a restart the node would keep a stale image of the cluster."""
     while True:
         try:
             await work()

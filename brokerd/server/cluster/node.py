@@ -1,7 +1,7 @@
-"""One node of a cluster: the parts of this folder, started and stopped together, and what handlers ask of the cluster.
+"""One node of a cluster: starts and stops the parts of this folder, and answers the request handlers' questions about the cluster.
 
-Start: `identify` before the data directory is opened, `join` once it is. A node that has joined is registered, and its directory
-has done what the cluster wants of it. A node alone has the same questions answered by alone.py.
+`identify` runs before the data directory is opened, `join` after it. When `join` returns, the node is registered, and its directory
+has acted on the image. alone.py has the same interface for a standalone node.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
-_STORE_AWAY_S = 5.0  # after five seconds of attempts
-_PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
-_LOG_TIME_S = 2.0  # for another node to tell it
-_POLL_S = 1.0  # between two looks at a registration that is to end
-_EXPIRY_S = 2  # that etcd takes to end a lease
-_CURRENT_S = 0.5  # for the store to say who leads
-_ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
+_STORE_AWAY_S = 5.0  # pause after five seconds of attempts
+_PRODUCER_NUMBERS = 2**20  # reserved in the store at a time; a restart loses the unused ones
+_LOG_TIME_S = 2.0  # limit for another node's answer
+_POLL_S = 1.0  # between checks whether another registration has ended
+_EXPIRY_S = 2  # etcd's delay in expiring a lease
+_CURRENT_S = 0.5  # limit for the store's answer
+_ASKED_ONE_BY_ONE = 10  # topics; beyond that, one read fetches all topics
 
 
 class ClusterFigures(NamedTuple):
-    """The cluster as this node knows it, and its calls to the coordination store, in numbers."""
+    """Metrics of the cluster as this node knows it, and of its calls to the coordination store."""
 
     nodes: int
     offline_partitions: int
@@ -84,11 +84,11 @@ class ClusterFigures(NamedTuple):
     is_registered: bool
     calls: int
     failed_calls: int
-    call_seconds: float  # of those that were answered
+    call_seconds: float  # of the successful calls
 
 
 class _Parts(NamedTuple):
-    """What a node has once it has joined, or is about to."""
+    """The parts of a node that has joined, or is joining."""
 
     membership: Membership
     leading: Leading
@@ -100,31 +100,31 @@ class ClusterNode:
     """See the module docstring. Create it inside the running event loop."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, *, waits: bool = True) -> None:
-        """Does not connect yet. `waits`: a start waits for a store that is away. Raises ConfigError if a file of TLS cannot be
+        """Does not connect yet. `waits`: start-up waits for an unreachable store. Raises ConfigError if a TLS file cannot be
         read."""
         self._config = config
         self._waits = waits
-        self.is_waiting = False  # for the store or for its id, having opened nothing yet
+        self.is_waiting = False  # for the store or for its node id; nothing is open yet
         self._confirming = asyncio.Lock()
         self._keys = Keys(config.cluster_name)
         self._client = coordination_client(config, clock)
-        self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
+        self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes present it; they are nodes because they can read the store
         self._calls = NodeCalls(config)
-        self._is_new = False  # its directory was not in use before
+        self._is_new = False  # its data directory was not in use before
         self._parts: _Parts | None = None
-        self.topics: ClusterTopics  # changes of topics, once it has joined
+        self.topics: ClusterTopics  # set by join()
         self._tasks: list[asyncio.Task[None]] = []
-        self._differing: set[int] = set()  # nodes with another auth file
+        self._differing: set[int] = set()  # nodes with a different auth file
 
     async def identify(self, files: Files) -> ClusterIdentity:
-        """The cluster's identity, which is drawn if this is its first node. Raises CoordinationError, DataDirectoryError."""
+        """The cluster's identity, generated if this is its first node. Raises CoordinationError, DataDirectoryError."""
         await self._reach_store()
         meta, name = await asyncio.to_thread(read_meta, files), self._config.cluster_name
         if meta is not None and not meta.cluster_name:
-            check_cluster(meta, ClusterIdentity(name, ""))  # raises: it is of a node alone
+            check_cluster(meta, ClusterIdentity(name, ""))  # raises: it is a standalone node's
         await known_level(self._client, self._keys)
         self._is_new = meta is None
-        if self._is_new:  # else a registration may be of this directory's last life
+        if self._is_new:  # else an existing registration may be of this directory
             self.is_waiting = True
             await self._await_own_id()
             self.is_waiting = False
@@ -135,7 +135,7 @@ class ClusterNode:
         return -(-self._config.broker_session_timeout_ms // 1_000)
 
     async def _reach_store(self) -> None:
-        """Waits for a store that is away: after a power cut it may come later than this node. Raises CoordinationError."""
+        """Waits for an unreachable store: after a power cut it may start later than this node. Raises CoordinationError."""
         self.is_waiting = True
         while True:
             try:
@@ -150,8 +150,8 @@ class ClusterNode:
         self.is_waiting = False
 
     async def _await_own_id(self) -> None:
-        """Returns once nobody is registered under this node's id, before the directory is this node's. If the node that is does not
-        answer, it has probably ended, and this one replaces it: its registration ends with its lease. Raises CoordinationError.
+        """Waits until this node's id is free, before a new directory takes it. A node that is registered under the id and does not
+        answer has probably died and is being replaced: its registration ends with its lease. Raises CoordinationError.
         """
         node_id = self._config.node_id
         key = self._keys.node(node_id)
@@ -180,8 +180,8 @@ class ClusterNode:
         on_deleted: Callable[[Topic], None],
         on_change: Callable[[], Awaitable[None]],
     ) -> None:
-        """Registers this node at its address for clients. Raises CoordinationError. `on_deleted`: see ClusterDirectory. `on_change`
-        is called when the cluster may have changed who leads what, after this node has followed."""
+        """Registers this node at its address for clients. Raises CoordinationError. `on_deleted`: see ClusterDirectory.
+        `on_change` is called when leaders may have changed, after this node has taken its new roles."""
         auth = await asyncio.to_thread(self._auth_hash)
         registration = Registration(*address, logs.directory_id, self._config.rack, self.token, auth)
         membership = Membership(self._client, self._keys, logs.cluster_id, logs.node_id, registration, self._lease_s)
@@ -210,7 +210,7 @@ class ClusterNode:
                 copying.follow_image()
                 self._compare_auth()
 
-        async def tell() -> None:  # which may wait for a log that others replicate
+        async def tell() -> None:  # apart from follow(): on_change may wait for a log to be replicated
             seen, roles = -1, (-1, -1)
             while True:
                 seen = await directory.passed(seen)
@@ -222,11 +222,11 @@ class ClusterNode:
         self._tasks = [asyncio.create_task(for_ever(each)) for each in works]
         await directory.passed(0)
         if self._is_new and self.image.topic(COORDINATOR.id) is None:
-            # With the cluster: a store restored from an older copy would have another one made, which knows nothing.
+            # Now, so that every backup of etcd has it: after a restore without it, an empty one would be created.
             await self.topics.create_coordinator()
 
     async def _take_over_log_time(self, time: DirectoryTime) -> None:
-        """Of a node that is alive, if one answers. Before this one is registered, and may lead."""
+        """Takes over the log time of a live node, if one answers, before this node is registered and may lead."""
         image, prefix = ClusterImage(self._keys), f"{self._keys.prefix}nodes/"
         for item in (await self._client.read(prefix)).items:
             image.put(*item)
@@ -246,19 +246,19 @@ class ClusterNode:
             return None
 
     async def reload(self) -> None:
-        """Reloads the certificates for calls to other nodes and to the store, which use them for new connections, and tells the
-        others of the auth file. Raises ConfigError, having changed nothing."""
+        """Reloads the certificates for new connections to other nodes and to the store, and publishes the auth file's hash. Raises
+        ConfigError, having changed nothing."""
         calls, store = await asyncio.to_thread(lambda: (call_credentials(self._config), _credentials(self._config)))
         self._calls.credentials, self._client.credentials = calls, store
         await self._membership.publish_auth(await asyncio.to_thread(self._auth_hash))
 
     async def hand_over(self) -> None:
-        """Before a stop: see Leading.hand_over. It follows the next leaders until it leaves."""
+        """Call before a stop: see Leading.hand_over. The node then follows the next leaders until `leave`."""
         if self._parts is not None:
             await self._parts.leading.hand_over()
 
     async def leave(self) -> None:
-        """Ends the registration, so that nobody waits for its lease."""
+        """Stops all parts and ends the registration, so that the cluster need not wait for its lease to expire."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -274,7 +274,7 @@ class ClusterNode:
         return hashlib.sha256(read_small_file(path, "auth.file")).hexdigest() if path else ""
 
     def _compare_auth(self) -> None:
-        """Warns of nodes with another auth file, once for each."""
+        """Warns of nodes with a different auth file, once for each."""
         nodes = self.image.nodes
         own = nodes[self.node_id].registration.auth if self.node_id in nodes else None
         differing = {node.id for node in nodes.values() if own is not None and node.registration.auth != own}
@@ -292,12 +292,12 @@ class ClusterNode:
         return self._joined.membership
 
     def replica_streams(self) -> tuple[Membership, Leading]:
-        """What serves the streams of followers. Raises NotReadyError before it has joined."""
+        """The parts that serve the streams of followers. Raises NotReadyError before `join`."""
         if self._parts is None:
             raise NotReadyError("this node has not joined the cluster yet")
         return self._parts.membership, self._parts.leading
 
-    # What handlers ask
+    # For request handlers
 
     @property
     def image(self) -> ClusterImage:
@@ -306,15 +306,15 @@ class ClusterNode:
 
     @property
     def controller_id(self) -> int:
-        """The node that holds the elections."""
+        """The controller's node id; NO_LEADER if there is none."""
         return self.image.controller
 
     def figures(self) -> ClusterFigures:
-        """The cluster in numbers."""
+        """See ClusterFigures."""
         return ClusterFigures(
             len(self.image.nodes),
             sum(at.entry.leader == NO_LEADER for _, at in self.image.partitions()),
-            self.is_registered and self.controller_id == self.node_id,  # without its lease it holds no election
+            self.is_registered and self.controller_id == self.node_id,  # it holds no elections without its lease
             self.is_registered,
             self._client.calls,
             self._client.failed_calls,
@@ -322,18 +322,18 @@ class ClusterNode:
         )
 
     async def replication_figures(self, pauses: Pauses) -> ReplicationFigures:
-        """What this node leads and copies, in numbers."""
+        """See ReplicationFigures."""
         if self._parts is None:
             return ReplicationFigures()
         figures = await self._parts.leading.figures(pauses)
         return figures._replace(elections=self._parts.controller.elections, bytes_in=self._parts.copying.bytes_in)
 
     def nodes(self) -> Sequence[Node]:
-        """All nodes that are alive."""
+        """All live nodes, sorted by id."""
         return [self.image.nodes[node_id] for node_id in sorted(self.image.nodes)]
 
     def partition(self, tp: TopicIdPartition) -> PartitionEntry | None:
-        """Who holds and who leads a partition; None if this node has not heard of it."""
+        """A partition's entry; None if this node does not know the partition."""
         found = self.image.partition(tp)
         return found.entry if found is not None else None
 
@@ -344,14 +344,14 @@ class ClusterNode:
 
     def _leader(self, tp: TopicIdPartition) -> tuple[int, int, str]:
         entry = self.partition(tp)
-        # Asked where this node does not lead: what it has been elected for, it will lead in a moment.
+        # Called for partitions that this node does not lead. If it is the elected leader, it will lead in a moment.
         if entry is None or entry.leader == self.node_id:
             return NO_LEADER, NO_EPOCH, ""
         return entry.leader, entry.leader_epoch, no_copy_alive(entry, self.image.nodes) if entry.leader == NO_LEADER else ""
 
     async def is_current_leader(self, tp: TopicIdPartition, epoch: int) -> bool:
-        """True if the store says, now, that this node leads a partition in this epoch. False if it says otherwise, or does not
-        answer at once."""
+        """Reads in the store whether this node leads a partition in this epoch. False also if the store does not answer at
+        once."""
         if not self.is_registered:
             return False
         try:
@@ -363,12 +363,12 @@ class ClusterNode:
             return False
 
     async def is_confirmed_leader(self, tp: TopicIdPartition, epoch: int) -> bool:
-        """As `is_current_leader`, for readers: however many ask, they cost the store one call at a time."""
+        """As `is_current_leader`, for readers: concurrent callers make one store call at a time."""
         async with self._confirming:
             return await self.is_current_leader(tp, epoch)
 
     async def find_coordinator(self) -> Node:
-        """The coordinator of transactions and groups: the leader of its log, which is created if there is none. Raises
+        """The coordinator of transactions and groups: the leader of the coordinator's log, which is created if missing. Raises
         CoordinatorNotAvailableError, and the errors of ClusterTopics.create_coordinator.
         """
         if self.image.topic(COORDINATOR.id) is None:
@@ -382,7 +382,7 @@ class ClusterNode:
         return node
 
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:
-        """A range of producers' numbers, from `at_least` on or above, that no other coordinator is given. Raises NotReadyError."""
+        """Reserves producer numbers, `at_least` or above, for this coordinator: first and end (exclusive). Raises NotReadyError."""
         key = self._keys.producer_ids
         while True:
             try:
@@ -397,8 +397,8 @@ class ClusterNode:
                 raise NotReadyError(f"{error}: no producer ids can be given at present", fate=Fate.NOT_APPENDED) from error
 
     async def check_deleted(self, tps: Collection[TopicIdPartition]) -> None:
-        """Checks that partitions which this node does not know are deleted, and not too new: the directory follows the store a
-        moment later, or much later if this node is cut off. Raises NotReadyError, also if the store does not answer.
+        """Checks in the store that partitions unknown to this node are deleted rather than new: the directory lags behind the
+        store, by long if this node is cut off. Raises NotReadyError, also if the store does not answer.
         """
         keys = {self._keys.topic(topic_id) for topic_id, _ in tps}
         try:
@@ -416,7 +416,7 @@ class ClusterNode:
                 raise NotReadyError(text, fate=Fate.NOT_APPENDED)
 
     async def has_log_start(self, partition: Partition, timeout_s: float) -> None:
-        """Returns once all in-sync replicas have the partition's log start, durably. Raises RequestTimedOutError,
+        """Waits until all in-sync replicas have the partition's log start durably. Raises RequestTimedOutError,
         NotLeaderError."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -425,7 +425,7 @@ class ClusterNode:
             text = f"{partition.name}: the log start has moved, but not all in-sync replicas have it yet"
             raise RequestTimedOutError(text, fate=Fate.UNKNOWN) from None
 
-    # Peers (coordinator/members.py)
+    # The Peers protocol (coordinator/members.py)
 
     @property
     def node_id(self) -> int:
@@ -433,30 +433,30 @@ class ClusterNode:
         return self._config.node_id
 
     def leader_of(self, tp: TopicIdPartition) -> int:
-        """The node id of a partition's leader; NO_LEADER."""
+        """The node id of a partition's leader; NO_LEADER if there is none."""
         entry = self.partition(tp)
         return entry.leader if entry is not None else NO_LEADER
 
     def leaders(self) -> Collection[int]:
-        """The nodes that are alive: each may lead partitions."""
+        """All live nodes, since each may lead partitions."""
         return self.image.nodes.keys()
 
     @property
     def is_registered(self) -> bool:
-        """True while others take this node for alive, as far as it knows."""
+        """True while other nodes consider this node alive, as far as it knows."""
         return self._membership.is_registered
 
     def has_topic(self, topic_id: bytes) -> bool:
-        """True if the cluster has this topic, which this node's directory may not have heard of yet."""
+        """True if the cluster has this topic, even if this node's directory does not have it yet."""
         return self.image.topic(topic_id) is not None
 
     async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
-        """See NodeCalls.call. Raises NotReadyError if the node is not alive, or ends without an answer."""
+        """See NodeCalls.call. Raises NotReadyError if the node is not alive, or if its registration ends before it answers."""
         node = self.image.nodes.get(node_id)
         if node is None:
             raise NotReadyError(f"node {node_id} is not alive")
         call = asyncio.ensure_future(self._calls.call(node, request, response_type))
-        end = asyncio.ensure_future(self._end(node))  # a node that hangs is noticed by its lease
+        end = asyncio.ensure_future(self._end(node))  # a hung node loses its lease
         try:
             await asyncio.wait((call, end), return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
@@ -467,14 +467,14 @@ class ClusterNode:
             end.cancel()
 
     async def _end(self, node: Node) -> None:
-        """Returns once this life of a node has ended."""
+        """Waits until this life of a node, one registration, has ended."""
         generation = self._membership.generation
         while (known := self.image.nodes.get(node.id)) is not None and known.epoch == node.epoch:
             generation = await self._membership.after(generation)
 
 
 def _partition_count(topic: bytes) -> int:
-    """The partitions of a topic in the store; one that cannot be read may have any."""
+    """The partition count in a stored topic; PARTITIONS_MAX if the value is unreadable."""
     try:
         return decode_topic(topic).partition_count
     except EntryError:
@@ -482,7 +482,7 @@ def _partition_count(topic: bytes) -> int:
 
 
 def coordination_client(config: BrokerConfig, clock: Clock) -> CoordinationClient:
-    """A client of the cluster's etcd; it does not connect yet. Raises ConfigError."""
+    """A client of the cluster's etcd, not connected yet. Raises ConfigError."""
     return CoordinationClient(coordination_endpoints(config.coordination_servers), clock, credentials=_credentials(config))
 
 
@@ -498,14 +498,14 @@ def _credentials(config: BrokerConfig) -> grpc.ChannelCredentials | None:
 
 
 class _News:
-    """Tells in the log what happens to the cluster, by this node's image: nodes that join and go, and who is the controller."""
+    """Logs what this node's image shows of the cluster: nodes that join and leave, and changes of the controller."""
 
     def __init__(self, membership: Membership, cluster_name: str) -> None:
         self._membership = membership
         self._cluster_name = cluster_name
-        self._nodes: dict[int, Node] | None = None  # as they were told of last; None before the first time
+        self._nodes: dict[int, Node] | None = None  # as last logged; None before the first time
         self._controller = NO_LEADER
-        self._node_epoch = 0  # of the registration that was told of
+        self._node_epoch = 0  # of the registration last logged
 
     async def run(self) -> None:
         """Follows the image, until cancelled."""

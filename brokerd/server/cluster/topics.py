@@ -1,8 +1,8 @@
-"""Topics of the cluster, changed by any node on behalf of its clients: checked as a node alone checks them, written under the
-comparison of what was checked, and answered once this node itself has them.
+"""Changes of the cluster's topics, made by any node for its clients: checked as on a standalone node, written under a comparison of
+what was checked, and answered once this node has applied them.
 
-The checks read the topics of the data directory, which follow the image a moment later. So a change first waits until both say the
-same of its topic: it would otherwise undo what another node has changed.
+The checks read the topics of the data directory, which lag slightly behind the image. So a change first waits until both agree on
+its topic; otherwise it would undo another node's change.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from brokerd.wire.v1.topics_pb2 import CopyEnd
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
-_PATIENCE_S = 10.0  # for this node to follow the image
-_ANSWERS_S = 10.0  # for a node to say what it has of a partition
-_HEARS_S = 2.0  # for this node to hear of topics that it is asked for
-_HEARS_OF = 100  # of one request's: a program asks for those that it has created, and strangers for any
-_ATTEMPTS = 10  # against nodes that change the same topic
-_AT_ONCE = OPERATIONS_MAX // 4  # partitions in one transaction: if one has changed, all of them are decided anew
-_LOOKED_AT = 1_000  # partitions without a break for the event loop: about 1 ms
-# Refusals that rest on what this node knows of the topic, which another one may have changed a moment ago.
+_PATIENCE_S = 10.0  # for this node to catch up with the store
+_ANSWERS_S = 10.0  # for a node to report the end of its copy
+_HEARS_S = 2.0  # for this node to learn of requested topics
+_HEARS_OF = 100  # topics looked up per request: enough for a program's own, and a bound for arbitrary names
+_ATTEMPTS = 10  # if other nodes change the same topic
+_AT_ONCE = OPERATIONS_MAX // 4  # partitions per transaction: if one has changed, all are decided again
+_LOOKED_AT = 1_000  # partitions between yields to the event loop: about 1 ms
+# Refusals that rest on this node's view of the topic, which another node may just have changed.
 _RESTS_ON_TOPIC = (TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidPartitionsError)
 
 
@@ -75,9 +75,9 @@ class Call(Protocol):
 
 
 class Drain(NamedTuple):
-    """What becomes of a node's partitions. `begun`: how many got another target now; `moving`: those that go to other nodes, and
-    are still here; `staying`: those that no other node can take, and why; `waiting`: those of the moving of which no copy with all
-    records is alive, and where it is."""
+    """The state of a node's drain. `begun`: number of partitions given a new target by this call; `moving`: partitions still on
+    the node that go to others; `staying`: partitions that no other node can take, and why; `waiting`: moving partitions without a
+    live copy of all records, and where that copy is."""
 
     begun: int
     moving: Sequence[TopicIdPartition]
@@ -86,8 +86,8 @@ class Drain(NamedTuple):
 
 
 class ClusterTopics:
-    """See the module docstring. Every method raises the errors of the same method of TopicChanges, NotReadyError if the store or
-    this node does not keep up, and StorageError if the store's answer is lost, with an unknown fate if the change may be made.
+    """See the module docstring. Every method raises the errors of the same method of TopicChanges, NotReadyError if the store is
+    unavailable or this node does not catch up with it, and StorageError, with an unknown fate, if the store's answer is lost.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ClusterTopics:
         call: Call,
         default_factor: int = 1,
     ) -> None:
-        """`call` asks another node, or this one."""
+        """`call` calls a node, which may be this one."""
         self._call = call
         self._default_factor = default_factor
         self._client = client
@@ -108,13 +108,13 @@ class ClusterTopics:
         self._directory = directory
         self._topics = topics
         self._changes = changes
-        self._creating = asyncio.Lock()  # the coordinator's log: a thousand clients that look for it at once create it once
-        self._hearing = asyncio.Lock()  # whoever asks for topics that there are not costs the store one call at a time
+        self._creating = asyncio.Lock()  # many clients may look for the coordinator's log at once; it is created once
+        self._hearing = asyncio.Lock()  # lookups of unknown topics make one store call at a time
 
     async def hear_of(self, names: Iterable[str], topic_ids: Iterable[bytes]) -> bool:
-        """Returns once this node has those of these topics that the store has, so that a topic is known at each node as soon as
-        its creation is acknowledged by one. Asks for the first of those that it does not know. False if it gives up, after two
-        seconds, or because the store is away.
+        """Waits until this node has those of these topics that the store has, so that every node knows a topic once one node has
+        acknowledged its creation. Looks up the first _HEARS_OF unknown topics. Returns False if some remain uncertain: there are
+        more, two seconds have passed, or the store is unreachable.
         """
         keys, missing = self._membership.image.keys, dict[str, Callable[[], bool]]()
         for name in names:
@@ -141,7 +141,7 @@ class ClusterTopics:
         return self._topics.any_by_id(topic_id) is not None
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 0) -> Topic:
-        """Creates a topic. `replication_factor` 0: default.replication.factor. Raises InvalidReplicationFactorError, too."""
+        """Creates a topic. `replication_factor` 0: default.replication.factor. Also raises InvalidReplicationFactorError."""
 
         def decide() -> tuple[Topic, list[Transaction]]:
             topic = self._changes.check_create(name, partitions, configs)
@@ -151,7 +151,7 @@ class ClusterTopics:
         return await self._change(name, decide)
 
     def check_factor(self, name: str, replication_factor: int) -> int:
-        """The replication factor of a new topic. Raises InvalidReplicationFactorError."""
+        """The replication factor of a new topic; 0 selects the default. Raises InvalidReplicationFactorError."""
         factor, alive = replication_factor or self._default_factor, max(len(self._membership.image.nodes), 1)
         if factor > min(alive, REPLICAS_MAX):
             setting = "" if replication_factor else " (default.replication.factor)"
@@ -162,22 +162,22 @@ class ClusterTopics:
         return factor
 
     async def create_coordinator(self) -> None:
-        """Creates the topic of the coordinator's log, unless there is one. On return the image has it, the directory maybe not."""
+        """Creates the topic of the coordinator's log, unless it exists. On return the image has it; the directory may lag."""
         image, membership = self._membership.image, self._membership
         try:
             async with asyncio.timeout(_PATIENCE_S), self._creating:
                 while image.topic(COORDINATOR.id) is None:
-                    # With as many nodes as there are: the controller adds the rest once they have joined.
+                    # At most as many as live nodes: the controller adds the rest as nodes join.
                     factor = max(1, min(self._default_factor, len(image.nodes)))
                     generation, placed = membership.generation, self._placed(COORDINATOR.partition_count, factor)
-                    # If it fails, another node has created it, or is about to.
+                    # If a comparison fails, another node has created it, or is about to.
                     await self._run(create_topic(image, COORDINATOR.id, entry_of(COORDINATOR), placed))
                     await membership.after(generation)
         except TimeoutError:
             raise _behind(COORDINATOR.name, Fate.UNKNOWN) from None
 
     async def grow(self, name: str, total: int) -> Topic:
-        """Adds partitions up to `total`, with as many copies as the others have. Raises InvalidReplicationFactorError, too."""
+        """Adds partitions up to `total`, with the replication factor of the others. Also raises InvalidReplicationFactorError."""
 
         def decide() -> tuple[Topic, list[Transaction]]:
             grown = self._changes.check_grow(name, total)
@@ -199,7 +199,7 @@ class ClusterTopics:
         return await self._change(name, decide)
 
     async def delete(self, name: str) -> Topic:
-        """Deletes a topic. Other nodes remove their partitions a moment later."""
+        """Deletes a topic. Other nodes remove their partitions shortly afterwards."""
 
         def decide() -> tuple[Topic, list[Transaction]]:
             topic = self._changes.check_delete(name)
@@ -208,9 +208,9 @@ class ClusterTopics:
         return await self._change(name, decide)
 
     async def reassign(self, name: str, number: int, replicas: Sequence[int], *, is_order_only: bool = False) -> bool:
-        """Sets which nodes shall have a partition, the preferred leader first; none: stops a move that is under way. The
-        controller does the rest. `is_order_only`: they are those that it has, or gets; none: in the order that they have. False:
-        it is so already. Raises InvalidRequestError for nodes that cannot have it, and StorageError with an unknown fate, too.
+        """Sets a partition's target replicas, preferred leader first; none cancels a reassignment under way. The controller carries
+        it out. `is_order_only`: `replicas` only reorders the current or target replicas; none keeps their order. Returns False if
+        there is nothing to change. Raises InvalidRequestError for nodes that cannot have a copy, and StorageError (unknown fate).
         """
         topic = await self._known(name, number)
 
@@ -232,8 +232,8 @@ class ClusterTopics:
         return await self._change_partitions([TopicIdPartition(topic.id, number)], decide)
 
     async def drain(self, node_id: int, *, validate_only: bool = False) -> Drain:
-        """Gives all partitions of a node to others, the coordinator's log too. Raises InvalidRequestError if the cluster does not
-        know the node, and the errors of `reassign`. `validate_only`: changes nothing, and returns the same.
+        """Moves all partitions of a node to other nodes, the coordinator's log included. Raises InvalidRequestError if the cluster
+        does not know the node, and the errors of `reassign`. `validate_only`: changes nothing, and returns the same.
         """
         image, held = self._membership.image, list[TopicIdPartition]()
         for looked, (tp, at) in enumerate(image.partitions()):
@@ -250,15 +250,15 @@ class ClusterTopics:
 
         def decide(tp: TopicIdPartition, entry: PartitionEntry) -> PartitionEntry | None:
             if node_id not in (entry.target or entry.replicas):
-                return None  # it is on its way
-            # The coordinator's log does not count: it is small.
+                return None  # it is moving already
+            # The coordinator's log is not counted: it is small.
             counts = replicas if tp != COORDINATOR_LOG else Counter[int]()
             target = drained(entry, node_id, image.nodes, counts)
             if target is None:
                 others = image.nodes.keys() - {node_id}
                 staying[tp] = "every other node that is alive has it already" if others else "no other node is alive"
                 return None
-            if len({*entry.replicas, *target}) > REPLICAS_MAX:  # more than an entry may have, in between
+            if len({*entry.replicas, *target}) > REPLICAS_MAX:  # during the move, the entry lists both sets
                 staying[tp] = f"it would be on more than {REPLICAS_MAX} nodes meanwhile"
                 return None
             begun.add(tp)
@@ -274,9 +274,8 @@ class ClusterTopics:
         return Drain(len(begun), moving, staying, waiting)
 
     async def elect_unclean(self, name: str, number: int, *, validate_only: bool = False) -> Sequence[CopyEnd]:
-        """Lets the best of the copies that are alive lead, though it is not in sync. Returns those copies, that one first. Raises
-        InvalidRequestError if a copy in sync is alive, or no copy is, and the errors of `reassign`. `validate_only`: changes
-        nothing, and returns the same.
+        """Elects the best live copy, although it is not in sync. Returns the live copies, best first. Raises InvalidRequestError if
+        an in-sync copy is alive or no copy is, and the errors of `reassign`. `validate_only`: changes nothing, returns the same.
         """
         tp = TopicIdPartition((await self._known(name, number)).id, number)
         at = self._membership.image.partition(tp)
@@ -295,13 +294,13 @@ class ClusterTopics:
             nodes = self._membership.image.nodes
             check_is_lost(entry, nodes, f"{name}-{number}")
             now = nodes.get(winner.id)
-            # In a new life, the node may have another directory, or lack what was not synced.
+            # After a new registration the node may have another directory, or lack unsynced records.
             if now is None or now.epoch != winner.epoch or entry.leader_epoch != at.entry.leader_epoch:
                 raise NotReadyError(f"{name}-{number} has changed meanwhile: try again", fate=Fate.NOT_APPENDED)
             return None if validate_only else elected_unclean(entry, winner)
 
         def unchanged(entry: PartitionEntry) -> dict[str, int]:
-            """No copy that is in sync has come back, and the winner lives, as the store says at that moment."""
+            """Comparisons: when the entry is written, no in-sync copy has come back, and the winner is alive."""
             image = self._membership.image
             node_ids = (winner.id, *(replica.node_id for replica in entry.isr))
             known = {node_id: image.nodes.get(node_id) for node_id in node_ids}
@@ -311,8 +310,8 @@ class ClusterTopics:
         return copies
 
     async def _copies(self, tp: TopicIdPartition, node_ids: Sequence[int]) -> list[CopyEnd]:
-        """What those of these nodes have that answer: the newest first, as in Raft (section 5.4.1), since a longer log of an older
-        epoch has what was never acknowledged. Damaged ones come after those, and empty ones last.
+        """The copies of the nodes that answer, newest first by epoch and then length, as in Raft (section 5.4.1): the extra
+        records of a longer log of an older epoch were never acknowledged. Damaged copies come after those, and empty ones last.
         """
         request = internode_pb2.CopyEndRequest(partition=internode_pb2.Partition(topic_id=tp.topic_id, partition=tp.partition))
 
@@ -336,9 +335,9 @@ class ClusterTopics:
         decide: Callable[[TopicIdPartition, PartitionEntry], PartitionEntry | None],
         compares: Callable[[PartitionEntry], dict[str, int]] = lambda _entry: {},
     ) -> bool:
-        """Writes what `decide` makes of the entries of partitions (None: nothing); again where they have changed meanwhile, or what
-        `compares` says of their entries. Returns once this node has heard of it; False if there was nothing to write. What it
-        raises, some of the partitions may have been changed before.
+        """Replaces partitions' entries by those that `decide` returns (None: no change). Decides again where an entry, or a key in
+        its `compares`, has changed meanwhile. Returns once the image has the changes; False if there were none. If it raises, some
+        of the partitions may have been changed.
         """
         membership, due, is_begun = self._membership, list(tps), False
         for _ in range(_ATTEMPTS):
@@ -360,7 +359,7 @@ class ClusterTopics:
                 is_begun |= done is not None
                 if done is None:
                     failed += changed
-                revision = max(revision, done if done is not None else before + 1)  # then the store is ahead of the image
+                revision = max(revision, done if done is not None else before + 1)  # on failure, the store is ahead of the image
             try:
                 async with asyncio.timeout(_PATIENCE_S):
                     await membership.until(revision)
@@ -373,7 +372,7 @@ class ClusterTopics:
         raise NotReadyError(f"a partition was changed by others {_ATTEMPTS} times meanwhile: try again", fate=fate)
 
     async def _change(self, name: str, decide: Callable[[], tuple[Topic, list[Transaction]]]) -> Topic:
-        """Changes a topic by what this node and the image say of it now; again, if it has changed meanwhile. Returns it as it was
+        """Decides and writes a change of a topic; decides again if the topic has changed meanwhile. Returns the topic as it was
         decided.
         """
         await self._until_followed(name, 0, Fate.NOT_APPENDED)
@@ -393,7 +392,7 @@ class ClusterTopics:
         raise NotReadyError(f"topic '{name}' was changed by others {_ATTEMPTS} times meanwhile: try again", fate=Fate.NOT_APPENDED)
 
     async def _known(self, name: str, number: int) -> Topic:
-        """A topic that has this partition; it may be the coordinator's. Raises UnknownTopicOrPartitionError."""
+        """The topic of this name, which may be the coordinator's, with this partition. Raises UnknownTopicOrPartitionError."""
         for _ in range(_ATTEMPTS):
             await self._until_followed(name, 0, Fate.NOT_APPENDED)
             seen = self._membership.revision
@@ -410,18 +409,18 @@ class ClusterTopics:
         raise _behind(name, Fate.NOT_APPENDED)
 
     def _has_followed(self, name: str, revision: int) -> bool:
-        """True if the data directory and the image say the same of a topic, at this revision or later."""
+        """True if the data directory and the image agree on a topic, at this revision or later."""
         if self._membership.revision < revision:
             return False
         topic_id = self._membership.image.topic_id(name)
         try:
             topic = self._topics.by_name(name)
         except UnknownTopicOrPartitionError:
-            return topic_id in (None, COORDINATOR.id)  # which clients cannot see
+            return topic_id in (None, COORDINATOR.id)  # the coordinator's is hidden from clients
         return topic.id == topic_id and entry_of(topic) == self._membership.image.topic(topic.id)
 
     async def _is_newest(self, name: str) -> bool:
-        """True if the store says the same of a topic as the image does now."""
+        """True if the image is up to date with the store on a topic."""
         if topic_name_problem(name):
             return True
         image, client = self._membership.image, self._client
@@ -441,7 +440,7 @@ class ClusterTopics:
         return place(self._membership.image, count, replication_factor)
 
     async def _run(self, transactions: Sequence[Transaction]) -> int | None:
-        """See `run`."""
+        """See `run`. Raises StorageError, NotReadyError."""
         try:
             return await run(self._client, transactions)
         except CoordinationError as error:
@@ -458,8 +457,8 @@ class ClusterTopics:
 
 
 async def run(client: CoordinationClient, transactions: Sequence[Transaction]) -> int | None:
-    """Runs the transactions of a change, and returns the revision of the last one, which makes it; None if one fails. What was
-    written before that, nobody sees. Raises CoordinationError, whose fate is that of the change.
+    """Runs the transactions of a change. Returns the revision of the last one, which makes the change visible; None if one fails,
+    which leaves the earlier ones without effect. Raises CoordinationError, whose fate is that of the change.
     """
     revision: int | None = None
     put: dict[str, int] = {}
@@ -477,14 +476,14 @@ async def run(client: CoordinationClient, transactions: Sequence[Transaction]) -
 
 
 def check_is_lost(entry: PartitionEntry, nodes: Mapping[int, Node], name: str) -> None:
-    """Checks that no copy in sync is alive. `name`: the partition's. Raises InvalidRequestError."""
+    """Checks that no in-sync copy is alive. `name`: the partition's. Raises InvalidRequestError."""
     if not no_copy_alive(entry, nodes):
         leads = f"node {entry.leader} leads" if entry.leader != NO_LEADER else "it is about to lead"
         raise InvalidRequestError(f"a copy of {name} that is in sync is alive, and {leads}: an unclean election would lose records")
 
 
 def check_target(entry: PartitionEntry, replicas: Sequence[int], nodes: Mapping[int, Node]) -> None:
-    """Checks the replicas that a partition shall have: a node that is not alive gets none. Raises InvalidRequestError."""
+    """Checks target replicas: new ones on live nodes, at most REPLICAS_MAX with the present ones. Raises InvalidRequestError."""
     for node_id in replicas:
         if node_id not in nodes and node_id not in entry.replicas:
             alive = nodes_text(sorted(nodes))
