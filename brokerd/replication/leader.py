@@ -1,14 +1,15 @@
-"""What the leader of a partition makes of its followers' reports: how far the high watermark may go, and who is in sync.
+"""What the leader of a partition derives from its followers' reports: how far the high watermark may advance, and which replicas
+are in sync.
 
-The cluster's entry of the partition says who is in sync; the leader alone proposes changes, each under a comparison of the entry
-that it rests on. Until a proposal is decided, the leader counts everybody who may be in sync by it:
+The partition's entry in etcd holds the in-sync set. Only the leader proposes changes, each by compare-and-set on the entry it is
+based on. Until a proposal is decided, the leader counts every replica that is in sync with or without it:
 
-- Who joins is counted before the proposal is written. Otherwise the controller could elect it, and it may lack what was
+- A joining replica counts before the proposal is written. Otherwise the controller could elect it while it lacks records
   acknowledged in between.
-- Who leaves is counted until the proposal is made. Otherwise what was acknowledged without it would be lost if the proposal fails,
-  and it is elected.
+- A leaving replica counts until the proposal is applied. Otherwise, if the proposal fails and the replica is elected, records
+  acknowledged without it are lost.
 
-When a follower joins and leaves, and when a leader hands over: replication/__init__.py (Kafka's Partition.maybeShrinkIsr and
+replication/__init__.py says when a follower joins or leaves, and when a leader hands over (Kafka's Partition.maybeShrinkIsr and
 maybeExpandIsr, and KIP-841 for nodes that have ended).
 """
 
@@ -24,11 +25,11 @@ from brokerd.partition.core import InSync
 from brokerd.partition.partition import Partition
 
 _NOWHERE = -1
-_OTHERS_TELL_MS = 1_000  # nodes whose disks are full at the same time hear of each other first
+_OTHERS_TELL_MS = 1_000  # time for nodes whose disks fill up together to learn of each other
 
 
 class Proposal(NamedTuple):
-    """A new entry for the partition, in place of the one at `mod_revision`; void if this registration of `joining` has changed."""
+    """A new entry to replace the one at `mod_revision`. Void if the registration of `joining` has changed."""
 
     entry: PartitionEntry
     mod_revision: int
@@ -36,23 +37,23 @@ class Proposal(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How far the slowest follower is behind; zeros if all have everything."""
+    """Lag of the slowest follower; zeros if all have caught up."""
 
-    records: int  # that it has not, in sync or not
-    ms: int  # since it had everything: of those in sync, for which acks=all waits
+    records: int  # missing on the follower furthest behind, in sync or not
+    ms: int  # since it had everything; in-sync replicas only, since acks=all waits for them
 
 
 class Follower:
-    """What a follower has reported in the leader's epoch."""
+    """A follower's reports in the leader's epoch."""
 
     __slots__ = ("caught_up_ms", "durable_end", "log_start_offset", "node_epoch", "replica", "reported_ms", "seen_end")
 
     def __init__(self, replica: InSyncReplica, now_ms: int) -> None:
-        self.replica = replica  # that has what was reported last
+        self.replica = replica  # the copy that its last report describes
         self.node_epoch = 0  # of its last report
         self.durable_end = self.log_start_offset = _NOWHERE
-        self.caught_up_ms = now_ms  # when it had everything
-        self.seen_end, self.reported_ms = 0, now_ms  # the leader's log end at its last report, and when that was
+        self.caught_up_ms = now_ms  # when it last had everything
+        self.seen_end, self.reported_ms = 0, now_ms  # the leader's log end at its last report, and the report's time
 
 
 class LedPartition:
@@ -63,11 +64,11 @@ class LedPartition:
         self.partition = partition
         self._at = at
         self._since_ms = now_ms
-        self._refuses_ms: int | None = None  # since when the cluster knows that this node's disk refuses appends
+        self._refuses_ms: int | None = None  # since when this node's registration says that its disk refuses appends
         self._followers: dict[int, Follower] = {}
-        self._joining: InSyncReplica | None = None  # by proposals that are not decided
-        self._open_proposals = 0  # of them: each may be made yet
-        self._is_lost: set[int] = set()  # nodes that have lost what they had reported
+        self._joining: InSyncReplica | None = None  # named by undecided proposals
+        self._open_proposals = 0  # how many of them may still be applied
+        self._is_lost: set[int] = set()  # ids of nodes that have less than they had reported
         self._is_disputed = False
         self._count()
 
@@ -78,27 +79,27 @@ class LedPartition:
 
     @property
     def is_over(self) -> bool:
-        """True once this node does not lead in this epoch any more: what is heard or decided then says nothing of a later one."""
+        """True once this node no longer leads in this epoch. Later reports and decisions do not apply to a new epoch."""
         return not self.partition.leads_in(self._at.entry.leader_epoch)
 
     def entry_changed(self, at: PartitionAt) -> None:
-        """Takes another entry of the same leader epoch, a newer one or that of a store that has gone back: an earlier proposal is
-        decided."""
+        """Takes another entry of the same leader epoch: a newer one, or an older one after etcd was rolled back. It decides all
+        earlier proposals."""
         if at != self._at:
             self._at, self._joining, self._open_proposals = at, None, 0
             self._is_lost.intersection_update(self._others())
             self._count()
 
     def protects(self, node: Node) -> bool:
-        """True if the copy of a node cuts nothing."""
+        """True if this node's copy must not be cut."""
         return replica_of(node) in self.entry.superseded
 
     def disputed(self) -> None:
-        """A follower has this epoch, or an earlier one, of another leader: the store has gone back."""
+        """A follower's log is of another history (`is_of_other_history`): etcd was rolled back."""
         self._is_disputed = True
 
     def reported(self, node: Node, durable_end: int, log_start_offset: int, now_ms: int) -> None:
-        """A follower has fsynced everything below `durable_end`, and agrees with this log up to there."""
+        """A follower has fsynced everything below `durable_end`, and its log agrees with this one up to there."""
         if self.is_over:
             return
         follower = self._followers.get(node.id)
@@ -118,27 +119,27 @@ class LedPartition:
             self.partition.replica_fetched(node.id, durable_end)
 
     def withdrawn(self, node_id: int) -> None:
-        """A follower joins no more by what it has reported: it has to report anew."""
+        """Stops a follower from joining by its earlier reports: it has to report again."""
         follower = self._followers.get(node_id)
         if follower is not None:
             follower.node_epoch = _NOWHERE
 
     def is_in_sync(self, node_id: int) -> bool:
-        """True if a node is among the in-sync replicas."""
+        """True if the node's replica is in sync."""
         return any(replica.node_id == node_id for replica in self.entry.isr)
 
     def log_starts(self) -> list[int]:
-        """The log starts that the other replicas have reported that are in sync, or may be."""
+        """The log starts reported by the other replicas that are in sync or may be; -1 before a replica's first report."""
         known = (self._followers.get(node_id) for node_id in self._counted())
         return [follower.log_start_offset if follower is not None else _NOWHERE for follower in known]
 
     def lag(self, now_ms: int) -> Lag:
-        """How far the slowest of the other replicas is behind."""
+        """Lag of the slowest of the other replicas."""
         start, end = self.partition.ends.log_start_offset, self.partition.ends.log_end_offset
         records = ms = 0
         for node_id in self.entry.replicas:
             follower = self._followers.get(node_id)
-            # One that has not reported yet in this epoch, and is in sync, has what is acknowledged.
+            # An in-sync replica without a report in this epoch has everything that was acknowledged.
             is_in_sync = self.is_in_sync(node_id)
             durable_end = self.partition.ends.high_watermark if is_in_sync else start
             caught_up_ms = self._since_ms
@@ -149,18 +150,17 @@ class LedPartition:
         return Lag(records, ms)
 
     def hears_nobody(self, heard_ms: Mapping[int, int], now_ms: int, lag_max_ms: int) -> bool:
-        """True if no other in-sync replica has been heard of for so long. `heard_ms`: when each node was."""
+        """True if there are other in-sync replicas and none was heard within `lag_max_ms`. `heard_ms`: last request by node id."""
         heard = [max(heard_ms.get(node_id, 0), self._since_ms) for node_id in self._others()]
         return bool(heard) and now_ms - max(heard) > lag_max_ms
 
     def proposal(self, nodes: Mapping[int, Node], now_ms: int, lag_max_ms: int) -> Proposal | None:
-        """The change that is due; None if none is. `nodes`: those alive, by id. Until the entry changes, a proposal may have been
-        made, or be made later, unless `given_up` says otherwise; so who may have joined is proposed again, or the entry is replaced
-        by itself, which ends that.
-        """
+        """The change that is due; None if there is none. `nodes`: those alive, by id. Until the entry changes, an earlier proposal
+        may have been applied, or may be later, unless `given_up` rules it out. So a replica that may have joined is proposed again,
+        or the entry is replaced by itself, which voids the earlier proposals."""
         own = self._own(nodes)
         if own is None or self.is_over:
-            return None  # not registered at present, or as another life
+            return None  # not registered, or registered under another node epoch
         if self.partition.is_stopped:
             entry = resigned(self.entry, own.id, nodes)
             return Proposal(entry, self._at.mod_revision) if entry is not None else None
@@ -191,7 +191,7 @@ class LedPartition:
         return Proposal(joined(self.entry, self._joining), self._at.mod_revision, joining)
 
     def given_up(self, proposal: Proposal) -> None:
-        """This proposal has certainly not been made, and will not be; others that name the same replica may be."""
+        """This proposal was not applied and will not be; others that name the same replica may be."""
         if proposal.joining is not None and proposal.mod_revision == self._at.mod_revision:
             self._open_proposals -= 1
             if not self._open_proposals:
@@ -216,11 +216,10 @@ class LedPartition:
         return follower.durable_end >= max(ends.high_watermark, epoch_start) and follower.log_start_offset >= ends.log_start_offset
 
     def _stays(self, node: Node, now_ms: int, lag_max_ms: int) -> bool:
-        """False if a node that joins would leave at once. While too few are in sync, the high watermark stands still: one that has
-        that, and never reaches the end, would join and leave for ever, and keep others from joining.
-        """
+        """False if a node would leave again right after it joined. While too few replicas are in sync the high watermark does not
+        advance. A replica that has reached it but never the log end would join and leave for ever, and keep others from joining."""
         follower = self._followers[node.id]
-        if node.registration.refuses:  # it leaves by itself what it cannot take
+        if node.registration.refuses:  # such a node leaves partitions whose batches its disk refuses
             lag_max_ms = min(lag_max_ms, _OTHERS_TELL_MS)
         return now_ms - follower.caught_up_ms <= lag_max_ms
 
@@ -232,8 +231,8 @@ class LedPartition:
         return [replica.node_id for replica in self.entry.isr if replica.node_id != self.entry.leader]
 
     def _counts(self, follower: Follower) -> bool:
-        """True if the directory that has what was reported is the one that is in sync, or joins. Another one of its node, on a disk
-        in its place, says nothing of it."""
+        """True if the reporting directory is the one that is in sync or joining. A report from another directory of the same node,
+        such as a replaced disk, does not count."""
         replica = follower.replica
         return replica.node_id not in self._is_lost and (replica in self.entry.isr or replica == self._joining)
 
@@ -241,7 +240,7 @@ class LedPartition:
         return {*self._others(), self._joining.node_id} if self._joining is not None else set(self._others())
 
     def _count(self) -> None:
-        """Tells the partition whom the high watermark waits for."""
+        """Tells the partition which followers the high watermark waits for."""
         if self.is_over:
             return
         counted = self._counted()
@@ -253,25 +252,24 @@ class LedPartition:
 
 
 def in_sync_of(entry: PartitionEntry) -> InSync:
-    """Whom the leader of this entry has to wait for. Replicas that were added and still copy do not count: with them, a partition
-    of one replica that is moved would have fewer in sync than min.insync.replicas, and take nothing meanwhile.
-    """
+    """The replicas that the leader of this entry waits for. Added replicas that have never been in sync do not count: otherwise a
+    partition of one replica would be below min.insync.replicas while it moves, and refuse appends."""
     followers = [replica.node_id for replica in entry.isr if replica.node_id != entry.leader]
     return InSync(followers, len(entry.isr), len(ever_in_sync(entry).intersection(entry.replicas)))
 
 
 def has_enough_in_sync(entry: PartitionEntry, min_insync_replicas: int) -> bool:
-    """False if acks=all is refused: fewer replicas are in sync than min.insync.replicas, or than there are."""
+    """False if acks=all is refused: fewer replicas are in sync than min.insync.replicas, and fewer than the partition has."""
     in_sync = in_sync_of(entry)
     return in_sync.members >= min(min_insync_replicas, in_sync.replicas)
 
 
 def joined(entry: PartitionEntry, replica: InSyncReplica) -> PartitionEntry:
-    """The entry with one more in-sync replica. Other directories of its node are gone: their disk was replaced."""
+    """The entry with one more in-sync replica. Other directories of its node are dropped: their disk was replaced."""
     members = {each.node_id: each for each in entry.isr} | {replica.node_id: replica}
     isr = tuple(members[node_id] for node_id in entry.replicas if node_id in members)
     out_of_sync = tuple(each for each in entry.out_of_sync if each.node_id != replica.node_id)
-    superseded = tuple(each for each in entry.superseded if each != replica)  # it has no more than the leader
+    superseded = tuple(each for each in entry.superseded if each != replica)  # the leader has all of its records
     return entry._replace(isr=isr, out_of_sync=out_of_sync, superseded=superseded)
 
 
@@ -283,9 +281,8 @@ def left(entry: PartitionEntry, node_ids: set[int]) -> PartitionEntry:
 
 
 def resigned(entry: PartitionEntry, node_id: int, nodes: Mapping[int, Node]) -> PartitionEntry | None:
-    """The entry without this node among the in-sync replicas, and with a leader that is alive; None if no other one is in sync and
-    alive. `nodes`: those alive, by id.
-    """
+    """The entry without this node in the in-sync set, and with a live leader; None if the node is not in the set, or no leader
+    would be alive. `nodes`: those alive, by id."""
     without = left(entry, {node_id})
     if without == entry:
         return None
@@ -294,9 +291,7 @@ def resigned(entry: PartitionEntry, node_id: int, nodes: Mapping[int, Node]) -> 
 
 
 def handed_over(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | None:
-    """The entry with another leader, before this one's node stops; None if no other replica is in sync and alive. `nodes`: those
-    alive, by id. The node stays in sync until its registration ends: the next leader may have lost its disk, and who stops here has
-    everything.
-    """
+    """The entry with another leader, for a node that stops; None if no other in-sync replica is alive. `nodes`: those alive, by id.
+    The stopping node stays in sync until its registration ends: it has every record, and the next leader may have lost its disk."""
     led = resigned(entry, entry.leader, nodes)
     return led._replace(isr=entry.isr, out_of_sync=entry.out_of_sync) if led is not None else None
