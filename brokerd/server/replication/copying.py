@@ -1,8 +1,8 @@
-"""The partitions that this node follows: one Copier for each node that leads any of them, and one stream to it.
+"""The partitions that this node follows: one Copier, with one stream, for each node that leads any of them.
 
-A round: tell the leader how far this node is, append what it answers byte for byte, make that durable, and tell it again. What is
-reported has been fsynced, and a report never waits for data. A copy that is cut or begun anew does so in turn with all other
-changes of the directory.
+Each round reports this node's positions to the leader, appends the response's batches byte for byte, and makes them durable. The
+durable end in a report has been fsynced, and a report never waits for data. Cutting a copy or starting it over takes its turn with
+all other changes of the directory.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _RETRY_MS = 200
-_PASSES_WITHIN_MS = 10_000  # what is retriable is told once it has lasted for so long
-_FLUSHES = 3  # in a row: the one under way, which may have begun before, the next, and one more
+_PASSES_WITHIN_MS = 10_000  # a retriable problem is logged once it has lasted this long
+_FLUSHES = 3  # in a row: the one under way, which may have begun before the append, the next, and one more
 
 
 class Means(NamedTuple):
-    """What all copiers of a node work with. `unable`: takes the partitions that cannot follow: their logs have stopped, or
-    the disk refuses what they get."""
+    """What all copiers of a node share. `unable` collects the partitions that cannot follow: their log has stopped, or the disk
+    refuses the leader's batches."""
 
     partitions: PartitionTable
     replicas: ReplicaChanges
@@ -79,10 +79,10 @@ class Copying:
     def __init__(self, means: Means) -> None:
         self._means = means
         self._copiers: dict[int, Copier] = {}  # by the leader's node id
-        self._ended_bytes = 0  # copied by those that have ended
+        self._ended_bytes = 0  # copied by copiers that have ended
 
     def follow_image(self) -> None:
-        """Copies from whom the image names as leader. Call it after each change of the image or of roles."""
+        """Copies from the leaders named in the image. Call it after each change of the image or of roles."""
         image = self._means.membership.image
         wanted: dict[int, dict[TopicIdPartition, int]] = {}
         for partition in self._means.partitions:
@@ -91,7 +91,7 @@ class Copying:
                 wanted.setdefault(at.entry.leader, {})[partition.tp] = partition.leader_epoch
         for node_id, copier in list(self._copiers.items()):
             node = image.nodes.get(node_id)
-            # A machine that lost its power is silent on a stream to its life before.
+            # The stream to a node's earlier registration stays silent if its machine lost power.
             if node_id not in wanted or (node is not None and copier.node_epoch not in {node.epoch, NO_EPOCH}):
                 del self._copiers[node_id]
                 copier.stop()
@@ -103,7 +103,7 @@ class Copying:
 
     @property
     def bytes_in(self) -> int:
-        """The bytes of batches that this node has copied."""
+        """Bytes of batches copied by this node."""
         return self._ended_bytes + sum(copier.bytes_in for copier in self._copiers.values())
 
     async def stop(self) -> None:
@@ -115,7 +115,7 @@ class Copying:
 
 
 class Copier:
-    """Copies what one node leads."""
+    """Copies the partitions that one node leads."""
 
     def __init__(self, node_id: int, means: Means) -> None:
         self._node_id = node_id
@@ -124,14 +124,14 @@ class Copier:
         self._clock, self._unable = means.clock, means.unable
         self._epochs: dict[TopicIdPartition, int] = {}  # of the partitions to copy
         self._touched: set[TopicIdPartition] = set()  # partitions whose position may have changed since it was sent
-        self._sent: dict[TopicIdPartition, Position] = {}  # what the leader knows, on the present stream
-        self._paused: dict[TopicIdPartition, int] = {}  # partitions that failed, and until when they wait (ms)
-        self._problems: dict[TopicIdPartition, _Problem] = {}  # of those that failed last time
+        self._sent: dict[TopicIdPartition, Position] = {}  # what the leader knows from the current stream
+        self._paused: dict[TopicIdPartition, int] = {}  # failed partitions: when to ask again, in monotonic ms
+        self._problems: dict[TopicIdPartition, _Problem] = {}  # of partitions whose last attempt failed
         self._behind: set[TopicIdPartition] = set()  # partitions whose log starts are not durable
-        self._write_again_ms = 0  # after a checkpoint that could not be written
-        self._is_warned = False  # of that
-        self.bytes_in = 0  # of the batches that it has copied
-        self.node_epoch = NO_EPOCH  # of the node's life that it has a stream to
+        self._write_again_ms = 0  # monotonic; set when a checkpoint could not be written
+        self._is_warned = False  # of that failure
+        self.bytes_in = 0  # of copied batches
+        self.node_epoch = NO_EPOCH  # the leader's registration that the stream is for
         self.task = asyncio.create_task(self._run())
 
     def assign(self, epochs: dict[TopicIdPartition, int]) -> None:
@@ -140,7 +140,7 @@ class Copier:
         self._epochs = epochs
 
     def stop(self) -> None:
-        """Ends it."""
+        """Cancels the copier's task."""
         self.task.cancel()
 
     async def _run(self) -> None:
@@ -152,7 +152,7 @@ class Copier:
                     raise NotReadyError(f"node {self._node_id} is not alive")
                 try:
                     await self._follow(node)
-                # gRPC's: the stream has ended between two rounds; or its connection was closed, for a newer address or certificate.
+                # Raised by gRPC if the stream ends between rounds, or its connection is closed for a newer address or certificate.
                 except (asyncio.InvalidStateError, asyncio.CancelledError) as error:
                     task = asyncio.current_task()
                     if task is not None and task.cancelling():
@@ -168,7 +168,7 @@ class Copier:
             await asyncio.sleep(_RETRY_S)
 
     async def _follow(self, node: Node) -> None:
-        """Rounds on one stream, until it fails."""
+        """Runs rounds on one stream until it fails."""
         self.node_epoch = node.epoch
         call = await self._calls.replicate(node)
         self._sent.clear()
@@ -198,13 +198,13 @@ class Copier:
             partition = self._partitions.replica(tp)
             if tp not in self._epochs or partition is None or partition.role is not Role.FOLLOWER:
                 continue
-            if partition.is_stopped:  # others must not wait for it, or take it in again
+            if partition.is_stopped:  # the leader must not wait for this copy, or let it join again
                 if self._sent.pop(tp, None) is not None:
                     request.dropped.add(topic_id=tp.topic_id, partition=tp.partition)
                 self._unable.add(tp)
                 continue
             if partition.is_dirty:
-                self._touched.add(tp)  # it becomes durable without another answer
+                self._touched.add(tp)  # becomes durable without another response
             position = position_of(partition, self._replicas.durable_log_start(tp))
             if self._sent.get(tp) != position:
                 self._sent[tp] = position
@@ -212,7 +212,7 @@ class Copier:
         return request
 
     async def _take(self, data: bytes) -> None:
-        """Carries out what the leader has told, and makes it durable."""
+        """Carries out a response, and makes its batches durable."""
         response, records = split_records(pb.ReplicateResponse, data)
         at, taken = 0, list[Partition]()
         for update in response.updates:
@@ -222,7 +222,7 @@ class Copier:
             self._touched.add(tp)
             partition = self._followed(tp)
             if partition is None:
-                continue  # it has another role or leader by now
+                continue  # its role or leader has changed
             try:
                 await self._carry_out(partition, update, chunks)
                 taken.append(partition)
@@ -234,7 +234,7 @@ class Copier:
         await self._keep_log_starts(taken)
 
     async def _keep_log_starts(self, taken: Sequence[Partition]) -> None:
-        """Makes log starts durable. What cannot be written holds up no copies: it is tried again, or the next checkpoint has it."""
+        """Makes log starts durable. A failed checkpoint does not hold up copying: it is retried, or the next one covers it."""
         replica, now_ms = self._partitions.replica, self._clock.monotonic_ms()
         self._touched |= self._behind  # a checkpoint may have been written meanwhile
         self._behind = {
@@ -259,14 +259,14 @@ class Copier:
                 await self._flusher.flush(partition, BROKER)
 
     def _followed(self, tp: TopicIdPartition) -> Partition | None:
-        """The partition, if this node still follows the leader that was asked."""
+        """The partition, if this node still follows the leader that it asked."""
         partition, sent = self._partitions.replica(tp), self._sent.get(tp)
         if partition is None or sent is None or not partition.has_tenure(Role.FOLLOWER, sent.leader_epoch):
             return None
         return partition
 
     async def _carry_out(self, partition: Partition, update: pb.ReplicaUpdate, chunks: Sequence[pa.Buffer]) -> None:
-        """Raises WireErrors, ValueError for a cut of what may have been acknowledged, OSError, DocumentError."""
+        """Raises WireErrors, ValueError for a cut of records that may be acknowledged, OSError, DocumentError."""
         if update.HasField("error"):
             raise from_proto(update.error)
         if update.diverges:
@@ -286,7 +286,7 @@ class Copier:
             partition.leader_told(update.high_watermark, update.last_stable_offset, update.log_start_offset)
 
     async def _cut(self, partition: Partition, common: Common) -> None:
-        """Cuts what the leader does not have."""
+        """Cuts the records that the leader does not have."""
         end_offset, leader_epoch = partition.ends.log_end_offset, partition.leader_epoch
         offset = cut_offset(partition.epochs, end_offset, common)
         if offset >= end_offset:
@@ -307,8 +307,8 @@ class Copier:
         )
 
     def _check_removes(self, partition: Partition, text: str) -> None:
-        """Raises ValueError, with `text`, if the copy may have been in sync when an older one was elected: what it has may be
-        nowhere else, and of the last second of what was acknowledged, its high watermark may know nothing."""
+        """Raises ValueError, with `text`, if this copy may have been in sync when an older one was elected: no other copy may have
+        its records, and its high watermark may miss the last second of acknowledged ones."""
         at = self._membership.image.partition(partition.tp)
         if at is not None and (self._membership.node_id, self._membership.directory_id) in at.entry.superseded:
             raise ValueError(
@@ -317,7 +317,7 @@ class Copier:
             )
 
     async def _begin_anew(self, partition: Partition, snapshot: Snapshot) -> None:
-        """Drops this copy, which ends below the leader's log, and begins where that begins."""
+        """Drops this copy, which ends below the leader's log start, and starts over there."""
         if snapshot.seed != partition.crc_seed:
             raise CorruptMessageError(f"{partition.name}: the leader's snapshot is of another partition")
         epoch, end_offset = partition.leader_epoch, partition.ends.log_end_offset
@@ -334,10 +334,10 @@ class Copier:
         try:
             await self._admin.run(self._replicas.begin_anew(tp, snapshot, leader_epoch))
         finally:
-            await self._membership.look_again()  # meanwhile there was no partition to lead or to follow
+            await self._membership.look_again()  # the partition was missing meanwhile
 
     def _fail(self, partition: Partition, error: Exception) -> None:
-        """Asks for a partition again after a while."""
+        """Logs why a partition is not copied, and asks for it again after a pause."""
         if partition.is_stopped or partition.is_refused:
             self._unable.add(partition.tp)
         self._sent.pop(partition.tp, None)

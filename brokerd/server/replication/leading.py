@@ -1,5 +1,5 @@
-"""The partitions with several replicas that this node leads: what their followers report, and the changes of who is in sync,
-written to the coordination store.
+"""The partitions with several replicas that this node leads: their followers' reports, and the changes of their in-sync sets,
+written to etcd.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from brokerd.storage.refusals import Refusals
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.5
-_PROPOSALS_MAX = OPERATIONS_MAX // 4  # in one transaction
+_PROPOSALS_MAX = OPERATIONS_MAX // 4  # per transaction
 
 
 class ReplicationFigures(NamedTuple):
-    """What this node leads and copies, in numbers."""
+    """Replication metrics of this node."""
 
     under_replicated: int = 0
     under_min_isr: int = 0
@@ -41,7 +41,7 @@ class ReplicationFigures(NamedTuple):
     lag_ms: int = 0
     isr_shrinks: int = 0
     isr_expands: int = 0
-    elections: int = 0  # while this node was the controller
+    elections: int = 0  # by this node as controller
     bytes_in: int = 0
     bytes_out: int = 0
 
@@ -63,19 +63,19 @@ class Leading:
         self._lag_max_ms = lag_max_ms
         self._refusals = refusals
         self._led: dict[TopicIdPartition, LedPartition] = {}
-        self.unable: set[TopicIdPartition] = set()  # partitions that this node can neither lead nor follow: others shall not wait
-        self.bytes_out = 0  # of batches that followers were sent
+        self.unable: set[TopicIdPartition] = set()  # partitions that this node can neither lead nor follow: it resigns
+        self.bytes_out = 0  # of batches sent to followers
         self._isr_shrinks = self._isr_expands = 0
-        self._too_few: set[TopicIdPartition] = set()  # partitions with fewer replicas in sync than min.insync.replicas, as told
-        self._heard_ms: dict[int, int] = {}  # by node id
-        self.streams: dict[int, object] = {}  # the newest of each follower, by its node id
-        self._looked = asyncio.Event()  # a look is due before its time
-        self._told = asyncio.Event()  # set, and replaced, when a follower has reported or left
-        self.watchers = Purgatory()  # of followers' streams; nothing in it expires
+        self._too_few: set[TopicIdPartition] = set()  # partitions below min.insync.replicas, as last logged
+        self._heard_ms: dict[int, int] = {}  # time of the last request, by node id
+        self.streams: dict[int, object] = {}  # each follower's newest stream, by node id
+        self._looked = asyncio.Event()  # set to start a round of `run` early
+        self._told = asyncio.Event()  # set and replaced when a follower reports or the image changes
+        self.watchers = Purgatory()  # of followers' streams; its operations never expire
 
     def follow_image(self) -> None:
-        """Takes what the image says of the partitions that this node leads. Call it after each change of the image or of roles,
-        before anything else is awaited."""
+        """Applies the image to the partitions that this node leads. Call it after each change of the image or of roles, before the
+        next await."""
         for tp, led in list(self._led.items()):
             if led.is_over or self._partitions.replica(tp) is not led.partition:
                 del self._led[tp]
@@ -88,7 +88,7 @@ class Leading:
     def _follow_entry(self, partition: Partition, *, is_followed: bool = False) -> None:
         at = self._membership.image.partition(partition.tp)
         if at is None or at.entry.leader != self._membership.node_id or at.entry.leader_epoch != partition.leader_epoch:
-            return  # as it was, until this node follows or leads anew
+            return  # unchanged until this node takes its new role
         known = self._led.get(partition.tp)
         if known is not None and known.partition is partition and not known.is_over:
             known.entry_changed(at)
@@ -96,12 +96,12 @@ class Leading:
             self._led[partition.tp] = LedPartition(partition, at, self._client.clock.monotonic_ms())
 
     def _tell(self) -> None:
-        """Wakes those who wait for what followers have."""
+        """Wakes the callers that wait for followers' reports."""
         told, self._told = self._told, asyncio.Event()
         told.set()
 
     def led(self, partition: Partition) -> LedPartition | None:
-        """The followers of a partition; None if it has none, or if this node does not lead it."""
+        """A partition's followers; None if it has none, or if this node does not lead it."""
         led = self._led.get(partition.tp)
         return led if led is not None and led.partition is partition else None
 
@@ -110,13 +110,13 @@ class Leading:
         self._heard_ms[node.id] = self._client.clock.monotonic_ms()
 
     def withdrawn(self, tp: TopicIdPartition, node_id: int) -> None:
-        """What a follower has told stands no longer: it follows no more, or has to begin another stream."""
+        """Voids a follower's report for joining: it no longer follows, or has to begin another stream."""
         led = self._led.get(tp)
         if led is not None:
             led.withdrawn(node_id)
 
     async def has_log_start(self, partition: Partition, offset: int) -> None:
-        """Returns once all in-sync replicas have a log start, durably. Raises NotLeaderError if another node may lead before."""
+        """Returns once this log start is durable on all in-sync replicas. Raises NotLeaderError if another node may lead before."""
         epoch = partition.leader_epoch
         while partition.leads_in(epoch):
             led, at = self._led.get(partition.tp), self._membership.image.partition(partition.tp)
@@ -124,16 +124,16 @@ class Leading:
                 if min(led.log_starts(), default=offset) >= offset:
                     return
             elif at is None or len(at.entry.replicas) == 1:
-                return  # there are no others; else it has not looked at them yet
+                return  # no other replica; otherwise `follow_image` has yet to run
             await self._told.wait()
         text = f"{partition.name}: the log start has moved, but the leader has changed: the next one may not have it"
         raise NotLeaderError(text, fate=Fate.UNKNOWN)
 
     def reported(self, partition: Partition, node: Node, durable_end: int, log_start_offset: int) -> None:
-        """A follower has told how far it agrees with this leader, durably. It may do so as soon as this node leads, and once."""
+        """A follower reports how far its durable log agrees with this one: once, perhaps as soon as this node leads."""
         led = self.led(partition)
         if led is None or led.is_over:
-            # The follower may have heard sooner than this node that it was added, and does not repeat what it has told.
+            # The follower may learn before this node does that it was added, and does not repeat its report.
             self._follow_entry(partition, is_followed=True)
             led = self.led(partition)
         if led is not None:
@@ -148,7 +148,7 @@ class Leading:
             self._looked.set()
 
     async def figures(self, pauses: Pauses) -> ReplicationFigures:
-        """The partitions with several replicas that this node leads, in numbers."""
+        """Metrics of the partitions with several replicas that this node leads."""
         now_ms, under_replicated, under_min_isr, reassigning, lag = self._client.clock.monotonic_ms(), 0, 0, 0, Lag(0, 0)
         for led in list(self._led.values()):
             entry, in_sync = led.entry, in_sync_of(led.entry)
@@ -182,7 +182,7 @@ class Leading:
                 is_cut_off = is_store_silent and led.hears_nobody(self._heard_ms, now_ms, self._lag_max_ms)
                 led.partition.set_cut_off(is_cut_off)
             self._tell_of_too_few()
-            with contextlib.suppress(CoordinationError):  # the next round tells
+            with contextlib.suppress(CoordinationError):  # retried in the next round
                 await self._membership.publish_refusals(self._refusals.is_lasting)
             await self._write(self._due(self._membership.image.nodes))
             if self.unable:
@@ -190,7 +190,7 @@ class Leading:
                 self.unable.intersection_update([tp for tp in self.unable if self._has_stopped(tp)])
 
     def _tell_of_too_few(self) -> None:
-        """Says which partitions have begun, or ceased, to refuse acks=all."""
+        """Logs which partitions have begun or ceased to refuse acks=all."""
         too_few = {tp for tp, led in self._led.items() if not led.is_over and not led.partition.has_enough_in_sync}
         fallen, risen = too_few - self._too_few, self._too_few & self._led.keys() - too_few
         self._too_few = too_few
@@ -202,18 +202,18 @@ class Leading:
                 logger.log(level, "%s, for %s: %s", text, counted(len(tps), "partition"), some_of(sorted(map(self._name, tps))))
 
     async def hand_over(self) -> None:
-        """Before a stop: lets others lead what this node leads, where one is in sync and alive."""
+        """Before a stop: hands over each partition that this node leads, if another in-sync replica is alive."""
         image, node_id = self._membership.image, self._membership.node_id
         led = [tp for tp, at in image.partitions() if at.entry.leader == node_id]
         await self._change(led, lambda entry: handed_over(entry, image.nodes))
 
     async def _resign(self, tps: Collection[TopicIdPartition]) -> None:
-        """Leaves the in-sync replicas of these partitions, so that nobody waits for this one, and lets others lead them. What no
-        other has in sync stays as it is."""
+        """Leaves the in-sync sets of these partitions, so that no leader waits for this replica, and hands over those that this
+        node leads. A partition that would be left without a live leader stays as it is."""
         await self._change(tps, lambda entry: resigned(entry, self._membership.node_id, self._membership.image.nodes))
 
     async def _change(self, tps: Collection[TopicIdPartition], change: Callable[[PartitionEntry], PartitionEntry | None]) -> None:
-        """Writes what `change` makes of the entries of these partitions; None: nothing."""
+        """Writes the entries that `change` returns for these partitions; None leaves an entry as it is."""
         seen = [(tp, at) for tp in tps if (at := self._membership.image.partition(tp)) is not None]
         await self._write({tp: Proposal(entry, at.mod_revision) for tp, at in seen if (entry := change(at.entry)) is not None})
 
@@ -223,8 +223,8 @@ class Leading:
         return {tp: proposal for tp, proposal in found if proposal is not None}
 
     async def _write(self, due: Mapping[TopicIdPartition, Proposal]) -> None:
-        """Writes these changes, some together; each of them alone, if they cannot be made together. Ends at the first that etcd
-        does not take: while it is silent each takes seconds, and who is cut off is looked at between two rounds."""
+        """Writes these changes, several per transaction, and one by one where a transaction fails. Stops at the first
+        CoordinationError: while etcd is silent each call takes seconds, and the check for cut-off leaders runs between rounds."""
         tps, histories = list(due), self._client.histories
         pieces = [tps[at : at + _PROPOSALS_MAX] for at in range(0, len(tps), _PROPOSALS_MAX)]
         while pieces:
@@ -242,7 +242,7 @@ class Leading:
                 pieces[:0] = [[tp] for tp in piece]
 
     async def _propose(self, due: Mapping[TopicIdPartition, Proposal], histories: int) -> bool:
-        """Writes these changes together; False if another change came first. Raises CoordinationError."""
+        """Writes these changes in one transaction; False if another change came first. Raises CoordinationError."""
         image, keys = self._membership.image, self._membership.image.keys
         before = {tp: at.entry.isr for tp in due if (at := image.partition(tp)) is not None}
         compares = {keys.partition(tp): proposal.mod_revision for tp, proposal in due.items()}
@@ -258,7 +258,7 @@ class Leading:
         for tp, isr in changed.items():
             self._isr_shrinks += len(isr) < len(before.get(tp, isr))
             self._isr_expands += len(isr) > len(before.get(tp, isr))
-        with contextlib.suppress(TimeoutError):  # a silent watch holds up one change, not all
+        with contextlib.suppress(TimeoutError):  # a silent watch must not hold up the other changes
             async with asyncio.timeout(_INTERVAL_S):
                 await self._membership.until(done)
         self.follow_image()

@@ -1,17 +1,16 @@
 """The streams by which followers copy from this node (Replicate in proto/brokerd/internode).
 
-Behaviour
-- A stream is of one follower, and remembers its positions. A request changes some of them, and is answered once a partition has
-  something new, TELL_S after an end has moved without that, or after WAIT_S with nothing. Where other partitions always have
-  something new, an end that has moved is told after WAIT_S: a copy that does not know the log start cannot join.
-- What a position counts for, and what a follower gets that has to cut, to begin anew or to catch up: replication/__init__.py.
+- A stream belongs to one follower, and keeps its positions. A request updates some of them. It is answered once a partition has
+  batches to send, TELL_S after only an end has moved, or after WAIT_S with nothing. If other partitions always have batches, a
+  moved end is sent after WAIT_S at the latest: a copy that does not know the log start cannot join.
+- replication/__init__.py says what a position counts for, and how followers cut, start over and catch up.
 - A partition that cannot be served gets an error, and its position is forgotten.
-- Batches are sent as soon as they are written: the follower's disk works at the same time as this one's.
-- A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least. Snapshots
-  are not divided. With one, as with a cut, a follower has many files to sync before it reports: each counts as CATCH_UP_BYTES at
-  least.
-- Where the follower is in sync, producers wait for each response to be on its disk. So those partitions go first, and all others
-  together get at most as much as they, but CATCH_UP_BYTES in any case: catching up about doubles what such a producer waits for.
+- Batches are sent as soon as they are written, so the disks of follower and leader work at the same time.
+- A response has at most RESPONSE_BYTES of batches, and at most PARTITION_BYTES, but at least one batch, per partition. Snapshots
+  are not divided. After a snapshot or a cut the follower has many files to sync before it reports, so each counts as at least
+  CATCH_UP_BYTES.
+- Producers wait until an in-sync follower has each response on disk. So its in-sync partitions go first, and all others together
+  get at most as much, but at least CATCH_UP_BYTES: catching up about doubles such a producer's wait.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from brokerd.wire.errors import to_proto
 from brokerd.wire.records import join_records
 
 WAIT_S = 0.5
-TELL_S = 0.02  # ends go with the next batches, if these come soon
+TELL_S = 0.02  # ends travel with the next batches if those come within this time
 RESPONSE_BYTES = 8_388_608
 PARTITION_BYTES = 1_048_576
 CATCH_UP_BYTES = 1_048_576
@@ -59,8 +58,8 @@ _WATCHED = (LogEnd.LOG_END, LogEnd.HIGH_WATERMARK, LogEnd.LAST_STABLE_OFFSET)
 
 
 class _Watch(DelayedOperation):
-    """Tells a stream whenever an end of one partition may have moved, or its role: whether it may have something new, or only ends.
-    It is never satisfied."""
+    """Tells a stream when an end of one partition, or its role, may have changed: True if there may be batches to send, False for
+    ends only. Never satisfied."""
 
     __slots__ = ("_tell",)
 
@@ -83,14 +82,14 @@ class _Followed:
 
     def __init__(self, position: Position) -> None:
         self.position = position
-        self.is_counted = False  # the position, in the epoch in which this node leads
-        self.partition: Partition | None = None  # that is watched
+        self.is_counted = False  # the position was reported while this node led in its epoch
+        self.partition: Partition | None = None  # the one watched
         self.watch: _Watch | None = None
         self.told: tuple[int, int, int] | None = None  # the ends that the follower knows
 
     @property
     def leads(self) -> bool:
-        """True if this node still leads in the follower's epoch: only then its ends are a leader's."""
+        """True if this node still leads in the follower's epoch; only then are its ends the leader's."""
         return self.partition is not None and self.partition.leads_in(self.position.leader_epoch)
 
 
@@ -105,13 +104,13 @@ class ReplicaStream:
         self._node_id, self._node_epoch = -1, -1
         self._is_begun = False
         self._followed: dict[TopicIdPartition, _Followed] = {}
-        self._due: dict[TopicIdPartition, None] = {}  # partitions to look at, in the order in which they became so
-        self._moved: set[TopicIdPartition] = set()  # partitions of which ends alone may have moved
-        self._moved_ms = 0  # monotonic; since when there are any
+        self._due: dict[TopicIdPartition, None] = {}  # partitions to look at, oldest first
+        self._moved: set[TopicIdPartition] = set()  # partitions of which only ends may have moved
+        self._moved_ms = 0  # monotonic; when the first of them moved
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
-        """Returns when the follower has closed its side. Raises MalformedError, NotReadyError to end the stream."""
+        """Serves until the follower closes its side. Raises MalformedError, NotReadyError to end the stream."""
         try:
             while isinstance(data := cast("object", await self._context.read()), bytes):
                 self._take(data)
@@ -133,7 +132,7 @@ class ReplicaStream:
         self._check_newest(node)
         self._leading.heard(node)
         if self._node_epoch != epoch:
-            for tp, told in self._followed.items():  # what it has told stands, and counts for its new registration
+            for tp, told in self._followed.items():  # earlier positions also count for the new registration
                 self._report(node, tp, told)
         for given in request.positions:
             tp = topic_id_partition("positions", given.topic_id, given.partition)
@@ -152,13 +151,13 @@ class ReplicaStream:
             if followed is None:
                 followed = self._followed[tp] = _Followed(position)
             if before is None or before == position or before.leader_epoch != position.leader_epoch:
-                self._tell_again(tp, followed)  # it has begun to follow, or what it was told has failed there
+                self._tell_again(tp, followed)  # it has begun to follow, or failed to apply the last update
             followed.position, followed.is_counted = position, False
             self._report(node, tp, followed)
             self._tell(tp, True)
 
     def _check_newest(self, node: Node) -> None:
-        """Raises NotReadyError if the follower has begun another stream since: what it sent here is late, and says less."""
+        """Raises NotReadyError if the follower has begun another stream since: this request is late, and its positions are old."""
         streams = self._leading.streams
         if not self._is_begun:
             self._is_begun, streams[node.id] = True, self
@@ -166,7 +165,7 @@ class ReplicaStream:
             raise NotReadyError(f"node {node.id} has begun another stream")
 
     def _node(self) -> Node:
-        """The follower. Raises NotReadyError if this node has not heard of it, or of its end only."""
+        """The follower's node. Raises NotReadyError if this node's image does not have its registration."""
         node = self._membership.image.nodes.get(self._node_id)
         if node is None or node.epoch != self._node_epoch:
             raise NotReadyError(f"node {self._node_id} is not registered with epoch {self._node_epoch}, as this node knows")
@@ -203,7 +202,7 @@ class ReplicaStream:
         self._woken.set()
 
     def _tell_again(self, tp: TopicIdPartition, followed: _Followed) -> None:
-        """The follower does not know the ends, or does not take over those that go with this answer."""
+        """Has the ends sent: the follower does not have them, or ignores those sent with a cut or a snapshot."""
         followed.told = None
         self._tell(tp, False)
 
@@ -216,7 +215,7 @@ class ReplicaStream:
             if not self._due and not await self._wait(until):
                 self._tell_ends(response)
                 break
-            # One that gets more meanwhile waits for the next request, which says where it goes on.
+            # A partition that gets more batches meanwhile waits for the next request, which has its new position.
             due: dict[bool, list[TopicIdPartition]] = {True: [], False: []}
             for tp in self._due:
                 due[self._is_in_sync(tp)].append(tp)
@@ -229,19 +228,19 @@ class ReplicaStream:
         return join_records(response, [[chunk] for chunk in records])
 
     def _tell_ends(self, response: pb.ReplicateResponse) -> None:
-        """Adds the ends that the follower does not know, of partitions that the response has nothing else of."""
+        """Adds the ends that the follower does not know, for partitions not in the response yet."""
         added = {TopicIdPartition(update.topic_id, update.partition) for update in response.updates}
         for tp in self._moved - added:
             followed = self._followed[tp]
             partition = followed.partition
-            # Another role makes it due, and the next look says so.
+            # A change of role makes the partition due, and the next look reports it.
             if partition is not None and followed.leads and followed.told != _ends(partition):
                 self._add(response, tp, followed)
         self._moved &= added
         self._moved_ms = self._broker.clock.monotonic_ms()
 
     async def _wait(self, until: float) -> bool:
-        """True once a partition is due; False when the time is over, or soon after an end has moved."""
+        """True once a partition is due; False at the deadline, or TELL_S after an end has moved."""
         has_moved = False
         while not self._due:
             if self._moved and not has_moved:
@@ -257,18 +256,18 @@ class ReplicaStream:
     async def _look_at(
         self, tps: Iterable[TopicIdPartition], left: int, response: pb.ReplicateResponse, records: list[Buffer]
     ) -> int:
-        """Looks at partitions as long as bytes are left. Returns how many are then."""
+        """Looks at partitions while bytes are left. Returns the bytes left."""
         for tp in tps:
             if left > 0:
                 left -= await self._look(tp, response, records)
         return left
 
     async def _look(self, tp: TopicIdPartition, response: pb.ReplicateResponse, records: list[Buffer]) -> int:
-        """Adds what is new of a partition, if anything is. Returns the bytes that it counts for."""
+        """Adds what is new in a partition to the response. Returns the bytes that it counts for."""
         followed, before = self._followed[tp], len(response.updates)
         try:
             partition = self._watched(tp, followed)
-            if not followed.is_counted:  # this node has begun to lead since the position came, which is not repeated
+            if not followed.is_counted:  # this node began to lead after the position came, which is not repeated
                 self._report(self._node(), tp, followed)
             del self._due[tp]
             chunks = await self._news(partition, followed, response)
@@ -286,8 +285,8 @@ class ReplicaStream:
         return max(CATCH_UP_BYTES, *work) if work else size_bytes
 
     def _watched(self, tp: TopicIdPartition, followed: _Followed) -> Partition:
-        """The partition, which tells the stream what moves. Raises NotLeaderError and others if this node does not lead it in the
-        follower's epoch."""
+        """The partition, with a watch for this stream. Raises NotLeaderError, FencedLeaderEpochError or UnknownLeaderEpochError if
+        this node does not lead it in the follower's epoch."""
         partition, epoch = self._broker.partitions.replica(tp), followed.position.leader_epoch
         if partition is None or not partition.is_leader:
             raise NotLeaderError(f"partition {tp} is not led by this node")
@@ -302,13 +301,13 @@ class ReplicaStream:
         return partition
 
     async def _news(self, partition: Partition, followed: _Followed, response: pb.ReplicateResponse) -> list[Buffer]:
-        """The batches that follow. A divergence or a snapshot is added to the response instead. Raises WireErrors."""
+        """The batches after the follower's position; else adds a divergence or a snapshot to the response. Raises WireErrors."""
         position, log_start = followed.position, partition.ends.log_start_offset
         if position.log_end_offset >= log_start and self._diverges(partition, followed, response):
             return []
         found = await self._read(partition, max(position.log_end_offset, log_start))
-        # It ends below the log start. If it goes on from there, and does not begin anew, what it has must be the leader's, too:
-        # producers' state rests on it.
+        # The follower ends below the log start. If it continues there instead of starting over, its log must agree with the
+        # leader's: producer state is derived from it.
         if found.first_offset <= position.log_end_offset < log_start and self._diverges(partition, followed, response):
             return []
         if found.first_offset == position.log_end_offset:
@@ -316,7 +315,7 @@ class ReplicaStream:
         if found.first_offset < position.log_end_offset:
             raise CorruptMessageError(f"{partition.name}: a follower ends at {position.log_end_offset}, inside of a batch")
         if position.log_end_offset > max(position.log_start_offset, log_start):
-            # It would drop what it has, and others with that may go once it is in sync.
+            # Starting over would drop its records, and other copies of them may be removed once it is in sync.
             raise CorruptMessageError(
                 f"{partition.name}: offsets {position.log_end_offset} to {found.first_offset - 1} were taken out of the leader's "
                 "log, and no copy gets past them: let another replica in sync lead (`brokerd cluster move-leader`); if none has "
@@ -329,7 +328,7 @@ class ReplicaStream:
         return []
 
     def _diverges(self, partition: Partition, followed: _Followed, response: pb.ReplicateResponse) -> bool:
-        """Tells the follower where the logs part, if they do."""
+        """Tells the follower where the logs diverge, if they do. Raises NotReadyError if a new leader epoch is due first."""
         common = _divergence(partition, followed.position)
         if common is None:
             return False
@@ -344,7 +343,7 @@ class ReplicaStream:
         return True
 
     def _is_in_sync(self, tp: TopicIdPartition) -> bool:
-        """True if the follower is in sync, or if nobody knows."""
+        """True if the follower is in sync, or if this is not known."""
         partition = self._broker.partitions.replica(tp)
         led = self._leading.led(partition) if partition is not None else None
         return led is None or led.is_in_sync(self._node_id)
@@ -360,7 +359,7 @@ class ReplicaStream:
             return await self._broker.readers.run(BROKER, partial(read, cached_only=False))
 
     def _add(self, response: pb.ReplicateResponse, tp: TopicIdPartition, followed: _Followed) -> pb.ReplicaUpdate:
-        """An update with the leader's ends, which the follower knows from then on. Raises NotLeaderError."""
+        """Adds an update with the leader's ends, which the follower then knows. Raises NotLeaderError."""
         assert followed.partition is not None, "it is watched"
         if not followed.leads:
             raise NotLeaderError(f"partition {tp} has another leader meanwhile")
