@@ -1,15 +1,16 @@
-"""The service between the nodes of a cluster (proto/brokerd/internode; the callers: cluster/calls.py): what they ask of this node
-as a leader of partitions, and as the coordinator.
+"""The service between the nodes of a cluster (proto/brokerd/internode; called from cluster/calls.py): requests to this node as a
+leader of partitions, and as the coordinator.
 
-Behaviour of all
+All methods
 - Only nodes of the cluster may call.
-- A field that violates the contract is INVALID_ARGUMENT; any other failure is the response's error. NOT_COORDINATOR is for a
-  coordinator that has been replaced, and for whoever takes this node for the coordinator.
-- All may be repeated. Lists are paged, and no request waits for another node.
-- VerifyMembers and PreparedHolds are answered once everything that they tell is durable.
-- FreezeMembers and WriteMarkers wait for a flush, for half a minute at most.
+- A field that violates the contract is answered with INVALID_ARGUMENT; any other failure is in the response's error.
+  NOT_COORDINATOR means that the calling coordinator has been replaced, or that this node is not the coordinator.
+- Every request may be repeated. Lists are paged, and no request waits for another node.
+- VerifyMembers and PreparedHolds are answered once everything in the response is durable.
+- FreezeMembers and WriteMarkers wait for a flush, at most half a minute.
 
-Like the broker's own methods, these are registered as streams of requests, so that gRPC assembles no message of a stranger.
+Like the broker's own methods, these are registered as request streams, so gRPC does not assemble messages of unauthenticated
+callers.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
 logger = logging.getLogger(__name__)
 REQUEST_MAX_BYTES = 2_097_152
 _ARRIVAL_S = 10.0
-_NEWS_MS = 60_000  # after the start, a wrong token is most likely the one of the life before: no alarm
+_NEWS_MS = 60_000  # this long after a start, a wrong token is most likely the previous registration's: no alarm
 
 
 class InternodeService:
@@ -101,7 +102,7 @@ async def _ends(context: Context, name: str) -> AsyncIterator[None]:
         failure = error if isinstance(error, BrokerdError) else malformed(name, "the bytes cannot be parsed")
         await context.abort(*status_of(failure))
     except grpc.aio.BaseError:
-        raise  # the caller is gone
+        raise  # the caller has gone
     except Exception as error:
         await context.abort(*status_of(internal(name, error)))
 
@@ -118,8 +119,7 @@ _NONE = -1
 
 
 class InternodeMethod(NamedTuple):
-    """A unary method: its messages, the check of what its contract says of the request, and what serves it: the leader's side, if
-    nothing else is given."""
+    """A unary method: its messages, the check of its request, and its handler, by default the leader's side (Members.answer)."""
 
     request: type[Message]
     response: type[Message]
@@ -127,7 +127,7 @@ class InternodeMethod(NamedTuple):
     served_by: Callable[[BrokerParts], Callable[[Any], Awaitable[Any]]] = lambda broker: broker.members.answer
 
     async def handle(self, broker: BrokerParts, request: Message) -> Message:
-        """The response, which has the error of what fails. Raises MalformedError alone."""
+        """The response, which holds any failure as its error. Raises only MalformedError."""
         self.check(request)
         answered = [self.response()]
         with fails_with(answered[0], self.response.DESCRIPTOR.name):
