@@ -1,8 +1,8 @@
 """One broker's groups: appends the table's decisions to the coordinator's log, waits until they are durable, and responds.
 
-There is no await between a decision and `apply`, so decisions do not interleave. A response is sent only when everything it
-depends on is durable: an offset that was read is never undone by a crash. A transaction may commit offsets too: they are in the
-batch of its decision (transactions.py).
+There is no await between a decision and `apply`, so decisions do not interleave. A response is sent only when everything it depends
+on is durable: a crash never undoes an offset that was read. Offsets committed with a transaction are in the batch of its decision
+(transactions.py).
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class Groups:
         time: DirectoryTime,
         has_topic: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
-        """`has_topic`: True if the cluster has a topic that this node's directory may not have heard of yet."""
+        """`has_topic`: True if the cluster has a topic that this node's directory may not have yet."""
         self._log = log
         self._topics = topics
         self._has_topic = has_topic
         self._time = time
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
-        self._unrecorded_ms = self._retention_ms // _RENEWED_PARTS  # a renewal so soon after what is recorded is not recorded
+        self._unrecorded_ms = self._retention_ms // _RENEWED_PARTS  # a renewal within this time of the recorded one is not recorded
         self.table = GroupTable(Shares(config.max_groups), Shares(config.max_group_offsets), self.name_of)
 
     def loaded(self) -> None:
-        """Forgets the offsets of topics that are deleted. Call it once the log's records are applied to the table."""
+        """Drops the offsets of deleted topics. Call it once the log's records are applied to the table."""
         self.table.keep_topics(self._exists)
 
     # Requests
@@ -73,8 +73,8 @@ class Groups:
         await self._recorded(lambda: self.table.commit(group_id, principal, self._of_known_topics(offsets)))
 
     async def renew(self, group_id: str) -> None:
-        """Keeps a group from expiring while it is read. Recorded only if a quarter of the retention has passed since its last
-        commit, so most calls cost no write: what is durable here, another coordinator knows as well. Raises retriable errors."""
+        """Keeps a group from expiring while it is read. Recorded at most every quarter of the retention, so most calls cost no
+        write; the last record is durable on return, for the next coordinator. Raises retriable errors."""
         now_ms, ahead_ms = self._time.stamp_ms()
         group = self.table.groups.get(group_id)
         if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._unrecorded_ms:
@@ -111,7 +111,7 @@ class Groups:
     # Time
 
     async def sweep(self) -> None:
-        """Deletes expired groups: the retention after the last commit or renewal, also one that was not recorded. Logs errors."""
+        """Deletes groups idle for the retention plus one renewal interval: later renewals may be unrecorded. Logs errors."""
         expired = self.table.expired(self._time.now_ms() - self._retention_ms - self._unrecorded_ms)
         try:
             while records := list(itertools.islice(expired, _EXPIRED_AT_ONCE)):

@@ -1,7 +1,7 @@
 """Hosts the coordinator while this node leads its partition, `__coordinator-0`: loads it from the log when the node begins to lead,
-forgets it when that ends, and loads another one in each new leader epoch. Everything that a coordinator knows is of one epoch.
+drops it when the lead ends, and loads a new one in each leader epoch. All state of a coordinator belongs to one epoch.
 
-A node that is alone hosts it from its start to its end, and makes the partition when something is to be recorded first.
+A node that is alone hosts it from start to stop, and creates the partition at the first record.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class CoordinatorHost:
     """See the module docstring. Create it inside the running event loop."""
 
     def __init__(self, partitions: PartitionTable, members: Members, new: Callable[[], Transactions]) -> None:
-        """`new` gives a coordinator that has not read its log yet."""
+        """`new` creates a coordinator that has not read its log yet."""
         self._partitions = partitions
         self._members = members
         self._new = new
         self._hosted: Transactions | None = None  # of one leader epoch, on one log
-        self._former: list[Transactions] = []  # whose decisions are still under way
+        self._former: list[Transactions] = []  # of earlier epochs, with decisions still under way
         self._following = asyncio.Lock()
-        self._swept: Transactions | None = None  # whose sweep is under way
+        self._swept: Transactions | None = None  # the one whose sweep is under way
         self._is_stopping = False
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # background work, one of each kind
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # background work, one task of each kind
 
     @property
     def local(self) -> Transactions | None:
-        """The coordinator, if this node is it and has loaded it."""
+        """The coordinator, if this node hosts it and has loaded it."""
         hosted = self._hosted
         return hosted if hosted is not None and hosted.log.is_led else None
 
@@ -61,8 +61,8 @@ class CoordinatorHost:
         raise NotCoordinatorError("this node is not the coordinator: ask for it with FindCoordinator")
 
     def _epoch(self) -> int | None:
-        """The leader epoch of the coordinator's partition; None if this node does not lead it. 0 before a node that is alone has
-        made it."""
+        """Leader epoch of the coordinator's partition; None if this node does not lead it; 0 on a node that is alone and has not
+        created it."""
         log = self._partitions.coordinator_log
         if log is None:
             return 0 if self._partitions.elects_itself else None
@@ -73,16 +73,14 @@ class CoordinatorHost:
     async def start(self) -> None:
         """On a node that is alone: loads the coordinator, finishes prepared commits and voids the data of ended members. Call it
         before the broker serves requests. A commit that cannot be finished stays held back and is retried. Raises
-        DataDirectoryError.
-        """
+        DataDirectoryError."""
         await self._follow()
         await self.required.sweep()
 
     async def follow(self) -> None:
-        """Call it after each change of roles, of this node or of others: loads or forgets the coordinator. In the background,
-        finishes commits that waited for a leader, and learns what commits hold back in partitions that this node has begun to lead.
-        A log that cannot be used is logged, and tried again at the next call and by `sweep`.
-        """
+        """Loads or drops the coordinator. Call it after each change of roles, of this node or of others. In the background,
+        finishes commits that waited for a leader, and asks what commits hold back in partitions that this node has begun to lead.
+        Logs that the log is unusable; the next call and `sweep` retry."""
         try:
             await self._follow()
         except DataDirectoryError as error:
@@ -100,7 +98,7 @@ class CoordinatorHost:
                     return
                 hosted = self._new()
                 try:
-                    await hosted.log.durable()  # a replica without what is not may lead next
+                    await hosted.log.durable()  # the next leader may lack records that are not
                 except WireError as error:
                     logger.info("the coordinator's log is not replicated yet: %s", error)
                     return
@@ -109,9 +107,9 @@ class CoordinatorHost:
                 except (DataDirectoryError, UnknownTopicIdError):
                     if self._epoch() == epoch:
                         raise
-                    continue  # this node has lost the lead, or its copy, while the log was read
+                    continue  # this node lost the lead, or its copy, while the log was read
                 if hosted.epoch != epoch or self._epoch() != epoch:
-                    continue  # it has changed meanwhile
+                    continue  # the epoch has changed meanwhile
                 if self._is_stopping:
                     hosted.begin_stop()
                 if self._partitions.elects_itself:
@@ -121,7 +119,7 @@ class CoordinatorHost:
                 logger.debug("the coordinator is loaded, in epoch %d", epoch)
 
     def _hold(self, transactions: Transactions) -> None:
-        """Holds back what is prepared, where markers in the log have taken effect already."""
+        """Sets the holds of prepared commits: markers already in the log have taken effect without them."""
         for name, commit in transactions.coordinator.prepared():
             for one in commit.held_back:
                 self._members.hold(name, commit.txn_version, TopicIdPartition(one.topic_id, one.partition), one.first_offset)
@@ -165,13 +163,13 @@ class CoordinatorHost:
     # Periodic jobs, while it is hosted
 
     async def sweep(self) -> None:
-        """See Transactions.sweep. In a cluster, tries again what `follow` could not do."""
+        """See Transactions.sweep. In a cluster, also retries the work of `follow`."""
         if not self._partitions.elects_itself:
-            with contextlib.suppress(DataDirectoryError):  # said already
+            with contextlib.suppress(DataDirectoryError):  # logged already
                 await self._follow()
             self._in_background("settle", self._settle)
         local = self.local
-        if local is not None and local is not self._swept:  # a sweep of an earlier epoch may be waiting for its markers still
+        if local is not None and local is not self._swept:  # a sweep of an earlier epoch may still wait for its markers
             self._swept = local
             try:
                 await local.sweep()

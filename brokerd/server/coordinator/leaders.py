@@ -1,17 +1,17 @@
-"""The coordinator's side of transactions: what it asks of the leaders of partitions, of this node's own by a plain call
-(members.py), of others over Peers. And the outcome of members whose markers are lost to damage:
+"""The coordinator's calls to the leaders of partitions: plain calls on this node (members.py), Peers for other nodes. Also the
+outcome of members whose markers are lost to damage:
 
-- Void, if nothing is lost behind the member's records, if the batch that was taken out is whole, or if another partition has its
-  records without a marker and lost nothing there: a commit is complete only with all its markers.
-- The marker is written again, if the coordinator's log knows the outcome: always for the last commit of each id (up to 100,000
+- Void, if nothing is lost after the member's records, if the batch that was taken out is whole, or if another partition has its
+  records without a marker and lost nothing after them: a commit is complete only with all its markers.
+- The marker is written again, if the coordinator's log has the outcome: always for the last commit of each id (up to 100,000
   members and partitions in all), for others until compaction.
-- A marker in another partition tells: the doctor decides when it accepts the damage, and the next start writes the marker.
-- Nothing tells: readers of committed records wait before the records, until `brokerd doctor --decide` settles it, which is kept in
-  `decided-members`.
+- A marker in another partition decides: the doctor uses it when it accepts the damage, and the next start writes the marker.
+- Otherwise readers of committed records wait before the records until `brokerd doctor --decide`; `decided-members` keeps the
+  decision.
 - Void, if the records are below the log start: no reader reaches them.
-- Only the damaged range is lost, if a snapshot behind it knows that the member ended.
-- A marker that was in a torn tail, or behind the rebuilt end of a log, is written again for a last commit; else the member is void
-  (docs/guarantees.md, "What is undecidable").
+- Only the damaged range is lost, if a snapshot after it knows that the member ended.
+- A marker from a torn tail, or from after the rebuilt end of a log, is written again for a last commit; otherwise the member is
+  void (docs/guarantees.md, "What is undecidable").
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 _InPartition: TypeAlias = TopicIdPartition | HeldBack | pb.OpenMemberData | pb.HangingPartition
 _UNDECIDED_LOGGED_MAX = 100
-_PATIENCE_S = 2.0  # with a node whose answer nothing depends on
+_PATIENCE_S = 2.0  # with a node whose response nothing depends on
 _NONE = -1
 
 
 class Frozen(NamedTuple):
-    """What all leaders hold of members that can append nothing more."""
+    """The data that all leaders hold of frozen members, which can append nothing more."""
 
     held: Held
     held_back: list[HeldBack]
 
 
 class OpenMembers(NamedTuple):
-    """Members with open data. `others`: another node than this one has answered."""
+    """Members with open data. `others`: at least one other node has answered."""
 
     producer_ids: AbstractSet[int]
     others: bool
@@ -76,19 +76,18 @@ class Leaders:
         self._peers = peers
         self._members = members
         self._epoch = epoch
-        self._elsewhere: frozenset[int] = frozenset()  # members with open data on other nodes, when they were asked last
+        self._elsewhere: frozenset[int] = frozenset()  # members with open data on other nodes, as last answered
 
     @property
     def producer_ids(self) -> AbstractSet[int]:
-        """Members with open data: those on this node now, and those on others when they were asked last."""
+        """Members with open data: on this node now, and on other nodes as last answered."""
         return self._members.producer_ids | self._elsewhere if self._elsewhere else self._members.producer_ids
 
     async def freeze(self, producer_ids: Collection[int], partitions: Iterable[TopicIdPartition]) -> Frozen:
-        """Freezes members at all leaders. Those of `partitions` must answer, so that nothing is missing; members may have data
-        elsewhere only if nobody knows of it, which is void then. Of the others those that do not answer are named: this node may
-        take one of them for no leader that is one. Raises InvalidRequestError if a topic has no such partition;
-        NotReadyError and others if a leader does not answer, having frozen some.
-        """
+        """Freezes members at all leaders. The leaders of `partitions` must answer, so that no reported data is missing; data that
+        the members have elsewhere was reported to no one, and is void. Other leaders that do not answer are listed as silent: one
+        of them may lead a partition that this node takes for another's. Raises InvalidRequestError if a topic has no such
+        partition; NotReadyError and others, perhaps with some members frozen, if a required leader does not answer."""
         named = list(partitions)
         required: dict[int, list[TopicIdPartition]] = {}
         for tp in filter(self._is_known, named):
@@ -110,7 +109,7 @@ class Leaders:
         for node_id, answered in zip(nodes, found, strict=True):
             if isinstance(answered, WireError):
                 if node_id in required and isinstance(answered, NotLeaderError | UnknownTopicIdError):
-                    # It, or this node, has not heard of a change yet; for the client nothing else is amiss.
+                    # One of the two nodes has yet to learn of a change; the client only has to retry.
                     raise NotReadyError(f"node {node_id}: {answered.message}: retry", fate=Fate.NOT_APPENDED) from answered
                 if node_id in required:
                     raise answered
@@ -121,14 +120,14 @@ class Leaders:
                 for place in response.held_back:
                     tp = TopicIdPartition(place.topic_id, place.partition)
                     leader = self._peers.leader_of(tp) if self._is_known(tp) else node_id
-                    # A former leader, or this node, has not heard of the next one yet. The markers would go where no data is.
+                    # A former leader, or this node, has yet to learn of the new one. The markers would miss the data.
                     if counted_at.setdefault(tp, leader) != node_id:
                         text = f"partition {tp} is led by node {counted_at[tp]}, or by node {node_id}: retry"
                         raise NotReadyError(text, fate=Fate.NOT_APPENDED)
                 for one in response.members:
                     known = sums.get(one.producer_id, HeldData(0, True))
                     sums[one.producer_id] = HeldData(known.records + one.records, known.is_durable and one.is_durable)
-        # Those deleted meanwhile too: some of the answers lack their records.
+        # Includes partitions deleted meanwhile: some responses lack their records.
         return Frozen(Held(sums, [tp for tp in named if not self._is_known(tp)], silent), held_back)
 
     async def _freeze(
@@ -145,21 +144,21 @@ class Leaders:
             while response.more:
                 request.after.CopyFrom(_place(response.held_back[-1]))
                 found.append(response := await self._ask(node_id, request, pb.FreezeMembersResponse))
-                del response.members[:]  # counted with the first page
+                del response.members[:]  # already counted with the first page
         if len(roles.union(response.roles for response in found)) > 1:
-            # One that has left it would be counted, and would get no marker.
+            # A partition that left this leader meanwhile would be counted, but get no marker.
             raise NotReadyError(f"partitions that node {node_id} leads have changed meanwhile: retry", fate=Fate.NOT_APPENDED)
         return found
 
     async def write_markers(self, transactional_id: str, commit: CommitPrepared) -> None:
-        """Writes the markers of a commit into the partitions that it holds back, and nowhere else. Returns once all of them are
-        durable. Raises the first error of a leader, once all others have answered."""
+        """Writes the markers of a commit into the partitions that it holds back, and no others. Returns once all are durable.
+        Raises the first error of a leader, once all have answered."""
         ids = [(pid, True) for pid in commit.committed_producer_ids] + [(pid, False) for pid in commit.aborted_producer_ids]
         await self._mark(transactional_id, commit.txn_version, ids, commit.held_back)
 
     async def rewrite_lost(self, ending: Ending, data: Collection[pb.OpenMemberData], *, others: bool) -> None:
-        """Writes the markers of a complete commit again, into the partitions whose data it has counted. What these members have
-        elsewhere is void: it came to a leader, one of `others`, that could not be asked then. Raises as `write_markers` does."""
+        """Rewrites the markers of a complete commit where it counted data. The members' other data is voided: its leader could not
+        be asked at the commit. `others`: other nodes have answered. Raises as `write_markers` does."""
         ids = {one.producer_id for one in data}
         for name, version, is_committed in ((ending.transactional_id, ending.version, True), ("", NO_VERSION, False)):
             tps = dict.fromkeys(
@@ -192,16 +191,16 @@ class Leaders:
                 await self._ask(node_id, request, pb.WriteMarkersResponse)
 
     async def abort(self, transactional_id: str, producer_ids: Sequence[int]) -> None:
-        """Writes abort markers wherever there is data of these members, whose end is durable. Returns once all are durable. Raises
-        the first error of a leader, once all others have answered: what it holds is found by the sweep."""
+        """Writes abort markers wherever these members, whose end is durable, have data. Returns once all are durable. Raises the
+        first error of a leader, once all have answered; the sweep finds the data that is left."""
         ids = [(producer_id, False) for producer_id in producer_ids]
         nodes = self._peers.leaders()
         marks = [(node_id, partial(self._mark_at, node_id, transactional_id, NO_VERSION, ids, ())) for node_id in nodes]
         _raise_first(await _each(self._shortly(node_id, mark) for node_id, mark in marks))
 
     async def _shortly(self, node_id: int, ask: Callable[[], Awaitable[T]]) -> T:
-        """What a node gives whose answer nothing depends on: one that hangs must not keep others waiting until its lease ends. It
-        is asked only once this runs: a coroutine made before would be left behind if this is cancelled first."""
+        """The response of a node that nothing depends on, within _PATIENCE_S: if it hangs, the others must not wait until its lease
+        ends. `ask` is a function: a coroutine would be left unawaited if this call is cancelled first. Raises NotReadyError."""
         try:
             async with asyncio.timeout(None if node_id == self._peers.node_id else _PATIENCE_S):
                 return await ask()
@@ -210,11 +209,11 @@ class Leaders:
 
     async def release(self, transactional_id: str, commit: CommitPrepared) -> None:
         """Makes the markers of a commit take effect: in one step at each leader, one leader after the other. Call it once all are
-        durable. Raises the first error of a leader, once all others have answered."""
+        durable. Raises the first error of a leader, once all have answered."""
         request = pb.ReleaseRequest(
             coordinator_epoch=self._epoch(), transactional_id=transactional_id, txn_version=commit.txn_version
         )
-        # This node's too, even if no partition of them is left: its holds would stay.
+        # Always includes this node: without a partition left here, its holds would stay otherwise.
         own = [self._peers.node_id]
         await self._at_leaders(commit.held_back, lambda node_id, _: self._ask(node_id, request, pb.ReleaseResponse), nodes=own)
 
@@ -236,7 +235,7 @@ class Leaders:
             request.after_producer_id = response.producer_ids[-1]
 
     async def open_data(self, producer_ids: Sequence[int], limit: int | None = None) -> list[pb.OpenMemberData]:
-        """The open data of members, by partition, at all leaders that answer; about `limit` entries of each at most."""
+        """The open data of members, by partition, at all leaders that answer; about `limit` entries per leader at most."""
         ask = partial(self._open_data, producer_ids=list(producer_ids), limit=limit)
         return list(chain.from_iterable(await self._answers(self._peers.leaders(), ask)))
 
@@ -275,8 +274,8 @@ class Leaders:
         return await self._peers.call(node_id, request, response_type)
 
     async def _answers(self, nodes: Iterable[int], ask: Callable[[int], Awaitable[T]]) -> list[T]:
-        """The answers of those nodes that answer."""
-        nodes = list(nodes)  # who is alive changes meanwhile
+        """The responses of the nodes that answer."""
+        nodes = list(nodes)  # the set of live nodes changes meanwhile
         answers = await _each(map(ask, nodes))
         for node_id, answered in zip(nodes, answers, strict=True):
             if isinstance(answered, WireError):
@@ -289,8 +288,8 @@ class Leaders:
         ask: Callable[[int, Sequence[HeldBack]], Awaitable[object]],
         nodes: Iterable[int] = (),
     ) -> None:
-        """Asks the leaders of partitions that exist, each for its own, and `nodes` in any case. Once all have answered, raises the
-        first error, and NotReadyError if a partition has no leader."""
+        """Asks the leaders of all existing partitions, each for its own, and always `nodes`. Once all have answered, raises the
+        first error, or NotReadyError if a partition has no leader."""
         by_leader: dict[int, list[HeldBack]] = {node_id: [] for node_id in nodes}
         for one in held_back:
             tp = TopicIdPartition(one.topic_id, one.partition)
@@ -302,9 +301,9 @@ class Leaders:
             raise _no_leader(one)
 
     def _is_known(self, tp: TopicIdPartition) -> bool:
-        """True if this node knows the partition, False if its topic is deleted. Before a commit is prepared it must be one or the
-        other: a partition that is unknown later is deleted then (`_exists`). Raises NotReadyError if this node may not have heard
-        of it yet, InvalidRequestError if the topic has no such partition."""
+        """True if this node knows the partition, False if its topic is certainly deleted. Checked before a commit is prepared, so
+        that a partition that is unknown later counts as deleted (`_exists`). Raises NotReadyError if this node may not have learned
+        of the partition yet, InvalidRequestError if the topic has no such partition."""
         try:
             exists = self._exists(tp)
         except InvalidRequestError as error:
@@ -316,8 +315,8 @@ class Leaders:
         return exists
 
     def _exists(self, tp: TopicIdPartition) -> bool:
-        """False if the topic is deleted, as far as this node knows: one that its directory has not written yet is not, whoever
-        else was the coordinator when a commit counted its data. Raises InvalidRequestError if it has no such partition."""
+        """False if the topic is deleted as far as this node knows. A topic in the image that the directory does not have yet
+        exists: an earlier coordinator may have counted its data. Raises InvalidRequestError if the topic has no such partition."""
         try:
             self._members.partitions.leader(tp)
         except UnknownTopicIdError:
@@ -330,17 +329,16 @@ class Leaders:
 
 
 class LostMarkers:
-    """The outcome of ended members whose marker is missing: which markers to write again, and which need an operator's decision.
-    The data of any other ended member is void. The whole log is searched for each of them, once: a copy that leads may lack any
-    marker without damage, as after an unclean election.
-    """
+    """The outcome of ended members without a marker: which markers to write again, and which outcomes need an operator's decision.
+    The data of any other ended member is void. The whole log is searched once for each of them: even without damage a leader's copy
+    may lack a marker, for example after an unclean election."""
 
     def __init__(self, decided: DecidedMembers) -> None:
         self._decided = {
             **dict.fromkeys(decided.aborted, Outcome.ABORTED),
             **dict.fromkeys(decided.committed, Outcome.COMMITTED),
         }
-        self._endings: dict[int, Ending] = {}  # of members that the last sweep has found
+        self._endings: dict[int, Ending] = {}  # of members found by the last sweep
 
     async def find(
         self,
@@ -349,8 +347,8 @@ class LostMarkers:
         read: Callable[[], Iterable[CoordinatorRecord | None]],
         name_of: Callable[[TopicIdPartition], str],
     ) -> None:
-        """Determines the outcomes. `ended`: all ended members. `data`: their open data. `read`: the whole log, read in a thread if
-        there is data of members whose outcome is not known yet. Raises DataDirectoryError."""
+        """Determines the outcomes. `ended`: all ended members. `data`: their open data. `read`: reads the whole log, in a thread;
+        called only if an outcome is not known yet. Raises DataDirectoryError."""
         found = [(one, _unmarked(one)) for one in data]
         new = {one.producer_id for one in data} - self._endings.keys()
         if not new:
@@ -368,7 +366,7 @@ class LostMarkers:
             logger.error("and %d more: `brokerd doctor` lists them all", len(unknown) - _UNDECIDED_LOGGED_MAX)
 
     def committed(self, ended_ids: Iterable[int]) -> dict[Ending, list[int]]:
-        """The committed ones of these members, by commit."""
+        """The committed members among these, by commit."""
         commits: dict[Ending, list[int]] = {}
         for producer_id in ended_ids:
             ending = self._endings.get(producer_id)
@@ -377,18 +375,18 @@ class LostMarkers:
         return commits
 
     def undecided(self, ended_ids: Iterable[int]) -> list[int]:
-        """Those of these members whose outcome is unknown."""
+        """The members among these whose outcome is unknown."""
         unknown = Ending(Outcome.UNKNOWN)
         return [producer_id for producer_id in ended_ids if self._endings.get(producer_id) == unknown]
 
     def void(self, ended_ids: Iterable[int]) -> list[int]:
-        """Those of these members whose data is void: none of which no leader has said what it has, which may be a winner's."""
+        """The members among these whose data is void. Excludes members whose data no leader has described: they may be winners."""
         aborted = Ending(Outcome.ABORTED)
         return [producer_id for producer_id in ended_ids if self._endings.get(producer_id) == aborted]
 
 
 def _is_counted(ending: Ending, one: pb.OpenMemberData, *, others: bool) -> bool:
-    """True if a commit has counted this data of a winner. Without other nodes there is none that it has not."""
+    """True if a commit counted this data of a winner; assumed if damage may have taken its marker, or without other nodes."""
     if one.lost_from >= 0 or not others:
         return True
     return TopicIdPartition(one.topic_id, one.partition) in ending.partitions
@@ -408,7 +406,7 @@ def _no_leader(one: _InPartition) -> NotReadyError:
 
 
 def _pieces(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The entries, at most `size` at once; an empty piece if there are none."""
+    """The entries, at most `size` at a time; one empty piece if there are none."""
     if len(entries) <= size:
         yield entries
         return
@@ -417,7 +415,7 @@ def _pieces(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 async def _each(work: Iterable[Awaitable[T]]) -> list[T | WireError]:
-    """What each gives, or its WireError; at the same time, and a single one without a pause in between."""
+    """Runs all at once; returns each result or WireError. A single awaitable runs without a pause in between."""
     waiting = [*work]
     if len(waiting) == 1:
         try:

@@ -1,7 +1,7 @@
-"""The coordinator's log: the single partition of an internal topic, stored by the same engine as all others. It holds the decisions
-on transactions and on the offsets of groups, in one order.
+"""The coordinator's log: the single partition of an internal topic, in the same storage engine as all others. It holds the
+decisions on transactions and on group offsets, in one order.
 
-Records appended together form one batch, so a crash keeps all of them or none, and with them all earlier ones.
+Records appended together form one batch, so a crash keeps all of them or none, and no batch without all earlier ones.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, MembersAborte
 
 logger = logging.getLogger(__name__)
 
-COMPACTION_MIN_BYTES = 524_288  # some 1,000 records; a start reads 10,000 of them in a second
-_LATE_MAX = 100  # records that wait for the next batch, which is encoded in one step
-_UNSYNCED_MAX_BYTES = 4 * 1_048_576  # while writing a state: unsynced bytes use up the budget that all producers share
+COMPACTION_MIN_BYTES = 524_288  # about 1,000 records; a start reads 10,000 per second
+_LATE_MAX = 100  # records deferred to the next batch, which is encoded in one step
+_UNSYNCED_MAX_BYTES = 4 * 1_048_576  # while writing a state: all producers share the budget of unsynced bytes
 _READ_BYTES = 1_048_576
 
 
 class CoordinatorLog:
-    """See the module. Belongs to the event loop, except `read`."""
+    """See the module docstring. Belongs to the event loop, except `read`."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class CoordinatorLog:
         unusable: str = "",
         is_current: Callable[[int], Awaitable[bool]],
     ) -> None:
-        """`create` makes the log's partition. `unusable`: why the log that was found may lack records at its end. `is_current`:
-        True if certainly no node led the log in a later epoch than this one when it was called."""
+        """`create` creates the log's partition. `unusable`: why the existing log may lack records at its end. `is_current`: True if
+        certainly no node led the log in a later epoch than the given one at the time of the call."""
         self._partitions = partitions
         self._create = create
         self._retention = retention
@@ -79,11 +79,11 @@ class CoordinatorLog:
         self._is_current = is_current
         self._making = asyncio.Lock()
         self._partition: Partition | None = None
-        self.leader_epoch = 0  # in which the log was opened, and for which alone all of this holds; 0 = there is no log
+        self.leader_epoch = 0  # in which the log was opened; this object is valid in no other; 0 = no log
         self._end_offset = 0  # after the last append
         self._size_bytes = 0  # from the log start
-        self._state_bytes = 0  # of the newest state in it; 0 = unknown
-        self._retry_bytes = 0  # after a failed compaction: the size at which to try again
+        self._state_bytes = 0  # of the newest state in the log; 0 = unknown
+        self._retry_bytes = 0  # after a failed compaction: the log size at which to retry
         self._late: list[CoordinatorRecord] = []  # see append_late
         self._find()
 
@@ -104,14 +104,13 @@ class CoordinatorLog:
 
     def read(self) -> Iterator[CoordinatorRecord | None]:
         """All records, oldest first; None stands for records lost to damage that an operator accepted. May run in any thread and
-        more than once. Raises DataDirectoryError if the log is damaged otherwise, or its beginning was removed meanwhile.
-        """
+        more than once. Raises DataDirectoryError if the log has other damage, or its beginning was removed meanwhile."""
         size_bytes, is_new = 0, not self._size_bytes
         try:
             for batch in self._batches():
                 yield from map(decode, self._values_of(batch)) if batch is not None else (None,)
                 size_bytes += batch.header.size if batch is not None else 0
-            if is_new:  # else what was appended since is counted already
+            if is_new:  # else later appends are counted already
                 self._size_bytes = size_bytes
         except (
             LogDamagedError,
@@ -133,7 +132,7 @@ class CoordinatorLog:
         try:
             return values_of(batch)
         except CorruptMessageError:
-            if self._partition is not None:  # it stops if that is damage, and another replica that is in sync leads
+            if self._partition is not None:  # if this is damage, the log stops, and another in-sync replica leads
                 self._partition.read_checked(batch.header.base_offset, below=LogEnd.LOG_END, max_bytes=1)
             raise
 
@@ -150,7 +149,7 @@ class CoordinatorLog:
                 found = log.read(offset, below=LogEnd.LOG_END, max_bytes=_READ_BYTES, cached_only=False)
             except LogDamagedError as error:
                 if log.damage or error.resume_offset <= offset:
-                    raise  # it was found by this read, and nobody has accepted it
+                    raise  # found by this read, so no operator has accepted it
                 logger.warning("%s: offsets %d to %d are lost, as was accepted", log.name, offset, error.resume_offset - 1)
                 offset = error.resume_offset
                 yield None
@@ -163,20 +162,19 @@ class CoordinatorLog:
 
     def append(self, records: Sequence[CoordinatorRecord]) -> None:
         """Appends records, all or none; a later `durable` makes them durable. Raises StorageError, NotEnoughReplicasError and
-        others: the records must then not be applied.
-        """
+        others; the records must then not be applied."""
         self._append([*self._late, *records])
         self._late = []
 
     def append_late(self, record: CoordinatorRecord) -> None:
-        """Puts a record in front of the next batch: saves a write and a flush. A crash may lose it, whatever `durable` said."""
+        """Defers a record to the front of the next batch: saves a write and a flush. A crash may lose it even after `durable`."""
         self._late.append(record)
         if len(self._late) >= _LATE_MAX:
             with contextlib.suppress(WireError):
                 self.append_rest()
 
     def append_rest(self) -> None:
-        """Appends what `append_late` has left. Raises as `append` does, having lost nothing."""
+        """Appends the records that `append_late` has deferred. Raises as `append` does; they stay deferred then."""
         if self._late:
             self.append(())
 
@@ -192,9 +190,8 @@ class CoordinatorLog:
         self._size_bytes += batch.header.size
 
     async def durable(self) -> None:
-        """Returns once everything appended before the call is durable. Raises StorageError if the log has stopped, NotReadyError
-        at a stop, NotCoordinatorError if this node does not lead the log any more, RequestTimedOutError.
-        """
+        """Returns once everything appended before the call is durable. Raises StorageError if the log has stopped, NotReadyError at
+        a stop, NotCoordinatorError if this node no longer leads the log, RequestTimedOutError."""
         partition, end_offset = self._partition, self._end_offset
         if partition is None:
             return
@@ -207,16 +204,16 @@ class CoordinatorLog:
             raise errors[0]
 
     async def confirmed(self) -> None:
-        """As `durable`, for an answer that another coordinator could make wrong: a refusal, which rests on what is not in the log,
-        and what is read. Shows that there was none when it was called. One that is registered may have been replaced, too, by a
-        move of which it has not heard. So the coordination store is asked, which needs neither disk nor followers; if it does not
-        know, an entry is appended: nobody takes what one that was replaced appends. Raises as `append` and `durable` do."""
+        """Like `durable`, for a response that another coordinator could make wrong: a read, or a refusal, which rests on the
+        absence of a record. Confirms that this node was the coordinator at the call: even while registered, it may have been
+        replaced by a move that it has not learned of. It asks etcd, which needs neither disk nor followers, or else appends an
+        entry: followers accept none from a replaced leader. Raises as `append` and `durable` do."""
         if self._partition is not None and self._partition.may_be_succeeded and not await self._is_current(self.leader_epoch):
             self.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
         await self.durable()
 
     def check_not_cut_off(self) -> None:
-        """Raises NotReadyError while this node reaches nobody who would know of another coordinator."""
+        """Raises NotReadyError while this node reaches neither etcd nor another replica, and could not learn of a successor."""
         if self._partition is not None:
             self._partition.check_not_cut_off()
 
@@ -233,8 +230,8 @@ class CoordinatorLog:
 
     @contextlib.asynccontextmanager
     async def settled(self) -> AsyncIterator[None]:
-        """For responses that show what the log has decided: on exit, and before it re-raises a WireError, waits until everything
-        appended by then is durable, and this node is known to be the coordinator still. Raises as `confirmed` does."""
+        """For responses that show decisions in the log: on exit, and before it re-raises a WireError, waits until everything
+        appended so far is durable, and this node is confirmed as the coordinator. Raises as `confirmed` does."""
         try:
             yield
         except WireError:
@@ -243,18 +240,17 @@ class CoordinatorLog:
         await self.confirmed()
 
     def has_grown(self) -> bool:
-        """True if `compact` should be called."""
+        """True if `compact` is due."""
         return self._size_bytes >= max(COMPACTION_MIN_BYTES, 2 * self._state_bytes, self._retry_bytes)
 
     async def compact(self, pieces: Iterable[Sequence[CoordinatorRecord]]) -> None:
         """Appends `pieces`, which repeat the complete state, then drops all records before them. Each piece is produced when it is
         appended. Other records may be appended in between, and a crash at any point must leave a log with the same meaning. One
-        call at a time. Raises as `append` and `durable` do, having dropped nothing.
-        """
+        call at a time. Raises as `append` and `durable` do; nothing is dropped then."""
         log = self._partition
         assert log is not None, "it has grown"
         try:
-            self.append_rest()  # a state begins its batch
+            self.append_rest()  # a state must begin its batch
             begin, before_bytes = self._end_offset, self._size_bytes
             state_bytes = await self._write(pieces)
             error = await self._admin.run(self._retention.give_up_below(log, begin))
@@ -268,7 +264,7 @@ class CoordinatorLog:
         logger.debug("%s: %d bytes of records became a state of %d bytes", log.name, before_bytes, state_bytes)
 
     async def _write(self, pieces: Iterable[Sequence[CoordinatorRecord]]) -> int:
-        """Appends the pieces, durable on return. Returns their bytes."""
+        """Appends the pieces, durable on return. Returns their size in bytes."""
         written_bytes = unsynced_bytes = 0
         for piece in pieces:
             before_bytes = self._size_bytes

@@ -1,11 +1,11 @@
-"""The members' data in the partitions that this node leads: the leader's side of transactions. Which members may append here, the
-markers that end them, what commits hold back, and markers that a partition may have lost to damage.
+"""The leader's side of transactions: open members' data in the partitions that this node leads. Which members may append, the
+markers that end them, the holds of commits, and markers that a partition may have lost to damage.
 
-A member's first batch needs the coordinator's word that it is open, once per member and leadership. Where the coordinator is this
-node, its table is looked up at every append instead; a member that is not in it may be open at a later coordinator, so the word is
-needed that it has ended. FreezeMembers takes the word back: from then on, nothing of these members is appended until the
-coordinator says again that they are open, which it does not do while it decides on them. So a late batch is never covered by a
-commit that did not count it.
+Before a member's first batch, the leader asks the coordinator whether it is open (VerifyMembers), once per member and leadership.
+On the coordinator's own node each append looks into its table instead. A member missing there may be open at a later coordinator,
+so the coordinator must also confirm that a member has ended. FreezeMembers revokes the confirmation: nothing more is appended for
+these members until the coordinator confirms them again, which it does not do while it decides on them. So a commit never covers a
+late batch that it did not count.
 
 Each partition derives its open data from its log. This module keeps the record counts and an index of members and partitions:
 without it, a commit of ten thousand members over a hundred partitions would take a million look-ups in the event loop.
@@ -59,17 +59,17 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Message)
 K = TypeVar("K")
 V = TypeVar("V")
-# One message to or from another node has at most so many entries.
+# The most entries in one message to or from another node.
 IDS_MAX = 50_000
 PARTITIONS_MAX = 10_000
 VERIFIED_MAX = 1_000
 SETTLED_MAX = 1_000
-# Verified members, and members known to have ended: the oldest are forgotten first, and the coordinator is asked again.
+# Verified members, and members known to have ended: the oldest are dropped first, and the coordinator is asked again.
 _KNOWN_MAX = 100_000
 _ENDED_MAX = 10_000
 _DELETED_MAX = 10_000
 _NONE = -1
-_MARKER_PIECES = 10  # cost of a marker in units of Pauses; one more for each ten members
+_MARKER_PIECES = 10  # cost of a marker in units of Pauses, plus one per ten members
 _RETRY_AFTER_MS = 200
 
 
@@ -81,7 +81,7 @@ class OpenMember(NamedTuple):
 
 
 class Peers(Protocol):
-    """The cluster as this node's image shows it, and calls to its other nodes."""
+    """The cluster in this node's image, and calls to its other nodes."""
 
     @property
     def node_id(self) -> int:
@@ -91,32 +91,32 @@ class Peers(Protocol):
         """The node id of a partition's leader; NO_LEADER if there is none."""
 
     def leaders(self) -> Collection[int]:
-        """The nodes alive that lead any partition, this one included if it does."""
+        """The live nodes that lead any partition, including this one if it does."""
 
     def has_topic(self, topic_id: bytes, /) -> bool:
-        """True if the cluster has this topic, which this node's directory may not have heard of yet."""
+        """True if the cluster has this topic; this node's directory may not have it yet."""
 
     async def call(self, node_id: int, request: Message, response_type: type[R], /) -> R:
-        """The response of another node to a request of the Internode service, whose name without `Request` is the method's. Raises
-        the WireError in the response; NotReadyError if the node cannot be reached."""
+        """Another node's response to a request of the Internode service. The method is named like the request, without `Request`.
+        Raises the WireError in the response; NotReadyError if the node cannot be reached."""
 
 
 class _Verified(NamedTuple):
-    """The coordinator's word that a member is open. `leads`: PartitionTable.leads when it was asked for."""
+    """The coordinator's confirmation that a member is open. `leads`: PartitionTable.leads at the request."""
 
     member: OpenMember
     leads: int
 
 
 class _Hold(NamedTuple):
-    """What a commit holds back here."""
+    """The partitions here that a commit holds back."""
 
     version: int
     partitions: set[TopicIdPartition]
 
 
 class _MemberData:
-    """One member's open data over all partitions. `records` includes those of partitions deleted since."""
+    """One member's open data over all partitions. `records` includes records in partitions deleted since."""
 
     __slots__ = ("partitions", "records")
 
@@ -136,7 +136,7 @@ class Members:
         peers: Peers,
         hosted: Callable[[], Transactions | None],
     ) -> None:
-        """`hosted`: the coordinator, if this node is it and has loaded its log."""
+        """`hosted`: the coordinator, if this node hosts it and has loaded its log."""
         self.partitions = partitions
         self._time = time
         self._purgatory = purgatory
@@ -145,15 +145,15 @@ class Members:
         self._members: dict[int, _MemberData] = {}  # by producer id
         self._partitions: dict[TopicIdPartition, dict[int, None]] = {}  # producer ids
         self._coordinator_epoch = 0  # the highest seen
-        self._verified: OrderedDict[int, _Verified] = OrderedDict()  # by producer id, the oldest first
+        self._verified: OrderedDict[int, _Verified] = OrderedDict()  # by producer id, oldest first
         self._ended: OrderedDict[int, None] = OrderedDict()  # producer ids
         self._deleted: OrderedDict[bytes, None] = OrderedDict()  # topic ids
-        self._asking: list[set[int]] = []  # members whose verification is under way; one that is frozen meanwhile is taken out
+        self._asking: list[set[int]] = []  # members being verified; a freeze removes its members
         self._holds: dict[str, _Hold] = {}  # by transactional id
-        self._named: dict[TopicIdPartition, dict[str, int]] = {}  # commits of which unsettled partitions wait, with their versions
-        self._roles = 0  # changes of roles so far
+        self._named: dict[TopicIdPartition, dict[str, int]] = {}  # commits that unsettled partitions wait for, with versions
+        self._roles = 0  # number of role changes
         self._settling = asyncio.Lock()
-        self._released: dict[str, int] | None = None  # versions released while the coordinator's answer about holds is awaited
+        self._released: dict[str, int] | None = None  # versions released while PreparedHolds is awaited
         self._methods: dict[type[Message], Callable[[Any], Any]] = {
             pb.FreezeMembersRequest: self.freeze,
             pb.WriteMarkersRequest: self.write_markers,
@@ -173,8 +173,8 @@ class Members:
     # Appends
 
     def open_member(self, header: BatchHeader) -> OpenMember | None:
-        """The open member that a batch is of; None if it is of none. There must be no await between this call and the append. The
-        epoch of a non-transactional batch is not compared: the partition refuses such a batch from a member.
+        """The open member that a batch is from; None if it is from none. There must be no await between this call and the append.
+        The epoch of a non-transactional batch is not compared: the partition refuses such a batch from a member.
 
         Raises CoordinatorNotAvailableError if it is not known whether the member is open; nothing was appended.
         """
@@ -191,7 +191,7 @@ class Members:
         return member
 
     def _known_member(self, producer_id: int) -> OpenMember | None:
-        """The member, if it is known to be open. Raises CoordinatorNotAvailableError while it is being decided here."""
+        """The member, if it is known to be open. Raises CoordinatorNotAvailableError while the coordinator here decides on it."""
         hosted = self._coordinator_here()
         if hosted is not None:
             return hosted.open_member(producer_id)
@@ -200,12 +200,12 @@ class Members:
 
     @property
     def verifies(self) -> bool:
-        """True if `verify` must be called before an append: there are other nodes, one of which is the coordinator, or may be."""
+        """True if `verify` must be called before an append: another node is, or may be, the coordinator."""
         return not self.partitions.elects_itself
 
     async def verify(self, producer_ids: Iterable[int]) -> None:
-        """Asks the coordinator about members that are not known to be open or to have ended. If it does not answer, their batches
-        are refused with a retriable error."""
+        """Asks the coordinator about members not known to be open or ended. If it does not answer, their batches are refused with a
+        retriable error."""
         try:
             unknown = [one for one in dict.fromkeys(producer_ids) if one not in self._ended and self._known_member(one) is None]
             for at in range(0, len(unknown), VERIFIED_MAX):
@@ -235,28 +235,27 @@ class Members:
             _remember(self._ended, one.producer_id, None, _ENDED_MAX)
 
     def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
-        """Counts a member's appended records (0 for a duplicate), and renews the member if the coordinator is here: elsewhere,
-        heartbeats do."""
+        """Counts a member's appended records (0 for a duplicate). Renews it if the coordinator is here; elsewhere heartbeats do."""
         self._count(producer_id, tp, records)
         hosted = self._hosted()
         if hosted is not None:
             hosted.renew(producer_id)
 
     def forget(self, tp: TopicIdPartition) -> None:
-        """Forgets a partition whose topic is deleted."""
+        """Drops a partition whose topic is deleted."""
         for producer_id in list(self._partitions.get(tp, ())):
             self._end(producer_id, tp)
         self._named.pop(tp, None)
         self.deleted([tp.topic_id])
 
     def deleted(self, topic_ids: Iterable[bytes]) -> None:
-        """Notes that topics are deleted for certain."""
+        """Notes that topics are certainly deleted."""
         for topic_id in topic_ids:
             _remember(self._deleted, topic_id, None, _DELETED_MAX)
 
     def has_deleted(self, topic_id: bytes) -> bool:
-        """True if this node has seen the topic's deletion. A topic that it does not know may also be a new one, of which it has not
-        heard yet, unless the node is alone."""
+        """True if this node has seen the topic's deletion. In a cluster, a topic unknown to this node may also be a new one that it
+        has yet to learn of."""
         return self.partitions.elects_itself or topic_id in self._deleted
 
     @property
@@ -269,7 +268,7 @@ class Members:
         return hosted if hosted is not None and hosted.epoch >= self._coordinator_epoch else None
 
     def _accept(self, epoch: int) -> None:
-        """Raises NotCoordinatorError for a coordinator that another one has replaced. Members are verified anew by a new one."""
+        """Raises NotCoordinatorError for a coordinator that has been replaced. A new coordinator verifies all members again."""
         if epoch < self._coordinator_epoch:
             raise NotCoordinatorError(f"coordinator_epoch is {epoch}, but {self._coordinator_epoch} has begun since")
         if epoch > self._coordinator_epoch:
@@ -281,14 +280,12 @@ class Members:
     # What the coordinator asks
 
     async def freeze(self, asked: pb.FreezeMembersRequest) -> pb.FreezeMembersResponse:
-        """Takes nothing of these members any more, waits until what they have is below the high watermarks, and returns what that
-        is. Raises NotLeaderError if this node does not lead one of the partitions named, NotCoordinatorError,
-        OffsetNotAvailableError.
-        """
+        """Takes no more batches of these members, waits until their data is below the high watermarks, and describes it. Raises
+        NotLeaderError if this node does not lead a named partition, NotCoordinatorError, OffsetNotAvailableError."""
         self._accept(asked.coordinator_epoch)
         self._take_back(asked.producer_ids)
         wanted, roles = frozenset(asked.producer_ids), -1
-        while roles != self._roles:  # what is counted and what is named below must be of the same partitions
+        while roles != self._roles:  # the counts and holds below must be of the same partitions
             roles = self._roles
             for one in asked.partitions:
                 self.partitions.leader(TopicIdPartition(one.topic_id, one.partition))
@@ -311,8 +308,8 @@ class Members:
         return response
 
     async def write_markers(self, asked: pb.WriteMarkersRequest) -> pb.WriteMarkersResponse:
-        """Appends a control batch to each of the partitions that still holds data of the members. Returns once these are durable,
-        and those of earlier attempts. Partitions deleted meanwhile need none.
+        """Appends a control batch to each partition that still holds data of the members. Returns once these are durable, and those
+        of earlier attempts. Partitions deleted meanwhile need none.
 
         Raises StorageError and others if a marker cannot be written or made durable: repeat the request.
         """
@@ -341,7 +338,7 @@ class Members:
             except WireError as error:
                 failed = failed or error
                 continue
-            # Whatever is there: a marker of an earlier attempt may not be durable yet.
+            # Also without a new marker: one of an earlier attempt may not be durable yet.
             if partition is not None and partition.ends.high_watermark < (end := partition.ends.log_end_offset):
                 waited.append(Appended(partition, end - 1, partition.leader_epoch))
         for problem in (await wait_durable(self._purgatory, waited)).values():
@@ -354,7 +351,7 @@ class Members:
     def _write(
         self, tp: TopicIdPartition, record_for: RecordFor, asked: pb.WriteMarkersRequest, first_offset: int
     ) -> Partition | None:
-        """The partition, with its marker; None if its topic is deleted. Raises WireErrors."""
+        """Writes the marker if it is missing; returns the partition, or None if its topic is deleted. Raises WireErrors."""
         partition = self._led(tp)
         if partition is None:
             try:
@@ -377,9 +374,9 @@ class Members:
         return partition
 
     def hold(self, transactional_id: str, version: int, tp: TopicIdPartition, first_offset: int) -> None:
-        """Keeps a last stable offset below a commit's data until its `release`, even where its marker is written already."""
+        """Keeps a last stable offset below a commit's data until its `release`, even if its marker is already written."""
         hold = self._holds.get(transactional_id)
-        if hold is not None and hold.version != version:  # it is complete, or this one would not be decided
+        if hold is not None and hold.version != version:  # the held commit is complete, or this one could not be decided
             self._release({transactional_id: self._holds.pop(transactional_id).partitions})
             hold = None
         if hold is None:
@@ -407,7 +404,7 @@ class Members:
         return pb.ReleaseResponse()
 
     def _release(self, held: Mapping[str, Iterable[TopicIdPartition]]) -> None:
-        """`held`: partitions by what holds them back."""
+        """`held`: partitions by transactional id, or UNSETTLED."""
         found = ((name, self.partitions.get(tp)) for name, tps in held.items() for tp in tps)
         self.partitions.release([(name, partition) for name, partition in found if partition is not None])
 
@@ -493,10 +490,10 @@ class Members:
     # A leader that starts
 
     async def settle(self) -> bool:
-        """Asks the coordinator which commits are prepared in the partitions of which that is not known yet, and lets all the rest
-        take effect. A partition with prepared commits waits for their Release, or for the next answer: the coordinator may release
-        them at the leader before. Partitions without any transaction behind the last stable offset that was kept need no answer.
-        True if nothing is unknown any more; else call it again later."""
+        """Asks the coordinator which commits are prepared in unsettled partitions, and releases the partitions without any. One
+        with prepared commits waits for their Release, or for the next answer: the coordinator may release them at the previous
+        leader. A partition without transactional records after the last stable offset that it kept needs no answer. True once no
+        partition is unsettled; otherwise call it again later."""
         async with self._settling:
             unknown = {one: one.leader_epoch for one in self.partitions.of_clients() if _is_unsettled(one)}
             asked = dict[Partition, int]()
@@ -521,13 +518,12 @@ class Members:
             return not any(_is_unsettled(partition) for partition in unknown)
 
     async def _settle(self, partitions: Mapping[Partition, int]) -> None:
-        """`partitions`: with the leader epochs in which this is asked. The answer says nothing of a later one: another node may
-        have led meanwhile.
-        """
+        """`partitions`: with the leader epochs at the request. The response is void in a later one: another node may have led in
+        between."""
         request = pb.PreparedHoldsRequest()
         for partition in partitions:
             request.partitions.add(topic_id=partition.tp.topic_id, partition=partition.tp.partition)
-        # What was shown before stays: the commit was being released then.
+        # Records that readers have seen stay visible: their commit was being released.
         shown = {partition.tp: partition.ends.announced_stable_offset for partition in partitions}
         found: list[pb.PreparedHold] = []
         self._released = {}
@@ -568,7 +564,7 @@ class Members:
         return await (hosted.prepared_holds(request) if hosted else self._ask(request, pb.PreparedHoldsResponse))
 
     async def _ask(self, request: Message, response_type: type[R]) -> R:
-        """What the coordinator answers, which is another node. Raises WireErrors."""
+        """The response of the coordinator on another node. Raises WireErrors."""
         node_id = self._peers.leader_of(COORDINATOR_LOG)
         if node_id in (NO_LEADER, self._peers.node_id):
             raise CoordinatorNotAvailableError("there is no coordinator at present")
@@ -577,7 +573,7 @@ class Members:
     # The index
 
     def _role_changed(self, partition: Partition) -> None:
-        """A partition has another role or epoch: counts what is open there if this node leads it, and forgets it otherwise."""
+        """A partition has another role or epoch: counts its open data if this node leads it, and drops it otherwise."""
         tp = partition.tp
         if tp == COORDINATOR_LOG:
             return
@@ -620,11 +616,11 @@ class Members:
             del self._members[producer_id]
 
     def _partitions_of(self, producer_ids: frozenset[int]) -> list[TopicIdPartition]:
-        """Partitions with open data of any of these members, in order."""
+        """Partitions with open data of any of these members, sorted."""
         return sorted(tp for tp, open_here in self._partitions.items() if not producer_ids.isdisjoint(open_here))
 
     def _take_back(self, producer_ids: Iterable[int]) -> None:
-        """What the coordinator has said of these members counts no more, nor what it is about to say."""
+        """Discards the coordinator's confirmations of these members, including those being requested."""
         for producer_id in producer_ids if self._verified or self._asking else ():
             self._verified.pop(producer_id, None)
             for asking in self._asking:
@@ -638,7 +634,7 @@ class Members:
             partition = self._led(tp)
             if partition is None or partition.ends.high_watermark >= partition.ends.log_end_offset:
                 continue
-            partition.latest_offset()  # raises OffsetNotAvailableError if it is not known what is acknowledged
+            partition.latest_offset()  # raises OffsetNotAvailableError while the acknowledged end is unknown
             found = (
                 partition.open_data(producer_id) for producer_id in self._partitions.get(tp, {}) if producer_id in producer_ids
             )
@@ -668,7 +664,7 @@ class Members:
 
 
 def _remember(known: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
-    """Adds the newest entry; beyond the limit, the oldest is forgotten."""
+    """Adds the newest entry; beyond the limit, drops the oldest."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > limit:

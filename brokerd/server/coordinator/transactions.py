@@ -9,11 +9,11 @@ neither.
 
 There is no await between a decision and `apply`, so decisions do not interleave. A response, even a refusal, is sent only when
 everything it depends on is durable. A commit that cannot be finished (a disk refuses a marker, a leader does not answer) stays
-prepared; the next request retries it, and so does the sweep, with a growing delay. Open data of a member that is neither open nor
-in a prepared commit is void: it is aborted at the start and by each sweep, unless its partition may have lost the marker to damage
+prepared. The next request retries it, and so does the sweep, with a growing delay. Open data of a member that is neither open nor
+in a prepared commit is void. The start and each sweep abort it, unless its partition may have lost the marker to damage
 (leaders.py).
 
-All of this is of one leader epoch of the log. When that has ended, nothing can be recorded any more, and decisions under way end
+A coordinator belongs to one leader epoch of its log. Once that ends, nothing more can be recorded, and decisions under way fail
 with NOT_COORDINATOR.
 """
 
@@ -85,18 +85,17 @@ _HELD_BACK = (
     "; until then readers of committed records wait for it in all its partitions. If one of them will never take a marker again, "
     "let `brokerd doctor` accept its damage, or delete its topic"
 )
-# The sweep retries what failed after this time, and what failed again after that: fewer attempts and log lines while a disk fails.
-# Requests try at once.
+# Delays of the sweep's first and later retries: fewer attempts and log lines while a disk fails. Requests retry at once.
 FIRST_MS = 10_000
 MAX_MS = 60_000
 
 
 class Outcomes:
-    """Counts of decided transactions, since the start."""
+    """Counts of decided transactions since the start."""
 
     def __init__(self) -> None:
         self.committed = 0
-        self.aborted = 0  # aborts by requests and operators
+        self.aborted = 0  # by requests and operators
         self.expired = 0  # executions
 
 
@@ -115,7 +114,7 @@ class Transactions:
         decided_members: DecidedMembers,
         outcomes: Outcomes | None = None,
     ) -> None:
-        """`outcomes` goes on counting."""
+        """`outcomes`: counts to continue."""
         self.log = log
         self.producer_ids = producer_ids
         self.leaders = leaders
@@ -131,11 +130,11 @@ class Transactions:
         self.pages = Pages()
         self.outcomes = outcomes or Outcomes()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by transactional id
-        self._deciding: set[int] = set()  # members whose data is being counted, or was: see _decide
-        self._releasing: set[str] = set()  # transactional ids of commits all of whose markers are durable
-        self._retry_at_ms: dict[str, int] = {}  # what the sweep failed to finish, by transactional id
+        self._deciding: set[int] = set()  # members whose data is being counted, until the decision: see _decide
+        self._releasing: set[str] = set()  # transactional ids of commits whose markers are all durable
+        self._retry_at_ms: dict[str, int] = {}  # when the sweep may retry, by transactional id
         self._lost_markers = LostMarkers(decided_members)
-        self._refused: frozenset[int] = frozenset()  # ended members with a marker that could not be written
+        self._refused: frozenset[int] = frozenset()  # ended members whose markers could not all be written
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
 
@@ -145,9 +144,8 @@ class Transactions:
     # Start and stop
 
     async def load(self) -> None:
-        """Loads the log, of groups and producer ids too. Raises DataDirectoryError if any part of it is unusable: running without
-        it would lose commits or apply them twice.
-        """
+        """Loads the log, including groups and producer ids. Raises DataDirectoryError if any part of it is unusable: running
+        without it would lose commits or apply them twice."""
         now_ms = self._clock.monotonic_ms()
         try:
             self.coordinator = await asyncio.to_thread(
@@ -160,11 +158,11 @@ class Transactions:
             ) from error
         self.groups.loaded()
         self.producer_ids.loaded()
-        with contextlib.suppress(NotReadyError):  # the first that needs one tries again
+        with contextlib.suppress(NotReadyError):  # the first request for an id retries
             await self.producer_ids.fill()
 
     def _records(self) -> Iterator[CoordinatorRecord | None]:
-        """All records. Applies those of groups and of producer ids."""
+        """All records; applies those of groups and producer ids."""
         for record in self.log.read():
             self.producer_ids.load(record)
             if record is not None and is_of_group(record):
@@ -196,7 +194,7 @@ class Transactions:
         await self._try(self._record_rest())
 
     def retry_soon(self) -> None:
-        """Lets the next sweep try again what has failed: a leader may be back."""
+        """Lets the next sweep retry failed work: a leader may be back."""
         self._retry_at_ms.clear()
 
     @property
@@ -207,9 +205,8 @@ class Transactions:
     # Members
 
     async def init_member(self, principal: str, asked: InitProducerIdRequest, own_id: Callable[[int], int]) -> MemberOpened:
-        """The member, open and durable. `own_id` turns a fresh number into a producer id of the caller's. Raises the errors of
-        TransactionCoordinator.init, StorageError and other retriable errors.
-        """
+        """The member, open and durable. `own_id` turns a fresh number into a producer id of the caller. Raises the errors of
+        TransactionCoordinator.init, StorageError and other retriable errors."""
         ids = self.producer_ids
         while not ids.has_next:
             await ids.reserve()
@@ -245,8 +242,9 @@ class Transactions:
     # What leaders ask
 
     async def verify_members(self, asked: VerifyMembersRequest) -> VerifyMembersResponse:
-        """Which members are open, once that is durable. Raises retriable errors. That one has ended is a refusal. What is taken of
-        an open one that has ended at another coordinator is void: it has not counted it."""
+        """Which members are open, once that is durable. Raises retriable errors. That a member has ended is a refusal, which needs
+        the coordinator confirmed. That it is open does not: if another coordinator has ended it without counting a batch accepted
+        now, the batch is void."""
         response = VerifyMembersResponse(coordinator_epoch=self.epoch, members=map(self._verified, asked.producer_ids))
         if any(one.state == internode_pb2.MEMBER_STATE_ENDED for one in response.members):
             await self.log.confirmed()
@@ -264,8 +262,7 @@ class Transactions:
         return VerifiedMember(producer_id=producer_id, state=internode_pb2.MEMBER_STATE_OPEN, **member._asdict())
 
     async def prepared_holds(self, asked: PreparedHoldsRequest) -> PreparedHoldsResponse:
-        """What prepared commits hold back in these partitions. One that is being released holds nothing back any more. Raises
-        retriable errors."""
+        """The holds of prepared commits in these partitions, without commits being released. Raises retriable errors."""
         async with self.log.settled():
             return self._holds_in(asked)
 
@@ -290,8 +287,7 @@ class Transactions:
     async def commit(self, principal: str, asked: EndTransactionRequest, offsets: AskedOffsets | None = None) -> None:
         """Commits a version, and `offsets` with it; returns once all of it is visible. Raises the errors of
         TransactionCoordinator.commit and Groups.decide; a retriable error if the commit is unfinished or its outcome unknown: the
-        request may be repeated.
-        """
+        request may be repeated."""
         await self._check_owner(principal, asked.transactional_id)
         await self._run(self._commit(principal, asked, offsets))
 
@@ -310,7 +306,7 @@ class Transactions:
         return await self._run(self._forget_at_once(transactional_id))
 
     async def _check_owner(self, principal: str, transactional_id: str) -> None:
-        """Before the lock, which another principal's calls must not make the owner's wait for."""
+        """Called before the id's lock is taken, so that another principal's calls do not delay the owner's."""
         await self._decided(lambda: self.coordinator.check_owner(transactional_id, principal))
 
     def _lock(self, name: str) -> asyncio.Lock:
@@ -324,7 +320,7 @@ class Transactions:
         name = asked.transactional_id
         await self.log.make()
         async with self._lock(name):
-            while self.coordinator.may_use(name, principal):  # else another principal has used it first, while this one waited
+            while self.coordinator.may_use(name, principal):  # another principal may have used it first during the wait
                 decided = await self._decide(principal, asked, offsets)
                 if decided is Progress.COMPLETE:
                     await self.log.durable()
@@ -338,8 +334,8 @@ class Transactions:
         await self._check_owner(principal, name)
 
     async def _decide(self, principal: str, asked: EndTransactionRequest, offsets: AskedOffsets | None) -> CommitDecision:
-        """Decides a commit, and prepares it if it can be committed. From before its members are frozen until after the decision
-        they are being decided, so that no leader takes them for open."""
+        """Decides a commit, and prepares it if it can be committed. Its members are marked as being decided from before the freeze
+        until after the decision, so that no leader verifies them as open."""
         name = asked.transactional_id
         while True:
             ids = await self._decided(lambda: self.coordinator.to_freeze(principal, asked))
@@ -351,7 +347,7 @@ class Transactions:
                 frozen = await self._frozen(asked, ids)
                 now = self.coordinator.to_freeze(principal, asked)
                 if now is not None and not set(now) <= set(ids):
-                    continue  # another member was opened meanwhile
+                    continue  # a member was opened meanwhile
                 decided = await self._decided(partial(self.coordinator.commit, principal, asked, frozen.held))
                 if isinstance(decided, CommitPrepared):
                     committed = await self._decided(partial(self.groups.decide, offsets)) if offsets is not None else None
@@ -405,7 +401,7 @@ class Transactions:
     async def _abort(self, name: str, decide: Callable[[], MembersAborted | None]) -> int:
         event = await self._decided(decide)
         if event is None:
-            await self.log.confirmed()  # an earlier abort may have ended them, or they are open at another coordinator
+            await self.log.confirmed()  # an earlier abort may have ended the members, or they are open at another coordinator
             return 0
         logger.info("transactional id %r: aborted %s", name, self._texts(event.producer_ids))
         self._record(name, self.coordinator.states[name].principal, event)
@@ -446,14 +442,13 @@ class Transactions:
 
     async def sweep(self) -> None:
         """Ends expired executions, finishes prepared commits, writes missing markers of ended members, and forgets old ids and
-        pages. An error in one part is logged and does not stop the others.
-        """
+        pages. Logs the error of one part and continues with the others."""
         for part in (self._expire, self._finish_prepared, self._end_unmarked, self._forget, self._record_rest):
             await self._try(part())
 
     async def compact(self) -> None:
-        """Replaces the log by its state, of groups and producer ids too, if it has grown, while requests are served. Must not run
-        twice at once. Logs errors."""
+        """Replaces the log by its state, including groups and producer ids, if it has grown. Requests are served meanwhile. Must
+        not run twice at once. Logs errors."""
         if self.log.has_grown():
             try:
                 with self.coordinator.writing_state(self._clock.wall_ms()) as state:
@@ -489,11 +484,11 @@ class Transactions:
             try:
                 async with self._lock(name):
                     is_finished = await self._finish(name)
-            except WireError as error:  # go on with the others
+            except WireError as error:  # continue with the others
                 self._failed(name)
                 logger.warning("%s%s", error.message, _HELD_BACK if isinstance(error, StorageError) else "")
             else:
-                if is_finished:  # not by a request meanwhile
+                if is_finished:  # otherwise a request has finished it meanwhile
                     logger.info("%s: finished its commit", _subject(name, prepared))
 
     async def _end_unmarked(self) -> None:
@@ -503,10 +498,10 @@ class Transactions:
         if not ended or is_refused:
             return
         if found.others:
-            # A coordinator that another one has replaced cannot make this entry: what it takes for ended may be open there.
+            # A replaced coordinator cannot append this entry: members that it takes for ended may be open at its successor.
             self.log.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
         data = await self.leaders.open_data(ended)
-        await self.log.durable()  # including the events that ended them
+        await self.log.durable()  # includes the events that ended them
         await self._lost_markers.find(ended, data, self.log.read, self.groups.name_of)
         are_written = True
         for ending, producer_ids in self._lost_markers.committed(ended).items():
@@ -532,7 +527,7 @@ class Transactions:
     async def _forget(self) -> None:
         now_ms = self._clock.monotonic_ms()
         self.pages.expire(now_ms)
-        pauses = Pauses()  # JOB_KEPT_MS after a start, all ids loaded by it expire at once
+        pauses = Pauses()  # JOB_KEPT_MS after a start, all loaded ids expire at once
         for name in self.coordinator.forgettable(now_ms):
             event = self.coordinator.forget(name, now_ms)
             if event is not None:
@@ -542,10 +537,10 @@ class Transactions:
     # Recording
 
     async def _decided(self, decide: Callable[[], T]) -> T:
-        """The result of `decide`, without an await. A refusal is raised once everything it depends on is durable."""
+        """The result of `decide`, without an await before it. A refusal is raised once everything it depends on is durable."""
         if self._is_stopping:
             raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
-        self.log.check_not_cut_off()  # a member that is renewed here alone would expire at another coordinator
+        self.log.check_not_cut_off()  # a member renewed only here would expire at another coordinator
         try:
             return decide()
         except WireError:
@@ -553,7 +548,7 @@ class Transactions:
             raise
 
     def _record(self, name: str, principal: str, event: Event, offsets: CoordinatorRecord | None = None) -> None:
-        """Appends an event, a group's offsets with it, and applies both; no effect if it raises."""
+        """Appends an event, with a group's offsets if given, and applies both; no effect if it raises."""
         record = self._record_of(name, principal, event)
         self.log.append([record] if offsets is None else [record, offsets])
         self.coordinator.apply(record, self._clock.monotonic_ms())
