@@ -4,7 +4,7 @@ A decision (`commit`, `renew`, `delete`, `delete_offsets`, `expired`) changes no
 calls `apply` at once, and responds when the record is durable.
 
 A record holds absolute values, independent of the records before it. The log is therefore compacted by writing the whole state
-again (`pieces`), possibly interleaved with new commits, and deleting what precedes it. Deleted topics need no record: topic ids
+again (`pieces`), possibly interleaved with new commits, and deleting the log before it. Deleted topics need no record: topic ids
 are never reused, and `keep_topics` drops their offsets at the next start.
 """
 
@@ -65,9 +65,8 @@ class Group:
         count_of: Callable[[bytes], int] = lambda _: 0,
         is_wanted: Callable[[bytes], bool] = lambda _: True,
     ) -> Iterator[TopicIdPartition]:
-        """Partitions of the wanted topics with an offset, by topic id and number, from after `after` on. `count_of` gives the
-        partition count of a topic, and adds the topic's partitions without an offset. The group must not change during the
-        iteration."""
+        """Partitions of the wanted topics that have an offset and follow `after`, by topic id and number. `count_of` returns a
+        topic's partition count, and adds its partitions without an offset. The group must not change during the iteration."""
         topic_ids = sorted(filter(is_wanted, self._topics))
         for topic_id in topic_ids[bisect_left(topic_ids, after.topic_id) if after is not None else 0 :]:
             for partition in sorted(self._topics[topic_id].keys() | range(count_of(topic_id))):
@@ -171,7 +170,7 @@ class GroupTable:
         return offsets_committed(group_id, owner, offsets)
 
     def renew(self, group_id: str, now_ms: int, ahead_ms: int) -> CoordinatorRecord:
-        """The record that renews a group: one of its offsets again, and the time. Raises UnknownGroupError."""
+        """The record that renews a group: repeats one of its offsets, with the current time. Raises UnknownGroupError."""
         group = self.required(group_id)
         return offsets_committed(group_id, group.principal, itertools.islice(group.offsets(), 1), now_ms, ahead_ms)
 
@@ -189,9 +188,8 @@ class GroupTable:
         return offsets_deleted(group_id, group.principal, deleted)
 
     def expired(self, before_ms: int) -> Iterator[CoordinatorRecord]:
-        """The records that forget the groups whose last commit was before `before_ms` (log time). Lazy: each must be appended at
-        once, and other commits may come in between.
-        """
+        """The records that forget the groups whose last commit was before `before_ms` (log time). Lazy: append each at once; other
+        commits may be applied in between."""
         for group in list(self._groups.values()):
             if group.last_commit_ms < before_ms and self._groups.get(group.group_id) is group:  # not deleted or recreated since
                 yield group_deleted(group.group_id, group.principal)
@@ -242,8 +240,8 @@ class GroupTable:
             self._groups_max.add(group.principal, -1)
 
     def pieces(self) -> Iterator[Sequence[CoordinatorRecord]]:
-        """The whole state, in pieces. Lazy: each must be appended at once, and other commits may come in between. Once all are in
-        the log, the log from the first piece on yields the same state."""
+        """The whole state, in pieces. Lazy: append each at once; other commits may be applied in between. Once all are in the log,
+        the log from the first piece on yields the same state."""
         piece: list[CoordinatorRecord] = []
         slots = 0
         for group in list(self._groups.values()):  # a group deleted meanwhile has no offsets

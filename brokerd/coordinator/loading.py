@@ -3,11 +3,12 @@
 A snapshot (StateWriter) replaces all events before it once its end has been read; events interleaved with its pieces are applied
 after it. A snapshot without an end is ignored.
 
-If an operator has accepted the loss of records, a snapshot may lack some of its own. It is used if nothing usable precedes it,
-being all that is left; otherwise the events before it are more complete.
+If an operator has accepted the loss of records, a snapshot may lack some of its own. Such a snapshot is used only if nothing usable
+precedes it; otherwise the events before it are more complete.
 
-A log may begin in the middle of a snapshot, at the start of a segment: segments already given up reappear if the log start offset
-is lost. Such a fragment is unusable, and harmless before a complete snapshot; so a log that does not begin at offset 0 needs one.
+A log may begin in the middle of a snapshot, at the start of a segment: segments below the log start reappear if the log start
+offset is lost. Such a fragment is unusable, but harmless before a complete snapshot; so a log that does not begin at offset 0 needs
+a complete one.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ _NO_END = "the coordinator's log has a state without its end, and nothing that r
 def load(
     records: Iterable[CoordinatorRecord | None], log_start_offset: int, new: Callable[[], TransactionCoordinator], now_ms: int
 ) -> TransactionCoordinator:
-    """The coordinator after `records`: the whole log, with None where some are lost; those of groups and of producer ids are passed
-    over. Above `log_start_offset` 0, a snapshot must replace what was before. `new` makes an empty coordinator; all share their
-    limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a snapshot does not match its end, or
-    is missing or incomplete with nothing to replace it.
-    """
+    """The coordinator after replaying `records`: the whole log, with None where some are lost. Records of groups and of producer
+    ids are skipped. If `log_start_offset` is above 0, a snapshot must replace the missing beginning. `new` makes an empty
+    coordinator; all share their limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a
+    snapshot does not match its end, or is missing or incomplete with nothing to replace it."""
     loading = Loading(new, now_ms, has_beginning=log_start_offset == 0)
     for record in records:
         loading.take(record)
@@ -60,7 +60,7 @@ class Loading:
         self.known = new()  # without the snapshot being read
 
     def take(self, record: CoordinatorRecord | None) -> None:
-        """Takes the next record; None where some are lost, possibly with the beginning of a snapshot."""
+        """Replays the next record. None stands for lost records, which may include the beginning of a snapshot."""
         state = self._state
         if record is None:
             state = state or self._begin_state()
@@ -94,7 +94,7 @@ class Loading:
         return self._state
 
     def _give_up_state(self) -> None:
-        """The current snapshot, if any, has no end."""
+        """Handles the current snapshot, if any, which has no end."""
         state, self._state = self._state, None
         if state is None:
             return

@@ -2,8 +2,8 @@
 lost.
 
 In an undamaged partition no marker is lost: open data of a member that is neither open nor in a prepared commit is void. In a
-damaged one a missing marker proves nothing. The outcome then comes from the coordinator's log while it is recorded there (always
-for the last commit of an id), or from an operator's decision; otherwise it is unknown and the data stays open.
+damaged partition a missing marker proves nothing. The outcome then comes from the coordinator's log while it is recorded there
+(always for the last commit of an id), or from an operator's decision; otherwise it is unknown and the data stays open.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.control_pb2 import ControlRecord
 from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord
 
-# Maps the producer ids with open data in a partition to its control record; None if the decision concerns none of them. A partition
-# whose marker is written has no such data left, so no marker is written twice.
+# Maps the producer ids with open data in a partition to the partition's control record; None if the decision concerns none of them.
+# A partition whose marker is written has no such data left, so no marker is written twice.
 RecordFor = Callable[[Collection[int]], ControlRecord | None]
 
 
@@ -51,9 +51,8 @@ class Outcome(enum.Enum):
 
 
 class Ending(NamedTuple):
-    """How a member ended, with the id and version of its commit where they are known. `partitions`: those whose data the commit has
-    counted.
-    """
+    """How a member ended, with the id and version of its commit where they are known. `partitions`: the partitions whose data the
+    commit counted."""
 
     outcome: Outcome
     transactional_id: str = ""
@@ -67,9 +66,8 @@ def endings(
     records: Iterable[CoordinatorRecord | None],
     decided: Mapping[int, Outcome],
 ) -> dict[int, Ending]:
-    """How these members ended. `lost`: those whose marker may be lost. `records`: the whole log. `decided`: an
-    operator's decisions.
-    """
+    """How these members ended. `lost`: members whose marker may be lost. `records`: the whole log. `decided`: an operator's
+    decisions."""
     found = _recorded(frozenset(producer_ids), records)
     for producer_id in producer_ids:
         if producer_id not in found:

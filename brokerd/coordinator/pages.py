@@ -1,7 +1,7 @@
 """Collects the pages of a decision too large for one request.
 
-A decision is sent from page 0 on; a page that skips one is refused, so that its sender starts over. Pages are kept for a limited
-time, and a principal's oldest decision is evicted by a newer one.
+Pages are sent in order from page 0; a page after a gap is refused, and its sender starts over. Pages are kept for a limited time,
+and a principal's newer decision evicts its oldest one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DECISIONS_PER_PRINCIPAL_MAX = 4
 
 
 class _Key(NamedTuple):
-    """Names a decision."""
+    """Identifies a decision."""
 
     principal: str
     transactional_id: str
@@ -33,7 +33,7 @@ class _Collected:
     def __init__(self) -> None:
         self.count = 0
         self.last_ms = 0  # arrival of the newest page
-        self.whole = EndTransactionRequest()  # members and partitions of all pages, the latter once each
+        self.whole = EndTransactionRequest()  # members and distinct partitions of all pages
         self.partitions: set[tuple[bytes, int]] = set()
 
 

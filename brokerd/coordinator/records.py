@@ -55,7 +55,7 @@ def record_of(
 
 
 def event_of(record: CoordinatorRecord) -> Event | StateBegins | StateEnds:
-    """The event of a transactional id that a record holds."""
+    """The transactional id's event in a record."""
     event: Event | StateBegins | StateEnds = getattr(record, record.WhichOneof("event") or "")
     return event
 
@@ -68,7 +68,7 @@ def is_of_group(record: CoordinatorRecord) -> bool:
 def offsets_committed(
     group_id: str, principal: str, offsets: Iterable[CommittedOffset], last_timestamp: int = 0, clock_ahead_ms: int = 0
 ) -> CoordinatorRecord:
-    """The record that sets these offsets, and the time of the group's last commit if it is later than theirs."""
+    """The record that sets these offsets. `last_timestamp`: time of the group's last commit, if later than that of the offsets."""
     event = OffsetsCommitted(offsets=offsets, last_timestamp=last_timestamp, clock_ahead_ms=clock_ahead_ms)
     return CoordinatorRecord(version=VERSION, group_id=group_id, principal=principal, offsets_committed=event)
 

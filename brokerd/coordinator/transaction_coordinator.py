@@ -2,8 +2,8 @@
 
 A decision (`init`, `commit`, `abort`, `abort_all`, `expire`, `forget`) changes no state except the time of the last renewal. The
 caller appends the event's record to the log, calls `apply` at once, and responds when the record and everything the decision
-depends on are durable. Decisions on one transactional id, up to `apply`, must be serialised. The state is the fold of the log:
-only `apply` and `forget_all` change it. Times are monotonic, ms, unless named wall clock.
+depends on are durable. Decisions on one transactional id, up to `apply`, must be serialised. The state is the fold of the log: only
+`apply` and `forget_all` change it. Times are monotonic milliseconds unless named wall clock.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from brokerd.wire.v1.coordinator_log_pb2 import (
 )
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
 
-# How long after its commit an id that serves a single write (one_write: the sink's batch writes) is remembered; a client repeats
-# the commit for half an hour at most. Measured on the monotonic clock, from the broker's start at the earliest, because only that
-# clock never runs ahead of the driver's: a wall clock may jump, and a clock that counts suspended time would forget the id of a
-# driver suspended with it. So an id may be kept longer, never shorter; a driver suspended alone detects it
+# Retention of an id that serves a single write (one_write: the sink's batch writes) after its commit; clients retry a commit for
+# half an hour at most. Measured on the monotonic clock, from the broker's start at the earliest, because only that clock never runs
+# ahead of the driver's: a wall clock may jump, and a clock that counts suspended time would expire the id of a driver suspended
+# together with the broker. So an id may be kept longer, never shorter. A driver that is suspended alone detects this itself
 # (client/transaction_calls.py).
 JOB_KEPT_MS = 3_600_000
-# Ended members remembered over all ids, newest first, so that none is opened a second time. A late retry for a forgotten member
-# opens a new one with a producer id of its own: nothing is written twice, and that member expires.
+# Ended members remembered over all ids, the newest ones, so that none of them is opened again. A late retry for a forgotten member
+# opens a new member with its own producer id: nothing is written twice, and the new member expires.
 ENDED_MEMBERS_MAX = 50_000
-# Producer ids of last commits' members, and partitions with their data, remembered after all markers are durable, over all
-# transactional ids. Those of the oldest commits are forgotten first; those of the newest commit are always kept.
+# Entries remembered of the last commits of all transactional ids after their markers are durable: members' producer ids and the
+# partitions with their data. The oldest commits' entries are forgotten first; the newest commit's are always kept.
 COMMITTED_IDS_MAX = 100_000
-PIECE_ENTRIES_MAX = 100  # of a snapshot: encoding these blocks the event loop for 2 ms
+PIECE_ENTRIES_MAX = 100  # per piece of a snapshot; encoding them blocks the event loop for 2 ms
 PIECE_BYTES_MAX = 262_144  # exceeded by at most one record
 
 
@@ -60,7 +60,7 @@ class TransactionLimits(NamedTuple):
 
 
 class ExecutionKey(NamedTuple):
-    """Names one execution of one version."""
+    """Identifies one execution of one version."""
 
     transactional_id: str
     version: int
@@ -88,17 +88,17 @@ class _Life:
 
 
 class StateWriter:
-    """Writes one snapshot of all transactional ids, which replaces the log before it. Until its last piece, `keep` must be called
-    for each id before it changes. Records of groups (group_table.py) and of producer ids need no snapshot, since each replaces what
-    precedes it; all current ones are written before a snapshot ends, so that it is whole for all.
+    """Writes one snapshot of all transactional ids, which replaces the log before it. Until the last piece is taken, call `keep`
+    for each id before it changes. Records of groups (group_table.py) and of producer ids need no snapshot, since each replaces its
+    predecessors; all current ones are written before the snapshot's end, so that the snapshot is complete for them too.
 
     A snapshot is the state at the point of the log where it begins. It is written in pieces of bounded size, one batch each, and
-    the coordinator keeps working in between: events applied meanwhile land among the pieces, whose records are flagged `in_state`,
-    and take effect after the whole snapshot. An id is therefore copied before the first event that changes it (copy-on-write); all
-    others are read in their turn, and nothing is copied up front.
+    the coordinator serves requests in between. Events applied meanwhile are interleaved with the pieces, whose records are flagged
+    `in_state`, and take effect after the whole snapshot. An id is therefore copied before the first event that changes it
+    (copy-on-write); all others are read when their piece is due, and nothing is copied up front.
 
     A snapshot without its end (a crash, a failed write) is ignored and all events count (loading.py), so an interrupted snapshot
-    needs no clean-up before the log goes on. The log before a snapshot may be deleted once the whole snapshot is durable.
+    needs no clean-up. The log before a snapshot may be deleted once the whole snapshot is durable.
     """
 
     def __init__(self, states: Mapping[str, TransactionalIdState], now_wall_ms: int) -> None:
@@ -119,7 +119,7 @@ class StateWriter:
     def pieces(
         self, entries_max: int = PIECE_ENTRIES_MAX, *, others: Iterable[Sequence[CoordinatorRecord]] = ()
     ) -> Iterator[Sequence[CoordinatorRecord]]:
-        """The pieces, in order; `others`, of groups and producer ids, stand before the end. The first must be appended before any
+        """The pieces, in order; `others`, of groups and producer ids, precede the end. The first piece must be appended before any
         further event."""
         piece = [record_of("", "", self._now_wall_ms, StateBegins()), *self._take(entries_max)]
         while self._has_more:
@@ -150,13 +150,13 @@ class TransactionCoordinator:
     def __init__(self, limits: TransactionLimits) -> None:
         self._limits = limits
         self._states: dict[str, TransactionalIdState] = {}  # in the order of their last commits
-        self._owned: dict[str, dict[str, TransactionalIdState]] = {}  # the same, by principal
+        self._owned: dict[str, dict[str, TransactionalIdState]] = {}  # the same states, by principal
         self._prepared: dict[str, TransactionalIdState] = {}  # those with an unfinished commit, in commit order
         self._open: dict[int, LiveMember] = {}  # by producer id
         self._lives: dict[ExecutionKey, _Life] = {}
         self._jobs: dict[str, int] = {}  # ids of a single write: time of their commit, in commit order
         self._ended: dict[tuple[str, bytes], None] = {}  # see ENDED_MEMBERS_MAX; oldest first
-        self._committed_ids: dict[str, int] = {}  # how much is remembered of the last commit per id, in commit order
+        self._committed_ids: dict[str, int] = {}  # entries of each id's last commit (COMMITTED_IDS_MAX), in commit order
         self._committed_id_count = 0
         self._writer: StateWriter | None = None  # of the snapshot being written
 
@@ -177,11 +177,11 @@ class TransactionCoordinator:
         return self._open
 
     def prepared(self) -> list[tuple[str, CommitPrepared]]:
-        """The unfinished commits, by transactional id. The server finishes them before serving, and periodically."""
+        """The unfinished commits with their transactional ids. The server finishes them before serving, and periodically."""
         return [(name, state.prepared) for name, state in self._prepared.items() if state.prepared is not None]
 
     def presumed_aborted(self, producer_ids: Iterable[int]) -> list[int]:
-        """Those of the members with open data that are neither open nor in a prepared commit.
+        """Of these members with open data, those that are neither open nor in a prepared commit.
 
         Their data is void once everything applied so far is durable, unless a partition may have lost their marker (markers.py).
         """
@@ -217,10 +217,9 @@ class TransactionCoordinator:
         return member
 
     def to_freeze(self, principal: str, asked: EndTransactionRequest) -> list[int] | None:
-        """Producer ids of the open members that would end if this commit were decided now, and of those it lists: nothing may be
-        appended for them meanwhile. None if the decision does not depend on their data. Raises InvalidRequestError,
-        TransactionalIdAuthorizationFailedError.
-        """
+        """Producer ids to freeze before this commit is decided: the members it lists, and the open members it would end. Nothing
+        may be appended for them meanwhile. None if the decision does not depend on their data. Raises InvalidRequestError,
+        TransactionalIdAuthorizationFailedError."""
         return self._state_for(principal, asked).to_freeze(asked)
 
     def commit(self, principal: str, asked: EndTransactionRequest, held: Held) -> CommitDecision:
@@ -240,7 +239,7 @@ class TransactionCoordinator:
         return self._state_for(principal, asked).decide_abort(asked)
 
     def abort_all(self, transactional_id: str, execution_id: str = "") -> MembersAborted | None:
-        """The event of an operator's abort of all open members, or of one execution's; None if there are none."""
+        """The event for an operator's abort of all open members, or of one execution's; None if none is open."""
         state = self._states.get(transactional_id)
         members = state.members.values() if state is not None else ()
         return aborted([member.producer_id for member in members if execution_id in ("", member.execution_id)])
@@ -317,7 +316,7 @@ class TransactionCoordinator:
         self._state(transactional_id, principal)
 
     def may_use(self, transactional_id: str, principal: str) -> bool:
-        """True if nobody else owns the id."""
+        """True if the id is unknown or belongs to this principal."""
         state = self._states.get(transactional_id)
         return state is None or state.principal == principal
 
@@ -345,7 +344,7 @@ class TransactionCoordinator:
 
     @contextlib.contextmanager
     def writing_state(self, now_wall_ms: int) -> Iterator[StateWriter]:
-        """A snapshot of the current state, to replace the log up to here; one at a time. Events may be applied meanwhile."""
+        """The writer of a snapshot that replaces the log up to here; one at a time. Events may be applied meanwhile."""
         assert self._writer is None, "a state is being written"
         self._writer = StateWriter(self._states, now_wall_ms)
         try:
@@ -397,7 +396,7 @@ class TransactionCoordinator:
         self._limits.open_members.add(state.principal, 1)
 
     def _close(self, state: TransactionalIdState, members: Collection[MemberOpened]) -> None:
-        """Removes members that have ended from the open ones."""
+        """Removes ended members from the open ones."""
         for member in members:
             key = self._open.pop(member.producer_id).execution
             life = self._lives[key]

@@ -5,11 +5,11 @@
     init           | PRODUCER_FENCED | ALREADY_COMMITTED;                   | open, or the open member again;
                    |                 | another write of a known run:        | INVALID_TXN_STATE if it has ended, or is open
                    |                 | TXN_CONFLICT                         | in another execution. Aborts no member
-    commit         | done, if one of | after the markers:                   | after the markers of what is prepared:
-                   | the last few    | another write of a known run, any    | prepare, if no member was told that it is too
-                   | commits; else   | rows: TXN_CONFLICT; other totals:    | late, and all are open, of this execution, and
-                   | PRODUCER_FENCED | REPLAY_MISMATCH; else done, and its  | have durably what they report; else TXN_ABORTED,
-                   |                 | run is known                         | or NOT_READY if a node did not say what they have
+    commit         | done, if one of | after the markers:                   | after the markers of a prepared commit:
+                   | the last few    | another write of a known run with    | prepare, if no member skipped its write, and all
+                   | commits; else   | rows: TXN_CONFLICT; other totals:    | are open in this execution and durably have the
+                   | PRODUCER_FENCED | REPLAY_MISMATCH; else done, and its  | records they report; else TXN_ABORTED, or
+                   |                 | run is known                         | NOT_READY if a node did not answer
     abort          | no effect       | ALREADY_COMMITTED, no effect         | the listed members that are open in this execution
     heartbeat      | INVALID_TXN_STATE                                      | open members only, else INVALID_TXN_STATE
     expiry         | none is open    | none is open                         | abort of the whole execution
@@ -18,11 +18,11 @@ A run writes each version once. The known runs are the one that committed the la
 An execution of a known run that neither committed nor repeated the version is another write; this is checked before the totals. An
 execution without a run, or of an unknown run, is a repetition if its totals are equal. Known runs survive a restart.
 
-A commit ends all open members of its version and of older ones, in any execution, so none is open there. A member that has ended
-never opens again. Decisions change no state; `apply` does.
+A commit ends all open members of its version and of older ones, in any execution. A member that has ended never opens again.
+Decisions change no state; `apply` does.
 
-A client that lost the answer to a commit may retry it after others have committed newer versions; EARLIER_MAX commits before the
-last one are remembered for this. For an older one, the fate in PRODUCER_FENCED says that its outcome is unknown.
+A client that lost the response to a commit may retry it after newer versions were committed; EARLIER_MAX commits before the last
+one are remembered for this. For older commits, the fate in PRODUCER_FENCED is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, InitProducerI
 MEMBER_EPOCH = 0  # constant: a member's producer id serves a single transaction
 NO_VERSION = -1
 EARLIER_MAX = 5  # commits before the last one that an id remembers
-REPEATS_MAX = 100  # a run is forgotten only if this many others repeat the batch while its driver pauses within it
+REPEATS_MAX = 100  # a run is forgotten only if this many other runs repeat the batch while its driver is paused
 _DIGEST_BYTES = 16
 _RING = 1 << 31  # a partition counts a member's records modulo this
 _TOTALS = ("rows", "key_bytes", "value_bytes", "key_hash_sum")
@@ -73,15 +73,14 @@ class Execution(Protocol):
 
 
 class ExecutionOfRun(Execution, Protocol):
-    """A message that also names the run of the write, which writes every version once: in Spark's foreachBatch, one execution of
-    the micro-batch. An empty `run_id` means no run.
-    """
+    """A message that also names the run. A run writes every version once: in Spark's foreachBatch, it is one execution of the
+    micro-batch. An empty `run_id` means no run."""
 
     run_id: str
 
 
 class HeldData(NamedTuple):
-    """A member's data without a marker, over all partitions."""
+    """A member's data that has no marker yet, over all partitions."""
 
     records: int  # modulo 2^31 in each partition
     is_durable: bool  # in all partitions
@@ -92,7 +91,7 @@ class Held(NamedTuple):
 
     members: Mapping[int, HeldData]
     missing: Collection[TopicIdPartition] = ()  # partitions named by the driver whose topics are deleted
-    silent: Collection[int] = ()  # nodes that did not answer; one of them may lead a partition in place of the node that did
+    silent: Collection[int] = ()  # nodes that did not answer; one may lead a partition instead of the node that answered for it
 
 
 class Progress(Enum):
@@ -112,16 +111,16 @@ class TransactionalIdState:
     def __init__(self, transactional_id: str, principal: str, ended: Container[tuple[str, bytes]]) -> None:
         self.transactional_id = transactional_id
         self.principal = principal
-        # The newest committed version; its `earlier` holds the commits before it. It lists its members, and the partitions with
-        # their data, as long as there is room, even after all markers are durable: one that a copy has lost can be written again.
+        # The newest commit; its `earlier` holds the commits before it. Its members, and the partitions with their data, stay listed
+        # after all markers are durable, as long as there is room: a marker that a copy has lost can be written again.
         self.last: CommitPrepared | None = None
         self.timestamp = 0  # of that commit, wall clock, ms
         self.is_prepared = False  # its markers are not all durable
-        self.repeats: tuple[VersionRepeated, ...] = ()  # repetitions by other runs, one each, the newest
+        self.repeats: tuple[VersionRepeated, ...] = ()  # the newest repetitions by other runs, one per run
         self.members: dict[int, MemberOpened] = {}  # open, by producer id
-        self._by_member_id: dict[bytes, MemberOpened] = {}  # the same
+        self._by_member_id: dict[bytes, MemberOpened] = {}  # the same, by member id
         self._ended = ended
-        self.owner = ""  # as the newest member named it, for display; snapshots keep only those of open members
+        self.owner = ""  # as named by the newest member, for display; snapshots keep only open members' owners
 
     @property
     def last_version(self) -> int:
@@ -183,7 +182,7 @@ class TransactionalIdState:
         if self.is_prepared:
             return Progress.UNFINISHED
         if self.last is not None and asked.txn_version == self.last_version:
-            # A second write of a run without rows loses none, so it counts as committed with the first.
+            # A run's second write that has no rows loses none, so it counts as committed with the first.
             if asked.totals.rows or not self._is_another_write(asked):
                 self._check_not_another_write(asked)
                 self._check_replay(asked, self.last)
@@ -227,7 +226,7 @@ class TransactionalIdState:
 
     def to_freeze(self, asked: EndTransactionRequest) -> list[int] | None:
         """The open members that `asked` lists or would end; None if it decides nothing new, another commit is unfinished, or it
-        will be refused whatever they have."""
+        will be refused whatever data they have."""
         if asked.txn_version <= self.last_version or self.is_prepared or asked.any_skipped:
             return None
         if any(self._why_not_open(report, asked) for report in asked.members):
@@ -238,8 +237,7 @@ class TransactionalIdState:
 
     def _check_earlier(self, asked: EndTransactionRequest) -> None:
         """Checks a retried commit of a version below the last one. Raises ProducerFencedError unless this execution is known to
-        have committed it; the error's fate says whether it certainly has not.
-        """
+        have committed it; the fate is NOT_APPENDED if it certainly has not, else UNKNOWN."""
         earlier = list(self.last.earlier) if self.last is not None else []
         digest = _digest(asked)
         if any(one.txn_version == asked.txn_version and one.digest == digest for one in earlier):
@@ -259,7 +257,7 @@ class TransactionalIdState:
         )
 
     def _is_another_write(self, execution: ExecutionOfRun) -> bool:
-        """True for another write of a run that committed this version, or repeated it."""
+        """True for another write of a run that has committed or repeated this version."""
         known = self._of_its_run(execution)
         return bool(execution.run_id and known) and all(one.execution_id != execution.execution_id for one in known)
 
@@ -318,7 +316,7 @@ class TransactionalIdState:
                 raise self._aborted(asked, f"producer {report.producer_id} {problem}")
 
     def _why_not_open(self, report: TransactionMember, execution: Execution) -> str:
-        """Why this is no open member of the execution; empty if it is one."""
+        """Why the reported producer is not an open member of the execution; empty if it is."""
         member = self.members.get(report.producer_id)
         if member is None or report.producer_epoch != MEMBER_EPOCH:
             return f"in epoch {report.producer_epoch} is not open: it expired, was aborted or never was a member"
@@ -369,7 +367,7 @@ class TransactionalIdState:
         return (*last.earlier, EarlierCommit(txn_version=last.txn_version, digest=_digest(last))) if last is not None else ()
 
     def forget_ended(self) -> None:
-        """Forgets the members of the last commit, which must be complete, and where they have data."""
+        """Forgets the members of the last commit, and the partitions with their data. The commit must be complete."""
         assert self.last is not None
         assert not self.is_prepared, "its markers name them"
         self.last = _changed(self.last, committed_producer_ids=(), aborted_producer_ids=(), held_back=())
@@ -396,7 +394,7 @@ class TransactionalIdState:
 
 
 def _problem(report: TransactionMember, found: HeldData, *, may_miss: bool) -> str:
-    """Why this open member cannot be committed with what it has; empty if it can."""
+    """Why this open member cannot be committed with its data; empty if it can."""
     if not found.is_durable:
         return "has records that are not durable"
     if may_miss and found.records <= report.records:  # a topic was deleted with its share of the records
