@@ -1,9 +1,9 @@
 """Event loops for processes that use gRPC.
 
-One gRPC thread collects completed operations for all event loops of a process, and whichever loop is awake passes each to the loop
-that owns it. gRPC never forgets a loop: an operation may complete after its loop has closed, and an ordinary loop then raises
-"Event loop is closed" inside another loop, which logs it. brokerd/client/broker_client.py ends the operations of a channel and
-`settle` waits for the remaining ones; GrpcLoop handles any that still complete later.
+One gRPC thread collects the completed operations of all event loops of a process, and any loop that is awake hands each operation
+to the loop that owns it. gRPC never forgets a loop: an operation may complete after its loop has closed, and an ordinary loop then
+raises "Event loop is closed" inside another loop, which logs it. brokerd/client/broker_client.py ends a channel's operations,
+`settle` waits for the remaining ones, and GrpcLoop handles any that complete even later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 _SETTLE_TIMEOUT_S = 2.0  # gRPC ends a cancelled call within milliseconds; a call that never ends must not block close
-_HAND_OVER = "grpc._cython.cygrpc"  # the module of the callbacks through which loops pass operations on
+_HAND_OVER = "grpc._cython.cygrpc"  # the module of gRPC's callbacks that hand an operation to its loop
 
 
 class GrpcLoop(asyncio.SelectorEventLoop):
@@ -33,7 +33,7 @@ class GrpcLoop(asyncio.SelectorEventLoop):
             return asyncio.Handle(callback, args, self, context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """See asyncio. Ignores the error of passing an operation to a closed loop, which may be one of the application's."""
+        """See asyncio. Ignores the error of handing an operation to a closed loop, which may be one of the application's."""
         is_of_poller = "PollerCompletionQueue" in repr(context.get("handle"))
         if not (is_of_poller and str(context.get("exception")) == "Event loop is closed"):
             super().call_exception_handler(context)
@@ -48,5 +48,5 @@ async def settle() -> None:
 
 
 def is_grpc_task(task: asyncio.Task[Any]) -> bool:
-    """True if the task runs compiled code, as gRPC's do. If cancelled, it would miss operations that gRPC completes for it."""
+    """True if the task runs compiled code, as gRPC's tasks do. Once cancelled, such a task misses operations completed for it."""
     return not inspect.iscoroutine(task.get_coro())

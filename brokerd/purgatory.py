@@ -1,9 +1,10 @@
-"""Operations that wait for watched objects to move far enough, or for a deadline; each is completed exactly once.
+"""Operations that wait for a condition on watched objects or for a deadline (Kafka's DelayedOperation and purgatory). Each is
+completed exactly once.
 
 A watched object is anything that moves, such as a partition's high watermark. Its owner keeps its Waiters and wakes them when it
-moves. Each operation then checks that object only, so a wake-up costs the same however many objects the operation watches. A
-Purgatory holds the operations, with one timing wheel for their deadlines; a TimedPurgatory advances the wheel by one timer of the
-event loop, set to the next deadline, without a task and without polling. It alone reads a clock.
+moves. A woken operation checks that object only, so a wake-up costs the same however many objects the operation watches. A
+Purgatory holds the operations and one timing wheel for their deadlines. A TimedPurgatory, the only reader of a clock here, advances
+the wheel by one timer of the event loop, set to the next deadline: no task, no polling.
 
 A subclass of DelayedOperation defines the condition and the completion. Completion removes an operation from all Waiters and from
 the wheel at once, in time proportional to the number of watched objects. So, unlike in Kafka, nothing is purged later.
@@ -47,15 +48,16 @@ class DelayedOperation(abc.ABC):
     __slots__ = ("__weakref__", "completion", "expiry_ms", "release", "waits_for")
 
     def __init__(self, expiry_ms: int, waits_for: Sequence[Waiters]) -> None:
-        """`waits_for`: the Waiters of each watched object, none twice. Methods identify an object by its place in this sequence."""
+        """`waits_for`: the Waiters of each watched object, without duplicates. Methods identify an object by its place in this
+        sequence."""
         self.expiry_ms = expiry_ms  # monotonic
         self.completion: Completion | None = None
         self.waits_for = waits_for
-        self.release: Callable[[DelayedOperation], None] | None = None  # removes it from the purgatory that holds it
+        self.release: Callable[[DelayedOperation], None] | None = None  # removes the operation from its purgatory
 
     @abc.abstractmethod
     def is_satisfied(self, place: int) -> bool:
-        """Whether the condition holds, now that the object at `place` may have moved. First called once for each place.
+        """True if the condition holds, now that the object at `place` may have moved. First called once for each place.
 
         Must not change anything but the operation's own state. Must not raise.
         """
@@ -66,23 +68,24 @@ class DelayedOperation(abc.ABC):
 
     @property
     def is_completed(self) -> bool:
-        """True once it has ended in any way."""
+        """True once the operation has ended in any way."""
         return self.completion is not None
 
     def moved(self, place: int) -> bool:
-        """Completes the operation if its condition holds, now that the object at `place` may have moved; True if this call did."""
+        """Completes the operation if its condition holds, now that the object at `place` may have moved; True if this call
+        completed it."""
         return self.completion is None and self.is_satisfied(place) and self._end(Completion.CONDITION)
 
     def force_complete(self) -> bool:
-        """Completes the operation, whether or not its condition holds; True if this call did."""
+        """Completes the operation, whether or not its condition holds; True if this call completed it."""
         return self._end(Completion.FORCED)
 
     def expire(self) -> bool:
-        """Completes the operation because its deadline passed; True if this call did."""
+        """Completes the operation because its deadline passed; True if this call completed it."""
         return self._end(Completion.EXPIRED)
 
     def cancel(self) -> bool:
-        """Ends the operation without `on_complete`, because its client is gone; True if this call did."""
+        """Ends the operation without `on_complete`, because its client is gone; True if this call ended it."""
         return self._end(Completion.CANCELLED)
 
     def _end(self, completion: Completion) -> bool:
@@ -130,7 +133,7 @@ class Purgatory:
     def try_complete_else_watch(self, operation: DelayedOperation) -> bool:
         """Completes `operation` now if possible; otherwise holds it until its condition holds or its deadline passes.
 
-        Returns True if it is complete on return. It is added to all Waiters before its condition is checked, so that no move in
+        Returns True if the operation is complete. It is added to all Waiters before its condition is checked, so that no move in
         between is missed. If its deadline has passed, it expires at once.
         """
         operation.release = self._remove
@@ -185,7 +188,7 @@ class TimedPurgatory(Purgatory):
         self._is_closed = False
 
     def watch(self, operation: DelayedOperation) -> bool:
-        """Like `try_complete_else_watch`; also sets the timer to the operation's deadline, unless it is set to an earlier one."""
+        """Like `try_complete_else_watch`; also sets the timer to the operation's deadline, unless an earlier one is set."""
         if self.try_complete_else_watch(operation):
             return True
         if self._timer is None or self._timer_due_ms > operation.expiry_ms:
@@ -193,7 +196,7 @@ class TimedPurgatory(Purgatory):
         return False
 
     def close(self) -> None:
-        """Stops the timer. Complete pending operations before."""
+        """Stops the timer. Complete pending operations first."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -229,7 +232,7 @@ class _Bucket(Generic[T]):
     def __init__(self, wheel: _Wheel[T], bit: int) -> None:
         self.wheel = wheel
         self.bit = bit
-        self.entries: dict[T, int] = {}  # -> when it expires (ms)
+        self.entries: dict[T, int] = {}  # entry -> deadline (ms)
 
 
 class _Wheel(Generic[T]):
@@ -259,8 +262,8 @@ class TimingWheel(Generic[T]):
     """Deadlines in milliseconds of a monotonic clock that starts at `start_ms`. Iterates over the entries. Not thread-safe.
 
     `add` and `cancel` take O(1), `advance` time proportional to the number of due entries, `next_due_ms` no search; cancelled
-    entries leave nothing behind. An entry never expires early, and is late by no more than the caller's delay. Design (Varghese and
-    Lauck, 1987; Kafka's TimingWheel): a wheel is created when a deadline first lies beyond the existing ones.
+    entries leave nothing behind. An entry never expires early, and is late only by the delay of the `advance` call. Design
+    (Varghese and Lauck, 1987; Kafka's TimingWheel): a wheel is created when a deadline first lies beyond the existing ones.
 
         wheel 0   20 buckets of 1 ms: deadlines of the next 20 ms
         wheel 1   20 buckets of 20 ms: of the next 400 ms

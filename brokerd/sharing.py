@@ -1,21 +1,21 @@
-"""Fair sharing of limited resources (memory, threads, turns, table slots), so that no caller takes what all callers need.
+"""Fair sharing of limited resources (memory, threads, event loop turns, table slots), so that no caller exhausts them.
 
-    Shares       how much of a limit each owner may use
+    Shares       slots of a limit, counted by owner
     RoundRobin   the order of waiting entries
-    FairQueue    both: a limit, and the entries that wait while too little of it is free
+    FairQueue    both: a limit, and the entries that wait for free units
     Budget       a FairQueue that callers of an event loop await
     Turns        turns at the event loop itself
 
-An owner is a principal or, on a broker where all callers are the same principal, a connection.
+An owner is a principal or, on a broker where all callers share one principal, a connection.
 
-    an owner that uses nothing         gets what it asks for if that much is free, and any amount if all is free
-    an owner that uses some already    may use four fifths of what the other owners leave
-    waiting entries                    are served by owner, round-robin
-    an owner that is at its own share  is overtaken
-    an owner that uses nothing         is never overtaken: what becomes free is kept for it
+    an owner that holds nothing     gets its request if that much is free, and any amount if the whole limit is free
+    an owner that holds units       may hold up to four fifths of what the other owners leave
+    waiting entries                 are served by owner, round-robin
+    an owner at its own share       is overtaken
+    an owner that holds nothing     is never overtaken: freed units are kept for it
 
 So no owner fills the limit alone, an owner that uses little waits for at most one entry of each other owner, and no entry starves.
-Of waiting entries, only one that is by itself larger than the limit may exceed it; `Budget.add` does not wait, and may too.
+Only a waiting entry larger than the whole limit may exceed the limit, and `Budget.add`, which does not wait.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from brokerd.errors import ResourceExhaustedError
 T = TypeVar("T", bound=Hashable)
 
 _SHARE, _OF = 4, 5
-_LONG_NS = 1_000_000  # a turn longer than this lets new calls in
+_LONG_NS = 1_000_000  # after a longer turn, new calls are admitted first
 _LET_IN_MAX = 256  # calls admitted between two turns
 _IDLE_LOOPS = 3  # iterations without a new call after which none is pending: gRPC delivers within two
 
 
 class Caller(NamedTuple):
-    """The caller that a call's resources are charged to: their owner, and the connection."""
+    """The owner that a call's resources are charged to, and the call's connection."""
 
     owner: str
     peer: str
 
 
 BROKER = Caller("", "")  # periodic jobs and the shutdown
-# The caller of the unary call that the current task runs, or was started by. A stream carries its caller itself, since other
-# callers' tasks start tasks for it.
+# The caller of the unary call that the current task serves or was started by. A stream stores its caller itself, since tasks of
+# other callers start tasks for it.
 CALLER: ContextVar[Caller] = ContextVar("caller", default=BROKER)
 
 
 def equal_shares(wanted: Sequence[int], limit: int) -> list[int]:
-    """Max-min fair shares of `limit`: each gets what it wants, or as much as any other that wants more than it gets."""
+    """Max-min fair shares of `limit`: small requests are met in full, and the others share the rest equally."""
     given, left = [0] * len(wanted), max(0, limit)
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     for position, one in enumerate(order):
@@ -62,9 +62,8 @@ def equal_shares(wanted: Sequence[int], limit: int) -> list[int]:
 
 
 class Shares:
-    """Slots of a limit, counted by owner. An owner may have four fifths of what the others leave: the first gets four fifths of all
-    slots, a second four fifths of the rest, and so on; but always one slot if one is free, even if four fifths are less.
-    """
+    """Slots of a limit, counted by owner. An owner may hold four fifths of what the others leave: the first gets four fifths of all
+    slots, a second four fifths of the rest, and so on. If a slot is free, an owner may always hold one."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -72,7 +71,7 @@ class Shares:
         self.total = 0
 
     def has_room(self, principal: str, count: int) -> bool:
-        """True if the principal may take `count` more."""
+        """True if the principal may take `count` more slots."""
         has = self.count(principal)
         left_by_others = self._limit - self.total + has
         return has + count <= max(min(1, left_by_others), left_by_others * _SHARE // _OF)
@@ -88,7 +87,8 @@ class Shares:
 
     @contextlib.contextmanager
     def hold(self, principal: str, what: str, why: str = "", *, units: int = 1) -> Iterator[None]:
-        """Holds slots meanwhile. Raises ResourceExhaustedError if the principal may have no more: so many of `what`, and `why`."""
+        """Holds `units` slots during the body. Raises ResourceExhaustedError, whose message has the number of `what` and ends with
+        `why`, if the principal may take no more."""
         if not self.has_room(principal, units):
             raise ResourceExhaustedError(
                 f"{self.total} {what}, {self.count(principal)} of them of '{principal}'{why}: try again later"
@@ -109,9 +109,8 @@ class Shares:
 
 
 class RoundRobin(Generic[T]):
-    """Waiting entries, without duplicates: round-robin over owners, then over an owner's connections, first in first out within a
-    connection. Iterating yields the owners, next one first. Every operation takes constant time.
-    """
+    """A queue without duplicates: round-robin over owners, then over an owner's connections, first in first out within a
+    connection. Iterates over the owners, next one first. Every operation takes constant time."""
 
     def __init__(self) -> None:
         self._owners: OrderedDict[str, OrderedDict[str, OrderedDict[T, None]]] = OrderedDict()
@@ -125,16 +124,17 @@ class RoundRobin(Generic[T]):
         return iter(self._owners)
 
     def join(self, owner: str, peer: str, entry: T) -> None:
-        """Appends an entry, not queued yet, to those of its connection."""
+        """Queues an entry behind the others of its connection. The entry must not be queued already."""
         self._owners.setdefault(owner, OrderedDict()).setdefault(peer, OrderedDict())[entry] = None
         self._count += 1
 
     def first(self, owner: str) -> T:
-        """The next entry of a waiting owner, which stays queued."""
+        """The next entry of a waiting owner, without removing it."""
         return next(iter(next(iter(self._owners[owner].values()))))
 
     def pop(self, owner: str) -> T:
-        """Removes and returns the next entry of a waiting owner; owner and connection go to the back if they have more."""
+        """Removes and returns the next entry of a waiting owner. Owner and connection move to the back if they have further
+        entries."""
         connections = self._owners.pop(owner)
         peer, entries = connections.popitem(last=False)
         entry, _ = entries.popitem(last=False)
@@ -146,11 +146,11 @@ class RoundRobin(Generic[T]):
         return entry
 
     def pop_next(self) -> T:
-        """Removes and returns the next entry of all. Raises StopIteration if there is none."""
+        """Removes and returns the next entry of the next owner. Raises StopIteration if the queue is empty."""
         return self.pop(next(iter(self._owners)))
 
     def leave(self, owner: str, peer: str, entry: T) -> bool:
-        """Removes an entry, wherever it is queued; False if it was removed before."""
+        """Removes an entry from anywhere in the queue; returns False if it is not queued."""
         connections = self._owners.get(owner, OrderedDict())
         entries = connections.get(peer)
         if entries is None or entry not in entries:
@@ -178,13 +178,13 @@ class Waiting(NamedTuple, Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """A limit: the units in use, by owner, and the entries waiting for more."""
+    """A limit, its units in use by owner, and the entries waiting for units."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.shares = Shares(limit)
         self._line: RoundRobin[Waiting[T]] = RoundRobin()
-        self._least = 0  # lower bound of what any entry that may be next asks for
+        self._least = 0  # lower bound of the units that any possible next entry requests
 
     @property
     def used(self) -> int:
@@ -198,27 +198,28 @@ class FairQueue(Generic[T]):
 
     @property
     def next_units(self) -> int:
-        """The units that the next entry asks for; 0 if none waits."""
+        """The units that the next entry requests; 0 if none waits."""
         return next((self._line.first(owner).units for owner in self._line), 0)
 
     def fits(self, owner: str, count: int) -> bool:
-        """True if `count` more units would fit if it were the owner's turn."""
+        """True if the owner could take `count` more units on its turn."""
         if self.shares.count(owner):
             return self.shares.has_room(owner, count)
         return self.used + count <= self.limit or self.used <= 0
 
     def join(self, entry: Waiting[T]) -> None:
-        """Adds an entry, not queued yet, for `pop` to return in its turn."""
+        """Queues an entry. The entry must not be queued already."""
         self._least = min(self._least, entry.units) if self._line else entry.units
         self._line.join(*entry.caller, entry)
 
     def leave(self, entry: Waiting[T]) -> bool:
-        """Removes an entry; False if `pop` has returned it."""
+        """Removes an entry; returns False if `pop` has already returned it."""
         self._least = 0
         return self._line.leave(*entry.caller, entry)
 
     def pop(self) -> Waiting[T] | None:
-        """Takes the units of the next entry that may go, and returns it, or None. An entry of 0 units needs one free."""
+        """Takes the units of the next entry that fits, and returns the entry; None if none fits. An entry of 0 units needs one free
+        unit."""
         if self.used > 0 and self.limit - self.used < max(1, self._least):
             return None  # avoids visiting each waiting owner: there may be thousands
         least = self.limit
@@ -236,20 +237,20 @@ class FairQueue(Generic[T]):
 
 
 class Budget(FairQueue["asyncio.Future[None]"]):
-    """Units in use of a limit, by owner; callers wait in turn when it is used up. Belongs to one event loop."""
+    """A limit whose callers wait in turn when it is used up. Belongs to one event loop."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
-        self.is_free = True  # no caller waits and there is room for any: cached, since every message reads it
+        self.is_free = True  # no caller waits and any owner has room: cached, since every message reads it
         self._free_below = limit * _SHARE / _OF
         self.has_waiters = False
 
     def is_excessive(self, owner: str, times: int) -> bool:
-        """True if more than `times` times the limit is in use, and the owner uses at least the average of it."""
+        """True if more than `times` times the limit is in use, and the owner holds at least the average of all owners."""
         return self.used > times * self.limit and self.shares.has_average(owner)
 
     def add(self, owner: str, delta: int) -> None:
-        """Takes units without waiting, or returns them if negative, which wakes the next caller that may go. A hot path."""
+        """Takes units without waiting. A negative `delta` returns units and wakes the next caller that fits. A hot path."""
         self.shares.add(owner, delta)
         if self.has_waiters and delta <= 0:
             self._wake_next()
@@ -257,9 +258,8 @@ class Budget(FairQueue["asyncio.Future[None]"]):
             self.is_free = self.shares.total < self._free_below and not self.has_waiters
 
     async def take(self, caller: Caller, count: int = 0) -> None:
-        """Takes units once there is room for them and it is the caller's turn. With `count` 0, returns once there is any room: the
-        caller must add what it uses before its next await.
-        """
+        """Takes `count` units once there is room and it is the caller's turn. With `count` 0, returns once there is any room; the
+        caller must `add` what it uses before its next await."""
         loop = asyncio.get_running_loop()
         entry = Waiting(caller, count, loop.create_future())
         self.join(entry)
@@ -272,7 +272,7 @@ class Budget(FairQueue["asyncio.Future[None]"]):
                 self.leave(entry)
                 self._wake_next()
             else:
-                self.add(caller.owner, -count)  # it had its turn: pass it on
+                self.add(caller.owner, -count)  # the units were already granted: pass them on
             raise
 
     def _wake_next(self) -> None:
@@ -288,25 +288,26 @@ class Budget(FairQueue["asyncio.Future[None]"]):
 
 
 class Turns:
-    """Turns at one event loop. Each iteration serves one waiting request, so a client that sends a thousand delays itself, and
-    others by at most one. A turn covers the work up to a handler's first await: parsing, checking, and most responses as a whole.
+    """Turns at one event loop. Each iteration of the loop serves one waiting request, so a client that sends a thousand requests
+    delays itself, and every other client by at most one. A turn covers the work up to a handler's first await: parsing, checking,
+    and most responses as a whole.
 
-    After a long turn, all calls that have arrived are admitted before the next turn: gRPC delivers calls one by one, and one behind
-    a hundred others cannot wait for its turn before it is delivered.
+    After a long turn, all calls that have arrived are admitted before the next turn: gRPC delivers calls one by one, and a call
+    behind a hundred others can queue for a turn only after its delivery.
     """
 
     def __init__(self, now_ns: Callable[[], int] = stopwatch_ns) -> None:
         self._now_ns = now_ns
-        self._is_taken = False  # whether this iteration's turn is
-        self._is_handed_on = False  # to a caller that waited, and runs in the next iteration
+        self._is_taken = False  # this iteration's turn is taken
+        self._is_handed_on = False  # the turn went to a waiting caller, which runs in the next iteration
         self._taken_ns = 0
         self.arrived = 0  # calls since the last check; incremented on receiving each call
-        self._let_in = 0  # how many more are admitted before the next turn
-        self._idle_loops = 0  # how many more idle iterations to wait
+        self._let_in = 0  # calls still to admit before the next turn
+        self._idle_loops = 0  # iterations without a new call still to wait for
         self._waiting: RoundRobin[asyncio.Future[None]] = RoundRobin()
 
     async def take(self, caller: Caller) -> None:
-        """Returns when it is the caller's turn: at once if no other caller has had this iteration's."""
+        """Waits for the caller's turn; returns at once if this iteration's turn is free."""
         if not self._is_taken:
             self._begin()
             return
@@ -330,7 +331,7 @@ class Turns:
                 self._is_handed_on = True
                 self._begin()
                 return
-        if self._is_handed_on:  # its caller runs in this iteration, before or after this
+        if self._is_handed_on:  # the waiting caller runs in this iteration, before or after this callback
             self._is_handed_on = False
             asyncio.get_running_loop().call_soon(self._next)
             return

@@ -1,6 +1,6 @@
-"""Work of several steps, written once for threads and for tasks: a generator that yields what it waits for and is resumed with the
-result or the error. The state changes between two waits happen where the generator runs. How to wait, and the order of concurrent
-work, are up to the caller.
+"""Multi-step work that runs in a thread or in a task: a generator that yields each operation it waits for, and is resumed with the
+result or the error. State changes between two waits happen where the generator runs. The driver decides how to wait, and the order
+of concurrent work.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 A = TypeVar("A")
 T = TypeVar("T")
 Job = Callable[[], object]
-Steps = Generator[Job, object, T]  # administrative work of the broker, which waits for blocking jobs
+Steps = Generator[Job, object, T]  # administrative work of the broker: yields blocking jobs
 
 
 def drive(steps: Generator[A, Any, T], wait: Callable[[A], Any]) -> T:

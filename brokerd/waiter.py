@@ -1,6 +1,6 @@
 """Lets a task wait for a signal from another thread.
 
-There is no shared lock, so an exception at any point on either side (KeyboardInterrupt, a signal handler's) leaves none held.
+Uses no lock, so an exception at any point on either side (KeyboardInterrupt, a signal handler's) leaves no lock held.
 """
 
 from __future__ import annotations
