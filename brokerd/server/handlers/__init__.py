@@ -1,5 +1,5 @@
-"""The handlers of requests, one module per subject. The module or each handler begins with what the contract of its messages
-(proto/brokerd/wire/v1/) does not say of its behaviour.
+"""Request handlers, one module per subject. Their docstrings describe behaviour beyond the contract of the messages
+(proto/brokerd/wire/v1/).
 
     produce.py, fetch.py                    records in and out
     metadata.py, list_offsets.py            look-ups: topics, partitions, limits, offsets
@@ -9,7 +9,7 @@
     groups.py                               consumer groups' offsets
 
 A unary handler is `async def name(broker, authorizer, request) -> response` (`handle` for the request that names its module). It
-begins with the checks of the contract, which raise MalformedError before any right is looked up: a malformed request is refused
-alike whoever sends it. Then it requires the right to each entry before it does anything with it, and writes the audit trail's line
-of each change. Produce and Fetch are streams (../streams.py has what they share).
+first checks the contract and raises MalformedError before any right is looked up: a malformed request gets the same error from
+every caller. It then requires the right to each entry before it handles the entry, and records each change in the audit trail.
+Produce and Fetch are streams (../streams.py has their shared state).
 """

@@ -10,11 +10,11 @@ Behaviour
   is OFFSET_OUT_OF_RANGE, with the log start. A position from another history of the log gets LOG_TRUNCATION.
 - A fetch is answered at once if max_wait_ms is 0, no partition is requested, min_bytes are available, or a partition has an
   error; otherwise it is parked.
-- As responses fill max.fetch.bytes.in.flight, max_bytes is lowered, and min_bytes count as reached if more data is available.
-- Cached data is read in the event loop; other data, in a thread.
-- With check_first_batch, one batch is read in a thread: clients take turns at such reads, one at a time. What a client says of a
-  batch alone changes nothing.
-- A leader that is cut off from etcd and from the other replicas is NOT_READY for readers at its end: they look for the next one.
+- As responses fill max.fetch.bytes.in.flight, max_bytes is lowered. min_bytes then counts as reached if more data is available.
+- Data in the page cache is read in the event loop, other data in a thread.
+- With check_first_batch, one batch is read and its CRC verified in a thread, one such read at a time, clients in turn. A client's
+  report of damage has no other effect.
+- A leader that reaches neither etcd nor another replica answers readers at its log end with NOT_READY: they look for a new leader.
 
 A parked fetch costs only memory: the stream's task is waiting for the client's next message anyway, and the parked fetch is one
 DelayedFetch. When it completes, a short-lived task reads and responds.
@@ -99,7 +99,8 @@ class FetchParams(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """The data read from one partition. `partition` is None, and `error` set, if it does not exist."""
+    """The data read from one partition. If this node has no such partition that the caller may read, `partition` is None and
+    `error` set."""
 
     asked: FetchPartition
     partition: Partition | None
@@ -109,7 +110,7 @@ class PartitionRead(NamedTuple):
 
 
 class _Left(NamedTuple):
-    """The bytes left for a response; while it has no batch yet, `first_batch_bytes` limits the first."""
+    """Bytes left in a response; while the response has no batch, `first_batch_bytes` limits the first one."""
 
     bytes: int
     first_batch_bytes: int | None = None
@@ -187,7 +188,7 @@ async def _read_partition(
                 partition.check_history(asked.position)
             partition.check_in_range(asked.fetch_offset)
         except (LogTruncationError, OffsetOutOfRangeError) as error:
-            if asked.fetch_offset >= partition.ends.log_start_offset:  # else it is gone, whoever leads
+            if asked.fetch_offset >= partition.ends.log_start_offset:  # below it, records are gone on any leader
                 await require_leader(broker, partition, error)
             raise
         visible_end = partition.ends.of(end)
@@ -202,7 +203,7 @@ async def _read_partition(
             if left.first_batch_bytes is not None:
                 raise
             return PartitionRead(asked, partition, _nothing(asked, visible_end))
-        # It may have waited for a thread, and whoever leads no more does not know what commits hold back.
+        # The read may have waited for a thread, and a node that lost the lead does not know which commits hold back data.
         broker.partitions.leader(asked.tp, asked.leader_epoch)
         aborted = _aborted(partition, asked.fetch_offset, data) if end is LogEnd.LAST_STABLE_OFFSET else ()
         return PartitionRead(asked, partition, data, None, aborted)
@@ -216,8 +217,8 @@ async def _read_partition(
 
 
 async def require_leader(broker: BrokerParts, partition: Partition, error: WireError) -> None:
-    """Raises NotLeaderError unless the store says, now, that this node leads the partition: a leader that was replaced, and has not
-    heard of it, lacks what others have, and is not the one to say that records are gone."""
+    """Raises NotLeaderError unless the store confirms now that this node leads the partition. A leader that was replaced without
+    noticing may lack records that others have, so it must not report records as gone."""
     if not await broker.cluster.is_confirmed_leader(partition.tp, partition.leader_epoch):
         raise NotLeaderError(f"whether this node still leads {partition.name} is not known, so this may be wrong: {error.message}")
 
@@ -227,7 +228,7 @@ def _nothing(asked: FetchPartition, visible_end: int = -1) -> FetchDataInfo:
 
 
 def _aborted(partition: Partition, fetch_offset: int, data: FetchDataInfo) -> Sequence[AbortedTransaction]:
-    """The aborted transactions that have batches in `data`, hence no more than its batches. Raises OffsetOutOfRangeError."""
+    """The aborted transactions that have batches in `data`, at most one per batch. Raises OffsetOutOfRangeError."""
     overlapping = partition.aborted_transactions(fetch_offset, data.next_offset)
     if not overlapping:
         return ()
@@ -240,9 +241,9 @@ async def _read_log(
 ) -> FetchDataInfo:
     first_batch_bytes = left.bytes if left.first_batch_bytes is None else left.first_batch_bytes
     if asked.check_first_batch:
-        # With this max_bytes, the first batch comes all the same.
+        # max_bytes=1 still returns the first batch, and no other.
         check = partial(partition.read_checked, asked.fetch_offset, below=end, max_bytes=1, first_batch_max_bytes=first_batch_bytes)
-        data = await broker.checkers.run(caller, check)  # holds up the next one until it has ended, whoever has gone
+        data = await broker.checkers.run(caller, check)  # the next check waits until this one has ended, even if its client is gone
     else:
         read = partial(
             partition.read,
@@ -259,7 +260,7 @@ async def _read_log(
 
 
 def _begun_below(data: FetchDataInfo, until_offset: int) -> FetchDataInfo:
-    """The batches that begin below an offset. A read takes its full size wherever the reader's range ends."""
+    """The batches that begin below an offset: a read takes its full size even if the reader's range ends earlier."""
     chunks: list[Buffer] = []
     next_offset = data.first_offset
     for chunk in data.chunks:
@@ -283,8 +284,8 @@ def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool
 
 
 def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
-    """The bytes that a partition counts towards min_bytes. If more is available than was read, it counts in full, since waiting
-    would not read more of it."""
+    """The bytes of a partition that count towards min_bytes. If more is available than was read, the partition counts in full,
+    since waiting would not read more of it."""
     if result.data.next_offset < result.data.until_offset:
         return min(result.asked.max_bytes, params.max_bytes)
     return result.data.size_bytes
@@ -329,11 +330,11 @@ class ParkedPartition(NamedTuple):
     leader_epoch: int  # at the time of the read
     fetch_offset: int
     found_bytes: int  # bytes that the read found
-    counted_bytes: int  # the bytes of the partition's batches up to there; those of later ones are added
-    # The offset up to which it was read, if the bytes above cannot be counted: they are undecided, or from before the start. When
-    # the end moves past it, the partition counts in full.
+    counted_bytes: int  # bytes of the partition's batches below the end of that read; later batches are added
+    # The end of the read, if the bytes above it cannot be counted: they belong to undecided transactions, or were appended before
+    # the broker's start. When the readable end passes this offset, the partition counts in full.
     uncounted_above: int | None
-    max_bytes: int  # the most that it counts for
+    max_bytes: int  # upper limit of its count
 
 
 def park(partition: Partition, fetch_offset: int, read_until: int, *, found_bytes: int, max_bytes: int) -> ParkedPartition:
@@ -378,12 +379,12 @@ class DelayedFetch(DelayedOperation):
         self._log_end = end
         self._min_bytes = min_bytes
         self._on_done = on_done
-        self._partition_bytes = [0] * len(partitions)  # counted for each
+        self._partition_bytes = [0] * len(partitions)  # counted per partition
         self._available_bytes = 0  # their sum
 
     @property
     def partition_count(self) -> int:
-        """The number of partitions that it waits for."""
+        """The number of partitions that the fetch waits for."""
         return len(self._partitions)
 
     def is_satisfied(self, place: int) -> bool:
@@ -442,7 +443,7 @@ class FetchHandler(StreamHandler):
             self._end()
 
     async def _finish(self) -> None:
-        """The parked fetch is answered; with revoked credentials, nothing more is sent."""
+        """Answers the parked fetch, or drops it if the credentials are revoked."""
         if not self._is_revoked:
             await self._finish_parked()
         elif self._parked is not None:
@@ -539,7 +540,7 @@ class FetchHandler(StreamHandler):
         self._unpark()
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
-            if self._is_over:  # the client went while the response was queued
+            if self._is_over:  # the client disconnected while the response was queued
                 return
             await self._turn()
             await self._answer(params, await self._read(params), received_ns, parked_ns=parked_ns)
@@ -594,7 +595,7 @@ class FetchHandler(StreamHandler):
         self._drop_parked()
 
     def _drop_parked(self) -> None:
-        """Leaves the parked fetch, if any, without a response: also one whose task was cancelled before it ran."""
+        """Ends the parked fetch, if any, without a response, even if its response task was cancelled before it ran."""
         if self._parked is not None:
             self._parked.cancel()
         self._unpark()

@@ -49,7 +49,7 @@ DESCRIBED_MAX = 1_000
 
 
 def check_entry(field: str, entry: Entry) -> TopicIdPartition:
-    """The partition that it names. Raises MalformedError."""
+    """The partition named in an entry. Raises MalformedError."""
     tp = topic_id_partition(field, entry.topic_id, entry.partition)
     check_not_negative(f"{field}.offset", entry.offset)
     if entry.leader_epoch < _NONE:
@@ -60,14 +60,14 @@ def check_entry(field: str, entry: Entry) -> TopicIdPartition:
 async def commit_group_offsets(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.CommitGroupOffsetsRequest
 ) -> offsets_pb2.CommitGroupOffsetsResponse:
-    """Records how far a group has read.
+    """Commits offsets of a group.
 
     - Partitions are checked independently: unknown partitions, offsets beyond the high watermark, and metadata that is too long are
       errors of their partition. All others are recorded in one batch of the coordinator's log: all or none, durable before the
       response.
     - An offset must be one that a reader can reach: not negative, and not beyond the high watermark. (Kafka accepts any number; a
       mistake shows up much later, as negative lag or as a reader that starts elsewhere.) It may be below the log start, since
-      retention may pass it while records are being processed, and it may go back.
+      retention may pass it while records are being processed, and below the group's previous offset.
     - The last commit wins: readers without membership do not fence each other.
     - The first commit creates the group, which counts towards its principal's limit.
     - A commit without offsets creates no group.
@@ -104,15 +104,15 @@ async def _checked(
         _fill(result, TopicIdPartition(entry.topic_id, entry.partition), None)
         with fails_with(result, "an offset to commit"):
             authorizer.require_id(Right.READ, entry.topic_id)
-            knows = knows and await knows_end(broker, entry)  # a store that did not answer is not asked for each of the rest
+            knows = knows and await knows_end(broker, entry)  # after one failed confirmation, the store is not asked again
             offsets.append(checked_offset(broker, entry, now_ms, ahead_ms, knows_end=knows))
             result.offset, result.leader_epoch, result.commit_timestamp = entry.offset, entry.leader_epoch, now_ms
     return offsets
 
 
 async def knows_end(broker: BrokerParts, entry: Entry) -> bool:
-    """False if this node would refuse an offset of a log of which another one may be the leader by now: it lacks what was read
-    there."""
+    """False if this node would refuse the offset, and cannot confirm that it still leads the partition: it may lack records that
+    were read from a new leader."""
     tp = TopicIdPartition(entry.topic_id, entry.partition)
     with contextlib.suppress(UnknownTopicIdError, UnknownTopicOrPartitionError):
         partition = led_here(broker, tp)
@@ -127,7 +127,7 @@ def _check_reached(partition: Partition | None, entry: Entry) -> None:
     if partition is None:
         return
     partition.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
-    # A new leader's high watermark may be low yet; all that the log had when its epoch began may have been read before.
+    # A new leader's high watermark may still lag; everything in the log when its epoch began may have been read before.
     end_offset = max(partition.ends.high_watermark, partition.epoch_start_offset)
     if entry.offset > end_offset:
         raise OffsetOutOfRangeError(
@@ -137,9 +137,9 @@ def _check_reached(partition: Partition | None, entry: Entry) -> None:
 
 
 def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int, *, knows_end: bool = True) -> CommittedOffset:
-    """The offset to record. The log is asked only if this node leads it, and `knows_end`: a consumer may know more than the
-    coordinator about others. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
-    OffsetMetadataTooLargeError."""
+    """The offset to record. It is checked against the log only if this node leads the partition and `knows_end`: a consumer may
+    know more about other partitions than the coordinator. Raises UnknownTopicIdError and others for the partition,
+    LogTruncationError, OffsetOutOfRangeError, OffsetMetadataTooLargeError."""
     tp = TopicIdPartition(entry.topic_id, entry.partition)
     partition = led_here(broker, tp)
     partition = partition if knows_end else None
@@ -161,18 +161,18 @@ def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int
 
 
 async def check_deleted(broker: BrokerParts, tps: Sequence[TopicIdPartition]) -> None:
-    """Checks that what this node, the coordinator, does not know of these partitions is deleted, and not too new. Raises
+    """Checks that the partitions that this node, the coordinator, does not know are deleted, and not too new to be known. Raises
     NotReadyError, NotCoordinatorError, CoordinatorLoadInProgressError."""
     unknown = {
         tp for tp in tps if tp.partition >= broker.topics.count_of(tp.topic_id) and not broker.members.has_deleted(tp.topic_id)
     }
-    if unknown and broker.groups:  # which raises where this node is not the coordinator
+    if unknown and broker.groups:  # raises if this node is not the coordinator
         await broker.cluster.check_deleted(unknown)
         broker.members.deleted(tp.topic_id for tp in unknown if not broker.topics.count_of(tp.topic_id))
 
 
 def led_here(broker: BrokerParts, tp: TopicIdPartition) -> Partition | None:
-    """The partition; None if it exists and this node does not lead it. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
+    """The partition if this node leads it, None if another node does. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
     try:
         return broker.partitions.leader(tp)
     except NotLeaderError:
@@ -183,7 +183,7 @@ def led_here(broker: BrokerParts, tp: TopicIdPartition) -> Partition | None:
 
 
 async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, request: Request) -> Response:
-    """How far a group has read. All offsets returned are durable: waits for decisions that are being recorded."""
+    """A group's committed offsets. All of them are durable: waits for decisions that are being recorded."""
     check_id("group_id", request.group_id)
     asked = partitions_of("partitions", request.partitions)
     after = partition_after(request.after_topic_id, request.after_partition)
@@ -232,13 +232,13 @@ def _add_page(authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition
 async def describe_group(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.DescribeGroupRequest
 ) -> offsets_pb2.DescribeGroupResponse:
-    """How far a group has read, and how much it has left.
+    """A group's committed offsets, and how much it has left to read.
 
     - Partitions of its topics without an offset are included, with everything left to read: they may have been added later, and
       have no reader in the group.
     - Offsets need no file access. Bytes left, and the age of the next record, are read from indexes and headers in a thread, one
       partition at a time; if that fails, they are unknown.
-    - Log start and end of a partition that another node leads are unknown (-1): its leader tells them.
+    - Log start and end of a partition that another node leads are unknown (-1): ask its leader.
     - A reader beyond the end at its isolation level (it may have read uncommitted records) has nothing left.
     """
     check_id("group_id", request.group_id)
@@ -327,7 +327,7 @@ async def delete_group(
     """Forgets a group, or its offsets of some partitions.
 
     - Any principal that may use the group may delete it.
-    - A group is gone when its last offset is.
+    - A group is deleted with its last offset.
     - Readers of the group are not stopped: their next commit creates it again.
     """
     check_id("group_id", request.group_id)
@@ -353,7 +353,7 @@ def listing(group: Group) -> offsets_pb2.GroupListing:
 
 
 def _check_history(partition: Partition | None, committed: CommittedOffset | None) -> None:
-    """Raises LogTruncationError if the offset was committed in another history of the log. None: another node leads it."""
+    """Raises LogTruncationError if the offset was committed in another history of the log. None: another node leads the log."""
     try:
         if partition is not None and committed is not None:
             partition.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
@@ -363,7 +363,7 @@ def _check_history(partition: Partition | None, committed: CommittedOffset | Non
 
 
 def _fill(result: offsets_pb2.PartitionGroupOffset, tp: TopicIdPartition, committed: CommittedOffset | None) -> None:
-    """How far a group has read one partition, as in a response."""
+    """Fills a response's entry with a committed offset, or none."""
     result.topic_id, result.partition = tp
     result.offset = result.leader_epoch = result.commit_timestamp = _NONE
     if committed is not None:

@@ -3,14 +3,14 @@
 Behaviour
 - LATEST is the high watermark or, with read_committed, the last stable offset: the next offset that a reader could fetch. After
   an election it is OFFSET_NOT_AVAILABLE, and so are look-ups, until the high watermark has reached the start of the epoch.
-- TIMESTAMP is the first offset below LATEST whose record is at or after it; -1 if none. As in Kafka, control batches and records
-  of aborted transactions count.
-- BACKLOG has the size and the age of what a reader has left as DescribeGroup does, by the leader's clock.
-- LAST_RECORDS does not count control batches, what is damaged or taken out and, with read_committed, aborted transactions.
+- TIMESTAMP is the first offset below LATEST whose record has this or a later timestamp; -1 if none. As in Kafka, control batches
+  and records of aborted transactions count.
+- BACKLOG has the size and the age of the records left to read, as DescribeGroup does; the age is by the leader's clock.
+- LAST_RECORDS does not count control batches, damaged or taken-out records and, with read_committed, aborted transactions.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
 - log_start_offset is read in the same step as LATEST, so that no removal falls between them.
-- Look-ups by time, bytes and records read index and log in a thread, one partition at a time per call. When the caller is gone,
-  the current one is stopped, and the next not started.
+- Look-ups by time, bytes and records read index and log in a thread, one partition at a time per call. They stop when the caller
+  is gone.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ async def _look_up(
 
 
 async def left_to_read(broker: BrokerParts, log: Partition, offset: int, end_offset: int, *, is_committed: bool) -> tuple[int, int]:
-    """What a reader at `offset` has left: bytes, and ms since the first of its batches was appended; -1 = none, or unknown."""
+    """The backlog of a reader at `offset`: bytes, and ms since its first batch was appended; -1 = none, or unknown."""
     if offset >= end_offset:
         return 0, _NONE
     found = await _searched(broker, partial(log.look_ups.backlog, offset), is_committed)

@@ -3,21 +3,21 @@ versions and limits, which a client checks before it relies on one.
 
 Behaviour of Metadata and DescribeTopics
 - Topics are returned in the requested order, names before ids, duplicates once; a missing topic has `error` and its name or id.
-- A node of a cluster asks the store for a topic that it does not know: another node may have created it a moment ago. A node that
-  cannot ask says so (is_cut_off): all that it tells may be old, and clients ask another one.
+- A node of a cluster asks the store for a topic that it does not know: another node may just have created it. A node that cannot
+  ask sets is_cut_off: its response may be stale, and clients ask another node.
 - A request for all topics returns those that the caller may see, sorted by name.
-- Many partitions are described a few per turn, with other requests in between: each is described as of its own moment.
+- Partitions are described a few per turn, with other requests in between, so a response is not a consistent snapshot.
 - A partition that accepts no appends (damaged, or its log stopped) has an `error`; everything else about it is valid.
 
 Metadata
-- The coordinator's log is described if the request says so (include_internal), to callers with every right on every topic: where
-  it is, which an operator has to know. No other request finds it by its name.
+- With include_internal, the coordinator's log is described to callers with every right on every topic, so that operators can see
+  where it is. Apart from moves and unclean elections, no other request finds it by its name.
 - An unknown name is created with num.partitions if auto.create.topics.enable is set (by default it is not): in turn with all
   other topic changes, and durable when answered, as in CreateTopics.
 
 DescribeTopics
 - Every effective setting is listed, with its origin.
-- What only the leader of a partition knows is -1 elsewhere, with NOT_LEADER.
+- Values that only a partition's leader knows are -1 on other nodes, with NOT_LEADER.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ async def find_coordinator(
 ) -> metadata_pb2.FindCoordinatorResponse:
     """The node that decides on transactions and keeps the offsets of groups.
 
-    - COORDINATOR_NOT_AVAILABLE while the node with its log is not alive.
+    - COORDINATOR_NOT_AVAILABLE while the coordinator's log has no live leader.
     """
     response = metadata_pb2.FindCoordinatorResponse()
     with fails_with(response, "finding the coordinator"):

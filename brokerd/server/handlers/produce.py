@@ -3,20 +3,20 @@
 Behaviour
 - A request is checked as a whole before any of it is appended: a field that violates the contract ends the stream with
   INVALID_ARGUMENT; a request that breaks a rule gets `error`, and nothing of it is appended.
-- A batch for a topic that the caller may not write to is refused; the others are not.
+- A batch for a topic that the caller may not write to is refused; the other batches are not affected.
 - Batches are appended one by one in the order of the request; one can fail and the next succeed.
 - With acks=-1, nothing is appended while fewer replicas are in sync than min.insync.replicas: NOT_ENOUGH_REPLICAS.
 - acks=-1 is answered after the high watermark has passed every batch, recognised duplicates included (they may not be durable yet).
-- Idempotent producers must name the leader epoch: one with old metadata would otherwise reach a former leader, which may lack what
-  the present one has acknowledged.
+- Idempotent producers must name the leader epoch: with stale metadata, a batch would otherwise reach a former leader, which may
+  lack batches that the current leader has acknowledged.
 - A duplicate is answered with its original offset, or DUPLICATE_SEQUENCE_NUMBER if that is not known; nothing is appended.
 - A transactional batch is accepted only from an open member, with acks=-1; a member's non-transactional batches are refused. The
   batch's producer id determines the member; transactional_id and member_id may be empty, and must match if they are not.
-- Where another node is the coordinator, it is asked before a member's first batch. Without its answer the batch is refused with
-  COORDINATOR_NOT_AVAILABLE.
+- If another node is the coordinator, it is asked about a member before the member's first batch. Without its answer the batch is
+  refused with COORDINATOR_NOT_AVAILABLE.
 - Every error has a fate: NOT_APPENDED for refused batches, UNKNOWN for those that may be in the log.
-- A request is appended once log.max.dirty.bytes, of appended bytes that are not on disk yet, leaves room. Its hello does not wait
-  for that, so that it fences older streams at once.
+- A request waits until appended bytes that are not on disk yet are below log.max.dirty.bytes. Its hello does not wait, so that it
+  fences older streams at once.
 - A stream is not read while one of its budgets is used up, so gRPC's flow control throttles the client:
 
     WAITING_REQUESTS_MAX    requests waiting for their response
@@ -24,7 +24,7 @@ Behaviour
     max.in.flight.bytes     requests that were read and wait to be appended, over all streams
 
   Beyond twice max.in.flight.bytes (if many streams were reading when the budget ran out), requests that would have to wait are
-  refused with RESOURCE_EXHAUSTED if their callers use the most of it.
+  refused with RESOURCE_EXHAUSTED if their caller uses at least the average of all callers.
 
 The stream's own task does everything with a message: reads, decodes, decides, appends, and queues the response. A second task,
 alive while responses are queued, waits until the first of them is durable and writes it.
@@ -154,7 +154,7 @@ def handle(broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, req
         except WireError as error:
             broker.counters.failed_produce.labels(error.code.name).inc()
             result.error.CopyFrom(to_proto(not_appended(error)))
-            if isinstance(error, DuplicateSequenceError):  # acknowledged by it: somewhere below the log end
+            if isinstance(error, DuplicateSequenceError):  # the original is somewhere below the log end
                 partition = broker.partitions.leader(tp)
                 appended[index] = Appended(partition, partition.ends.log_end_offset - 1, partition.leader_epoch)
         except Exception as error:
@@ -201,7 +201,7 @@ def _check_request(broker: BrokerParts, request: Produce) -> None:
 def _append(
     broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, request: Produce, index: int
 ) -> tuple[Partition, LogAppendInfo]:
-    """Checks the batch at `index` in the request, and what its sender may do, and appends it. Raises WireErrors."""
+    """Checks the batch at `index` in the request and its sender's rights, and appends it. Raises WireErrors."""
     head, tp, data = request.head, request.partitions[index], request.batches[index]
     authorizer.require_id(Right.WRITE, tp.topic_id)
     leader_epoch = head.partitions[index].current_leader_epoch
@@ -231,10 +231,9 @@ def _append(
 
 
 def _open_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header: BatchHeader) -> OpenMember | None:
-    """The open member of a transaction that the batch is of, if it is: the log accepts transactional batches from open members
-    only, and no other batches from them. Raises InvalidTxnStateError for a batch that contradicts its request;
-    CoordinatorNotAvailableError if it is not known whether the member is open.
-    """
+    """The open member of a transaction that produced the batch; None if there is none. The log accepts transactional batches from
+    open members only, and no other batches from them. Raises InvalidTxnStateError for a batch that contradicts its request;
+    CoordinatorNotAvailableError if it is not known whether the member is open."""
     member = broker.members.open_member(header) if header.is_of_member else None
     if not header.is_transactional:
         if head.transactional_id or head.member_id:
@@ -253,10 +252,9 @@ def _open_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header: 
 
 
 async def verify_members(broker: BrokerParts, authorizer: TopicAuthorizer, request: Produce) -> None:
-    """Asks the coordinator about the members in a request that this node does not know. Before the request is handled, which must
-    not wait in between. Without an answer, `handle` refuses their batches. What it refuses in any case, since the topic or the
-    producer id is not the caller's, costs the coordinator nothing.
-    """
+    """Asks the coordinator about members in a request that this node does not know. Call it before `handle`, which must not wait;
+    without an answer, `handle` refuses their batches. Batches that `handle` refuses anyway, since the topic or the producer id is
+    not the caller's, cost the coordinator nothing."""
     allowed = (
         batch
         for tp, batch in zip(request.partitions, request.batches, strict=True)
@@ -273,7 +271,7 @@ class ProduceHandler(StreamHandler):
 
     def __init__(self, broker: BrokerParts, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
         super().__init__(broker, context, authorizer, caller)
-        self._is_large = True  # whether the last request named many partitions; the first may
+        self._is_large = True  # whether the last request named many partitions; assumed for the first
         self._instance: Instance | None = None  # set by the hello
         self._incarnation = 0
         self._responses: deque[PendingResponse] = deque()
@@ -292,13 +290,13 @@ class ProduceHandler(StreamHandler):
             self._end()
 
     async def _finish(self) -> None:
-        """Requests already accepted are answered; with revoked credentials, only if the client reads in time."""
+        """Answers requests already accepted; with revoked credentials, only if the client reads in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_RESPONSES_S if self._is_revoked else None):
                 await self._drain()
 
     async def _read_all(self) -> BrokerdError | None:
-        """Processes requests until the client closes its side, or until a request ends the stream, whose error it returns."""
+        """Processes requests until the client closes its side or a request ends the stream; returns the error that ended it."""
         try:
             while True:
                 await self._wait_for_room()
@@ -348,7 +346,7 @@ class ProduceHandler(StreamHandler):
 
     @contextlib.contextmanager
     def _in_flight(self, size_bytes: int) -> Iterator[None]:
-        """While a request that has been read waits, its bytes count against max.in.flight.bytes."""
+        """Counts the bytes of a request that waits against max.in.flight.bytes."""
         self._broker.in_flight.add(self.caller.owner, size_bytes)
         try:
             yield
@@ -418,7 +416,7 @@ class ProduceHandler(StreamHandler):
             self._writer = None
 
     async def _write(self, data: bytes) -> None:
-        """Writes a response, which counts among those of fetches meanwhile."""
+        """Writes a response, which counts towards the budget of fetch responses meanwhile."""
         self._broker.response_budget.add(self.caller.owner, len(data))
         try:
             await self._send(data)

@@ -1,12 +1,12 @@
 """Changes of topics: CreateTopics, DeleteTopics, CreatePartitions, AlterTopicConfigs, DeleteRecords, AlterPartitionReassignments.
-Also DrainNode, which changes many at once.
+Also DrainNode, which moves many partitions at once.
 
 Behaviour of all
 - Entries of a request are handled independently, in order: one can fail and the next succeed. Changes are durable when answered.
 - validate_only makes the same checks, but no changes.
 
 CreateTopics
-- A factor above the number of nodes alive is INVALID_REPLICATION_FACTOR.
+- A replication factor above the number of live nodes is INVALID_REPLICATION_FACTOR.
 
 DeleteTopics
 - Requests waiting on one of its partitions are answered at once: fetches with UNKNOWN_TOPIC_ID, acks=all with an unknown fate.
@@ -16,23 +16,24 @@ AlterTopicConfigs
 
 DeleteRecords
 - One write makes all new log starts durable before the response.
-- Answered once all in-sync replicas have the new log start durably; after 20 s with REQUEST_TIMED_OUT: it has moved.
+- Answered once the new log start is durable on all in-sync replicas; after 20 s with REQUEST_TIMED_OUT, though it has moved here.
 - A failed write moves nothing; if its last step failed, the fate is unknown: the log start may have moved after a restart.
 - An offset beyond the high watermark is OFFSET_OUT_OF_RANGE; one below the current log start changes nothing.
 - A parked fetch whose offset is now below the log start is answered at once.
 
 AlterPartitionReassignments, DrainNode
-- Answered once it is in the coordination store, and this node has heard of it; the controller then moves them step by step.
-- Replicas are added before others go, so a partition is read and written all the time.
-- A node that is not alive gets nothing, but keeps what it has unless that is moved. Any node may be drained, alive or not.
+- Answered once the change is in the coordination store and in this node's image; the controller then moves replicas step by step.
+- Replicas are added before others are removed, so a partition stays available.
+- A dead node gets no replicas, but keeps those it has unless they are moved. Any node may be drained, alive or not.
 - The coordinator's log is moved like other partitions, by callers with every right on every topic.
-- A node alone refuses both.
+- A node without a cluster refuses both.
 
-ElectUncleanLeader: the way out where the copies in sync are lost for good (Kafka: unclean.leader.election.enable, of itself).
-- INVALID_REQUEST while a copy in sync is alive: it leads, or is about to. Answered as the two above.
+ElectUncleanLeader: recovers a partition whose in-sync copies are lost for good (automatic in Kafka, by
+unclean.leader.election.enable).
+- INVALID_REQUEST while an in-sync copy is alive: it leads, or is about to. Answered when the two requests above are.
 - Nodes that do not answer are left out. NOT_READY if the partition, or the chosen node, has changed meanwhile.
-- The copy that leads is the only one in sync from then on. One that would have to cut what was acknowledged stays out of sync.
-- A move that was under way ends.
+- The elected copy is then the only one in sync. A copy that would have to truncate acknowledged records stays out of sync.
+- A move in progress ends.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from brokerd.server.requests import check_config_texts, check_not_negative, firs
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1 import topics_pb2 as pb
 
-_REPLICATED_MS = 20_000  # so long DeleteRecords waits for other replicas; clients wait for 30 s
+_REPLICATED_MS = 20_000  # DeleteRecords waits this long for other replicas; clients wait for 30 s
 
 
 async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
@@ -231,7 +232,7 @@ def _list(broker: BrokerParts, listed: Any, found: Mapping[TopicIdPartition, str
 async def elect_unclean(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: pb.ElectUncleanLeaderRequest
 ) -> pb.ElectUncleanLeaderResponse:
-    """The copies that are alive, the new leader's first."""
+    """The live copies, the new leader's first."""
     check_not_negative("partition", request.partition)
     response = pb.ElectUncleanLeaderResponse()
     name = f"'{request.name}-{request.partition}'"
@@ -247,7 +248,7 @@ async def elect_unclean(
 
 
 def _name_of(broker: BrokerParts, tp: TopicIdPartition) -> str:
-    """The name of a topic that this node has heard of; its id if it is gone meanwhile."""
+    """The topic's name; its id if this node does not know the topic any more."""
     topic = COORDINATOR if tp.topic_id == COORDINATOR.id else None
     with contextlib.suppress(UnknownTopicIdError):
         topic = topic or broker.topics.by_id(tp.topic_id)

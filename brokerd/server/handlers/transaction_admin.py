@@ -143,7 +143,7 @@ async def forget_transactional_id(
 ) -> transaction_pb2.ForgetTransactionalIdResponse:
     """Forgets a transactional id, so that any principal may use it from then on.
 
-    - Needs ADMIN on every topic; without it, another principal's id does not exist for the caller.
+    - Needs ADMIN on every topic; without it, another principal's id is answered like an unknown one.
     - INVALID_TXN_STATE while members are open or a commit is unfinished.
     - The last committed version is forgotten too: a replay of it or an older one would be written again.
     """
@@ -171,9 +171,9 @@ async def find_hanging_transactions(
 ) -> transaction_pb2.FindHangingTransactionsResponse:
     """Finds transactions that hold back the last stable offset of partitions, longest idle first.
 
-    - One entry per partition held back: its first open member, if silent there for `idle_ms`, or a commit decided at least that
-      long ago and unfinished, since one of its partitions takes no marker.
-    - The caller's own; with ADMIN on every topic, all, including members unknown to the coordinator.
+    - One entry per partition held back: its first open member, if silent there for `idle_ms`, or an unfinished commit decided at
+      least that long ago, one of whose partitions accepts no marker.
+    - Lists the caller's own transactions; with ADMIN on every topic, all, including members unknown to the coordinator.
     """
     check_not_negative("idle_ms", request.idle_ms)
     found = []
@@ -236,7 +236,7 @@ def _find(broker: BrokerParts, authorizer: TopicAuthorizer, transactional_id: st
 
 
 def _state_of(state: TransactionalIdState) -> transaction_pb2.TransactionState:
-    """The state to show. A prepared commit takes precedence over open members, since it is what others wait for."""
+    """The state to show. A prepared commit takes precedence over open members, since others wait for it."""
     if state.is_prepared:
         return transaction_pb2.TRANSACTION_STATE_PREPARED
     return transaction_pb2.TRANSACTION_STATE_OPEN if state.members else transaction_pb2.TRANSACTION_STATE_EMPTY

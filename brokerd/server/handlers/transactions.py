@@ -54,8 +54,8 @@ async def init_producer_id(
 
     - Ids are reserved in the coordinator's log and never reused.
     - Without a transactional id: for producer_id = producer_epoch = -1, a new id with epoch 0. Otherwise the given id with its
-      epoch incremented, except that a new id replaces one at epoch 32,767, a member's id and, with authentication, another
-      principal's (security/topic_authorizer.py).
+      epoch incremented; a new id replaces an id at epoch 32,767, a member's id and, with authentication, another principal's
+      (security/topic_authorizer.py).
     - With a transactional id: the caller becomes a member of an execution of a version, with a new id and epoch 0, durable when
       answered. Repeating a member_id returns the same id. A version already committed is ALREADY_COMMITTED or PRODUCER_FENCED
       (brokerd/coordinator/transactional_id.py has the table).
@@ -64,7 +64,7 @@ async def init_producer_id(
     authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.InitProducerIdResponse()
     with fails_with(response, "issuing a producer id"), authorizer.noting_refusals():
-        transactions = broker.transactions  # the coordinator alone issues ids, without a transactional id too
+        transactions = broker.transactions  # only the coordinator issues ids, even without a transactional id
         if request.transactional_id:
             member = await transactions.init_member(authorizer.principal, request, authorizer.own_producer_id)
             response.producer_id, response.producer_epoch = member.producer_id, MEMBER_EPOCH
@@ -92,7 +92,7 @@ async def heartbeat(
 ) -> transaction_pb2.HeartbeatResponse:
     """A member's heartbeat, which counts for its whole execution.
 
-    - INVALID_TXN_STATE if the member is not open: it expired, was aborted, or its version is decided. That is final.
+    - INVALID_TXN_STATE if the member is not open: it expired, was aborted, or its version is decided. The error is final.
     """
     _check_execution(request)
     check_id_bytes("member_id", request.member_id)
@@ -107,7 +107,7 @@ async def heartbeat(
 
 
 def _check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> list[TopicIdPartition]:
-    """The partitions that it names. Raises MalformedError."""
+    """The partitions named in the request. Raises MalformedError."""
     _check_execution(request)
     check_text("run_id", request.run_id)
     if request.decision not in _DECISIONS:
@@ -139,21 +139,21 @@ def _check_offsets(request: transaction_pb2.EndTransactionRequest) -> list[Topic
 async def end_transaction(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.EndTransactionRequest
 ) -> transaction_pb2.EndTransactionResponse:
-    """Commits or aborts what the listed members wrote.
+    """Commits or aborts the listed members' data.
 
-    - COMMIT is answered once the version is durable and holds back none of its partitions, which it releases in one step. Rows
-      behind another open transaction become visible when that one ends. A client that lost the response repeats the request, and
+    - COMMIT is answered once the version is durable and all its partitions are released, in one step at each leader. Rows behind
+      another open transaction become visible when that transaction ends. A client that lost the response repeats the request and
       gets the same response.
-    - A committed version is OK if the totals are equal, else REPLAY_MISMATCH; TXN_CONFLICT for another write of a known run. An
-      older version is OK for its committer while that is remembered, else PRODUCER_FENCED, whose fate says whether certainly
-      nothing of it is visible, or that is unknown. What cannot be committed is TXN_ABORTED, and changes nothing
-      (brokerd/coordinator/transactional_id.py has the table).
-    - A retriable error means that the decision is unknown or unfinished, and the broker continues: repeat the request to find out.
+    - The last committed version gets OK if the totals are equal, else REPLAY_MISMATCH; TXN_CONFLICT for another write of a known
+      run. An older version gets OK for the execution that committed it while that is remembered, else PRODUCER_FENCED, whose fate
+      says whether nothing of it is visible or whether that is unknown. A version that cannot be committed gets TXN_ABORTED, which
+      changes nothing (brokerd/coordinator/transactional_id.py has the table).
+    - A retriable error means that the decision is unknown, or unfinished and the broker continues: repeat the request to find out.
     - ABORT voids the data of those listed members that are open; it never undoes a commit.
-    - A COMMIT may include offsets of a group, recorded with it in one step or not at all. Each must be valid in a plain commit, on
-      a topic that the caller may READ, and the group must have the expected offsets when the version is decided: PRODUCER_FENCED
-      means that another program has continued from there. A deleted topic is TXN_ABORTED.
-    - A decision may be split into pages, from 0 on; nothing is decided before the last. A page is kept for a minute; NOT_READY
+    - A COMMIT may include offsets of a group, recorded atomically with it. Each must be valid for CommitGroupOffsets, on a topic
+      that the caller may READ. The group must have the expected offsets when the version is decided: PRODUCER_FENCED means that
+      another program has continued from them. An offset of a deleted topic is TXN_ABORTED.
+    - A decision may be split into pages, from 0 on; nothing is decided before the last. Pages are kept for a minute; NOT_READY
       means that all must be sent again.
     """
     tps = _check_end_transaction(request)
@@ -163,7 +163,7 @@ async def end_transaction(
     with fails_with(response, f"the decision on transactional id {request.transactional_id!r}"), authorizer.noting_refusals():
         transactions = broker.transactions
         if request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
-            await check_deleted(broker, tps)  # a commit gets no markers in what is taken for deleted, so that must be certain
+            await check_deleted(broker, tps)  # a commit writes no markers to deleted partitions, so their deletion must be certain
         _drop_deleted(broker, request)
         asked = transactions.pages.add(principal, request, broker.clock.monotonic_ms())
         if asked is not None and asked.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
@@ -175,7 +175,7 @@ async def end_transaction(
 
 
 def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransactionRequest) -> None:
-    """Keeps only the first partition of a deleted topic, which stands for all: so the work of a page is limited by the number of
+    """Keeps one partition of deleted topics, which stands for all of them, so that the work of a page is limited by the number of
     existing partitions."""
     kept: list[transaction_pb2.TransactionPartition] = []
     is_any_missing = False
@@ -196,7 +196,7 @@ async def _offsets(broker: BrokerParts, authorizer: TopicAuthorizer, asked: tran
         knows = knows and await knows_end(broker, entry)
 
     def checked() -> list[CommittedOffset]:
-        # Only here: a repetition learns that it is committed, whatever the rights are by now.
+        # Checked only at the decision: a repeated commit learns that it is committed even if the rights have changed.
         authorizer.require_group(asked.group_id)
         now_ms, ahead_ms = broker.time.stamp_ms()
         offsets: list[CommittedOffset] = []
