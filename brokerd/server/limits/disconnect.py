@@ -1,9 +1,8 @@
-"""Closes clients' connections below gRPC, where a status cannot end a stream: servers of grpc.aio have no cancel, and a status
-waits behind the very bytes that the client does not read, which stay in memory.
+"""Closes clients' connections below gRPC, where a status cannot end a stream: grpc.aio servers have no cancel, and a status queues
+behind the bytes that the client does not read, which stay in memory.
 
 MemoryGuard limits memory that no budget counts, mainly incomplete requests, which gRPC assembles before other code sees them. While
-the process uses more than max.memory.bytes, its connections are closed. That frees what gRPC held for them, and their clients
-reconnect.
+the process uses more than max.memory.bytes, its connections are closed, which frees gRPC's memory for them. Clients reconnect.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _FILES = "/proc/self/fd"
 INTERVAL_MS = 50  # a local client sends a gigabyte per second; reading the resident set takes 13 us
-# After closing all connections this many times in a row, something else uses the memory.
+# If memory is still short after closing all connections this many times in a row, something else uses it.
 TIMES_MAX = 16
 REST_MS = 60_000
 _REPORT_INTERVAL_MS = 60_000
@@ -42,9 +41,8 @@ Address: TypeAlias = tuple[str, int]
 
 
 def disconnect(peer: str) -> int:
-    """Shuts down the connection of a client, in gRPC's notation, which ends all its streams; returns the number of connections.
-    Blocks for some microseconds per open file.
-    """
+    """Shuts down the connection of a client (`peer` in gRPC's notation), and thereby all its streams; returns the number of
+    connections. Blocks for some microseconds per open file."""
     named = address_of(peer)
     return sum(_shut_down(connection) for address, connection in _connections() if address == named)
 
@@ -62,9 +60,8 @@ def disconnect_all(port: int) -> int:
 
 
 def address_of(peer: str) -> Address | None:
-    """The client's address as its socket reports it, from that of a Caller (`ipv4:127.0.0.1:50000`, `ipv6:[::1]:50000`); None if
-    `peer` is not a TCP connection.
-    """
+    """The client's address as its socket reports it; None if `peer` is not a TCP connection. `peer` is a Caller's
+    (`ipv4:127.0.0.1:50000`, `ipv6:[::1]:50000`)."""
     family, _, rest = peer.partition(":")
     host, _, port = rest.rpartition(":")
     if family not in ("ipv4", "ipv6") or not port.isdigit():
@@ -106,7 +103,7 @@ class MemoryGuard:
     def __init__(self, limit_bytes: int, port: int) -> None:
         self._limit_bytes = limit_bytes
         self._port = port
-        self._times = 0  # connections were closed in a row
+        self._times = 0  # consecutive times that connections were closed
         self._rests_until_ms = self._next_report_ms = 0
 
     async def look(self, *, now_ms: int) -> None:
@@ -116,7 +113,7 @@ class MemoryGuard:
             return
         if now_ms < self._rests_until_ms:
             return
-        await asyncio.to_thread(give_back_memory)  # so that resident memory is memory in use, not kept for the next request
+        await asyncio.to_thread(give_back_memory)  # else resident memory includes what the allocator keeps for reuse
         if not self._is_short():
             self._times = 0
             return
@@ -169,7 +166,7 @@ def least_bytes(physical_bytes: int, read: Read) -> int:
 
 
 def _limit_files(groups: str) -> Iterator[str]:
-    """The files that may hold a limit, of the process's own control groups (its /proc/PID/cgroup) and all their ancestors, in
+    """The files that may hold a limit, for the process's own control groups (its /proc/PID/cgroup) and all their ancestors, in
     cgroup v1 and v2. In a container, the directory of its group is often the mount point itself."""
     for line in groups.splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
@@ -177,7 +174,7 @@ def _limit_files(groups: str) -> Iterator[str]:
         for count in range(len(parts), -1, -1):
             above = "/".join(["", *parts[:count]])
             if not controllers:
-                # Above memory.high a group is throttled to a standstill: for a broker that is as much a limit as memory.max.
+                # Above memory.high a group is throttled to a standstill, so for a broker it is a limit like memory.max.
                 yield from (f"{_UNIFIED}{above}/memory.max", f"{_UNIFIED}{above}/memory.high")
             elif "memory" in controllers.split(","):
                 yield f"{_LEGACY}{above}/memory.limit_in_bytes"

@@ -1,8 +1,8 @@
 """The hello fence: once a producer instance has said hello with a higher incarnation, requests on its older streams are no longer
 processed.
 
-Without it, a retry on a new stream could overtake requests left in the old stream: the retry is appended, then the old copy
-arrives, and a client that has re-sequenced in between has its records twice. Pure; `now_ms` is monotonic.
+Without the fence, a retry on a new stream could overtake requests left in the old stream: the retry is appended, then the old copy
+arrives, and records that the client has re-sequenced in between are appended twice. Pure; `now_ms` is monotonic.
 
 Instances are kept by principal: no principal can fence another's, or fill the table (Shares).
 """
@@ -24,7 +24,7 @@ Key = tuple[str, bytes]  # principal, instance id
 
 @dataclass(slots=True)
 class Instance:
-    """One producer instance. A stream of it may continue while `incarnation` equals the stream's own."""
+    """One producer instance. A stream of it is valid while `incarnation` equals the stream's own."""
 
     key: Key
     incarnation: int = 0
@@ -67,7 +67,7 @@ class InstanceFence:
         return instance
 
     def goodbye(self, instance: Instance, *, now_ms: int) -> None:
-        """Handles the end of a stream that had said hello."""
+        """Handles the end of a stream that has said hello."""
         instance.open_streams -= 1
         if instance.open_streams == 0:
             del self._open[instance.key]

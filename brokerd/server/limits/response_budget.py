@@ -1,15 +1,15 @@
-"""The bytes of fetch responses held in memory: how large the next may be, and which readers are too slow. Responses to producers
-count while they are being written. Independent of gRPC.
+"""The bytes of fetch responses held in memory: limits the size of the next response, and finds readers that are too slow. Responses
+to producers count while they are being written. Independent of gRPC.
 
-A client that does not read keeps its response in memory indefinitely, and there may be thousands. So
+A client that does not read keeps its response in memory indefinitely, and there may be thousands of such clients. So
 
-    half of the limit       is shared: a response gets at most a quarter of what is free of it, and nothing while others wait
+    half of the limit       is shared: a response gets at most a quarter of its free part, and nothing while others wait
     the other half          is for first batches: a fetch gets one whatever remains of the first half, if the limit has room
     when all is used up     fetches wait their turn; of the clients that hold the most, those that have not read their response
                             for a second are disconnected
 
-so that fast readers continue, with smaller responses, next to any number of slow ones. Also the queue of responses to fetches that
-had waited.
+and fast readers continue, with smaller responses, next to any number of slow ones. Also has the queue of responses to parked
+fetches that have completed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Write(NamedTuple):
 
 
 class ResponseBudget(Budget):
-    """Bytes of responses being read or written, and the time since when each is being written."""
+    """Bytes of responses being read or written, and the start time of each write."""
 
     def __init__(self, limit_bytes: int, *, write_timeout_ms: int) -> None:
         super().__init__(limit_bytes)
@@ -55,7 +55,7 @@ class ResponseBudget(Budget):
         self._writes[writer] = _Write(caller, now_ms, size_bytes)
 
     def end_write(self, writer: Hashable) -> None:
-        """The response of `writer` is written, or never will be."""
+        """The response of `writer` is written or given up."""
         self._writes.pop(writer, None)
 
     def is_writing(self, writer: Hashable) -> bool:
@@ -63,9 +63,9 @@ class ResponseBudget(Budget):
         return writer in self._writes
 
     def overdue(self, *, now_ms: int) -> list[Caller]:
-        """The callers to disconnect, oldest response first: all that exceed the timeout, and, while others wait for room, as many
-        of the owners that hold the most as it takes to free half of the limit and what the next in line waits for.
-        """
+        """The callers to disconnect, oldest response first: all that exceed the write timeout and, while others wait for room, as
+        many of the largest owners' callers as it takes to free half of the limit and the bytes that the next waiting fetch
+        requests."""
         overdue: list[Caller] = []
         left_bytes, enough_bytes = self.used, min(self.limit // 2, self.limit - self.next_units)
         for write in self._writes.values():
@@ -80,13 +80,13 @@ class ResponseBudget(Budget):
 
 
 class ResponseQueue:
-    """Starts queued responses, a few at once, and the next few once those are written: one append may complete ten thousand
-    fetches, and producers must not wait for all of them. Owners and their connections take turns; otherwise one with ten thousand
-    fetches would be served before all others.
+    """Starts queued responses a few at a time, and the next few once those are written: one append may complete ten thousand
+    fetches, and producers must not wait for all of their responses. Owners and their connections take turns; otherwise a client
+    with ten thousand fetches would be served before all others.
 
     Starting all of them, or a few in each iteration of the event loop, would not work: gRPC reads from its sockets only when no
-    finished operation is left to deliver, so a producer's request was read only after ten thousand responses were out (3 s). A
-    slow response (a cold read, a client that reads slowly) delays those after it by a few milliseconds.
+    finished operation is left to deliver, so a producer's request was read only after ten thousand responses were out (3 s). A slow
+    response (a cold read, a client that reads slowly) delays those after it by a few milliseconds.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A small thread pool that all callers share: owners take turns, and none occupies all threads."""
+"""A small thread pool that all callers share: owners take turns, and no owner occupies all threads."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ class Threads:
     """A pool; belongs to one event loop."""
 
     def __init__(self, count: int, name: str) -> None:
-        """One owner alone gets four fifths of the threads, rounded down."""
+        """A single owner gets at most four fifths of the threads, rounded down."""
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._free = Budget(count)
         self._is_stopped = False
 
     async def run(self, caller: Caller, work: Callable[[], T]) -> T:
-        """Runs `work` in a thread; returns or raises what it does. Not started if the caller is cancelled first; once started, it
-        runs to its end. Raises NotReadyError after `stop`.
-        """
+        """Runs `work` in a thread; returns or raises what it does. If the caller is cancelled first, `work` is not started; once
+        started, it runs to its end. Raises NotReadyError after `stop`."""
         await self._free.take(caller, 1)
         loop = asyncio.get_running_loop()
 
@@ -38,14 +37,14 @@ class Threads:
                 loop.call_soon_threadsafe(self._free.add, caller.owner, -1)
 
         def begin() -> T:
-            if self._is_stopped:  # if the pool cancelled it, its caller would seem to be cancelled
+            if self._is_stopped:  # raised here, since cancelling in the pool would look like a cancelled caller
                 raise NotReadyError(_STOPS)
             return work()
 
         try:
             future = self._pool.submit(begin)
         except RuntimeError as error:
-            self._free.add(caller.owner, -1)  # wakes the next in line, to fail too
+            self._free.add(caller.owner, -1)  # wakes the next caller, which fails too
             raise NotReadyError(_STOPS) from error
         future.add_done_callback(end)
         return await asyncio.wrap_future(future)
