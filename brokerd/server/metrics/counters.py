@@ -45,7 +45,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.total = Traffic()  # its bytes out are those of whole responses
+        self.total = Traffic()  # its bytes_out counts whole responses
         self.topics: defaultdict[bytes, Traffic] = defaultdict(Traffic)  # by topic id; a deleted topic's are dropped
         self.authentication_failures = self._counter("authentication_failures", "Calls without valid credentials.")
         self.failed_produce = self._counter("failed_produce_requests", "Batches or whole requests that were refused.", "error")

@@ -117,7 +117,7 @@ def _broker_families(broker: BrokerParts, stream_count: int) -> Iterator[Metric]
 
 
 def cluster_families(figures: ClusterFigures) -> Iterator[Metric]:
-    """Metrics of a node of several."""
+    """Metrics of a node in a cluster."""
     yield _gauge("cluster_nodes", "Nodes of the cluster that are alive, as this one knows.", figures.nodes)
     doc = "Partitions of the cluster without a leader, as this node knows."
     yield _gauge("cluster_offline_partition_count", doc, figures.offline_partitions)
@@ -130,7 +130,7 @@ def cluster_families(figures: ClusterFigures) -> Iterator[Metric]:
 
 
 def replication_families(figures: ReplicationFigures) -> Iterator[Metric]:
-    """Metrics of the copies of partitions that this node leads, and of its own copies."""
+    """Metrics of the replicas of partitions that this node leads, and of its own replicas."""
     doc = "Partitions that this node leads, and of which a replica is not in sync that was; not those that a move adds."
     yield _gauge("under_replicated_partition_count", doc, figures.under_replicated)
     doc = "Partitions that this node leads, and that take no acks=all: fewer replicas are in sync than min.insync.replicas."
@@ -170,7 +170,7 @@ class LogFamilies:
         ]
 
     def add(self, log: Partition) -> None:
-        """Adds one partition's log. Of the coordinator's, only that it has stopped counts."""
+        """Adds one partition's log. The coordinator's log counts only if it has stopped."""
         self._offline += log.is_stopped
         if log.tp.topic_id == COORDINATOR.id:
             return
@@ -249,10 +249,9 @@ async def transaction_families(transactions: Transactions, pauses: Pauses, *, no
 def group_families(
     table: GroupTable, topics: TopicStore, known: PartitionTable, limit: int, is_current: Callable[[Partition], bool]
 ) -> list[Metric]:
-    """Metrics of groups, and of each partition of their topics, committed or not: of `limit` partitions at most, shared equally by
-    principals, each principal's oldest groups first. `is_current`: False of a copy that may stand still. Takes some microseconds
-    each.
-    """
+    """Metrics of groups, and of each partition of their topics, with or without a committed offset: at most `limit` partitions,
+    shared equally by principals, each principal's oldest groups first. `is_current`: false for a copy that may be out of date.
+    Takes some microseconds per partition."""
     by_partition = ("group", "topic", "partition")
     offsets = GaugeMetricFamily("brokerd_group_offset", "Next offset that a group reads.", labels=by_partition)
     lags = GaugeMetricFamily(
