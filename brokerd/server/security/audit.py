@@ -1,10 +1,10 @@
 """The audit trail: refused requests, and changes of topics, records, groups and transactions, each with its principal, as lines of
 the logger `brokerd.audit`.
 
-Every change has its line, also one of which its caller is told that it may have been made: each costs its caller an fsync, which
-limits them. What was so before is no change. A principal, or an unauthenticated host, gets LINES_MAX lines about refusals per
-WINDOW_MS; further ones are counted, and the count is written when the window ends. Text from callers is shortened and its control
-characters escaped. Credentials never appear.
+Every change has its line, even if its outcome is unknown; an fsync per change limits their number. A request that changes nothing
+has none. A principal, or an unauthenticated host, gets LINES_MAX lines about refusals per WINDOW_MS; further refusals are counted,
+and the count is written when the window ends. Text from callers is shortened and its control characters escaped. Credentials never
+appear.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHARACTERS_MAX = 1_000  # more than the longest topic, setting and value togeth
 
 
 def host_of(peer: str) -> str:
-    """The host of a call's peer, such as ipv6:[::1]; callers without a principal of their own are counted by it."""
+    """The host of a call's peer, such as ipv6:[::1]. Callers without a principal of their own are counted by host."""
     return peer.rpartition(":")[0] or peer
 
 
@@ -44,7 +44,7 @@ class _Window:
 
 @dataclass(slots=True)
 class Change:
-    """A change, which the body that makes it may describe better once it is made; "" = it was none."""
+    """A change. The body that makes it may refine `what` afterwards; "" means that nothing has changed."""
 
     what: str
 
@@ -74,8 +74,8 @@ class Audit:
 
     @contextlib.contextmanager
     def change(self, what: str) -> Iterator[Change]:
-        """Writes the change that the body makes: the current call's principal or, where all callers are the same principal, its
-        host. If the body fails and may have made it, the line says "perhaps". `what` "": the body changes nothing."""
+        """Writes the change that the body makes, under the current call's principal or, if all callers share one principal, its
+        host. If the body fails and may have made the change, the line says "perhaps". `what` "": the body changes nothing."""
         change = Change(what)
         try:
             yield change

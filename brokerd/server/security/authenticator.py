@@ -5,10 +5,10 @@ more than it needs, and never quote any part of its credentials.
 
 Methods authenticate their callers before they read a message. Health is public.
 
-The names in a client certificate that may identify a principal are common names and DNS names alone. They are parsed from the
-certificate itself (DER). The text that TLS libraries return is cut at a NUL, so that `boss.example`, a NUL and `.evil.org` would
-become boss.example, and does not tell a DNS name from a URI or an address. The certificate has been verified before; still,
-unexpected content yields no name, and parsing never reads outside of the bytes.
+Only common names and DNS names in a client certificate can identify a principal. They are parsed from the certificate itself (DER).
+The text that TLS libraries return is cut at a NUL, so that `boss.example`, a NUL and `.evil.org` would become boss.example, and
+does not distinguish a DNS name from a URI or an address. The certificate has been verified before; still, unexpected content yields
+no name, and parsing never reads outside of the bytes.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class CallContext(Protocol):
 
 
 def peer_of(context: CallContext) -> str:
-    """The other side in gRPC's notation, but readable: ipv4:192.0.2.1:4711, ipv6:[2001:db8::7]:4711. gRPC encodes brackets as in
-    a URL."""
+    """The peer in gRPC's notation, decoded: ipv4:192.0.2.1:4711, ipv6:[2001:db8::7]:4711. gRPC encodes brackets as in a URL."""
     return unquote(str(context.peer()))
 
 
@@ -186,7 +185,7 @@ def names_in_pem(pem: bytes) -> frozenset[str]:
 
 
 def names_in_der(der: bytes) -> frozenset[str]:
-    """Common names of the subject, and DNS names; names with a space or control character are left out."""
+    """Common names of the subject, and DNS names. Names with a space or control character are left out."""
     try:
         names = set(_names(der))
     except (ValueError, IndexError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Loads the auth file and the certificates that the settings name, the latter in the forms that gRPC and the metrics endpoint take.
+"""Loads the configured auth file and certificates, the latter in the forms that gRPC and the metrics endpoint take.
 
 Everything is read and checked at the start and at each reload. gRPC notices a bad certificate only when the first client connects,
 and reports little; here the start fails with a clear message. The auth file has principals, their credentials and their rights:
@@ -91,7 +91,7 @@ def _tls_context(config: BrokerConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # With no password given, OpenSSL would prompt on the terminal for that of an encrypted key.
+        # Without a password, OpenSSL would prompt on the terminal if the key is encrypted.
         context.load_cert_chain(config.ssl_certificate_file, config.ssl_key_file, password="")
     except ssl.SSLError as error:
         raise ConfigError(

@@ -51,7 +51,7 @@ class ForbiddenError(BrokerdError):
 
 
 class Right(enum.Enum):
-    """A right on a topic. None implies another; a principal with any of them may see the topic and its offsets."""
+    """A right on a topic. No right implies another; a principal with any of them may see the topic and its offsets."""
 
     READ = "read"
     WRITE = "write"
@@ -163,14 +163,15 @@ class TopicAuthorizer:
         self._granted: dict[Right | None, set[bytes]] = {right: set() for right in _VERBS}
 
     def require_name(self, right: Right | None, name: str) -> None:
-        """Raises TopicAuthorizationFailedError unless the principal has the right on the topic (None: may see it), and before that
-        InvalidTopicError: what errors, logs and the audit trail say of a topic is no longer than a name can be."""
+        """Raises TopicAuthorizationFailedError unless the principal has the right on the topic (None: may see it). Raises
+        InvalidTopicError first for an invalid name, so that errors, logs and the audit trail quote no overlong name."""
         check_topic_name(name, internal=True)
         if not (self.rights.sees(name) if right is None else self.rights.allows(right, name)):
             raise self.noted(self._forbidden(right, name))
 
     def allows_id(self, right: Right, topic_id: bytes) -> bool:
-        """True if the principal has the right on a topic; what merely lists topics is not refused any, and leaves no line."""
+        """True if the principal has the right on a topic. For lists of topics: omitting a topic is no refusal, and leaves no audit
+        line."""
         topic = self._topics.any_by_id(topic_id)
         is_clients = topic is not None and not topic.name.startswith(INTERNAL_PREFIX)
         return self.is_unlimited or (topic is not None and is_clients and self.rights.allows(right, topic.name))
@@ -198,7 +199,8 @@ class TopicAuthorizer:
             raise self.noted(ForbiddenError(text))
 
     def require_everything(self, what: str) -> None:
-        """Raises TopicAuthorizationFailedError unless the principal has every right on every topic. `what` it is about to do."""
+        """Raises TopicAuthorizationFailedError unless the principal has every right on every topic. `what`: the operation, for the
+        message."""
         if not self.is_unlimited:
             text = f"principal '{self.principal}' may not {what}: that needs every right on every topic, by the broker's auth.file"
             raise self.noted(TopicAuthorizationFailedError(text))
@@ -211,7 +213,7 @@ class TopicAuthorizer:
 
     @contextlib.contextmanager
     def noting_refusals(self) -> Iterator[None]:
-        """Writes to the audit trail what the coordinator refuses: another principal's transactional id."""
+        """Writes the coordinator's refusals of another principal's transactional id to the audit trail."""
         try:
             yield
         except TransactionalIdAuthorizationFailedError as error:
@@ -219,17 +221,18 @@ class TopicAuthorizer:
             raise
 
     def noted(self, error: E) -> E:
-        """The error of a refusal, once it is in the audit trail."""
+        """Writes a refusal to the audit trail, and returns its error."""
         if self._audit is not None:
             self._audit.refused(self.principal, error.message)
         return error
 
     def owns_producer(self, producer_id: int) -> bool:
-        """True if the principal may use the producer id: by its tag alone, since only the coordinator knows which are issued."""
+        """True if the principal may use the producer id. Checks the tag only, since only the coordinator knows which ids are
+        issued."""
         return self._tag == NOBODY or producer_id >> PRODUCER_TAG_SHIFT == self._tag
 
     def own_producer_id(self, producer_id: int) -> int:
-        """The given new producer id with the principal's tag, as the principal gets it."""
+        """A new producer id, with the principal's tag."""
         return producer_id if self._tag == NOBODY else self._tag << PRODUCER_TAG_SHIFT | producer_id & _BELOW_TAG
 
     def require_producer(self, producer_id: int) -> None:
