@@ -15,13 +15,13 @@ Steps = Generator[Job, object, T]  # administrative work of the broker: yields b
 
 
 def drive(steps: Generator[A, Any, T], wait: Callable[[A], Any]) -> T:
-    """Runs all steps in this thread. Raises what the steps raise."""
+    """Runs all steps in this thread. Exceptions of the steps are raised."""
     try:
         asked = next(steps)
         while True:
             try:
                 result = wait(asked)
-            except BaseException as error:  # interrupts too: the steps may have something to undo
+            except BaseException as error:  # interrupts included: the steps may have to clean up
                 asked = steps.throw(error)
             else:
                 asked = steps.send(result)
@@ -31,7 +31,7 @@ def drive(steps: Generator[A, Any, T], wait: Callable[[A], Any]) -> T:
 
 
 async def drive_in_loop(steps: Generator[A, Any, T], wait: Callable[[A], Awaitable[Any]]) -> T:
-    """Runs all steps in this task; a cancellation is raised in the step that waits. Raises what the steps raise."""
+    """Runs all steps in this task; a cancellation is raised in the step that waits. Exceptions of the steps are raised."""
     try:
         asked = next(steps)
         while True:

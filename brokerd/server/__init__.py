@@ -5,9 +5,9 @@
     streams.py          state shared by both kinds of streams
     handlers/           the requests, by kind (requests.py: checks that come first)
     coordinator/        makes decisions on transactions and groups' offsets durable, in order
-    cluster/            this node among several (internode.py: serves the others)
+    cluster/            this node's membership in a cluster (internode.py: serves the other nodes)
     replication/        copies of partitions on several nodes
-    delayed_produce.py  what is written waits until it is durable
+    delayed_produce.py  waits until appended batches are durable
     paging.py           long work in pieces, long lists in pages
     limits/             limits on clients
     broker.py           the parts that handlers share (admin.py: changes of topics, one at a time)

@@ -1,9 +1,9 @@
-"""Runs administrative operations one at a time, round-robin over callers: state changes in the event loop, disk I/O in a thread.
-And changes, whose caller may go.
+"""Admin runs administrative operations one at a time, round-robin over callers: state changes in the event loop, disk I/O in a
+thread. Changes limits the changes in progress, whose callers may disconnect.
 
-A cancelled call gives its stream back, so `max.streams.per.connection` does not count it any more. A change goes on to its end all
-the same, with its request, and may wait long for its turn: without a limit, calls that are cancelled at once would fill the memory,
-and the line in front of everybody's changes.
+A cancelled call no longer counts towards `max.streams.per.connection`. Its change still runs to completion, keeps its request in
+memory, and may wait long for its turn. Without a limit, calls that are cancelled at once would fill the memory, and the queue ahead
+of other callers' changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brokerd.steps import Steps, drive_in_loop
 
 T = TypeVar("T")
 _CHANGES_MAX_BYTES = 67_108_864
-_CHANGE_BYTES = 16_384  # of each, besides its request
+_CHANGE_BYTES = 16_384  # per change, besides its request
 STOPPING = "the broker is stopping: try again, it or another one will be available"
 
 
@@ -35,7 +35,7 @@ class Admin:
         return await to_its_end(self._run(steps, CALLER.get(), at_stop))
 
     def begin_stop(self) -> None:
-        """Lets the running operation finish; refuses queued and later ones with NotReadyError, but those with `at_stop`."""
+        """Lets the running operation finish; refuses queued and later ones with NotReadyError, except those with `at_stop`."""
         self._is_stopping = True
 
     async def drain(self) -> None:
@@ -54,14 +54,14 @@ class Admin:
 
 
 class Changes:
-    """The changes under way, by the bytes of their requests."""
+    """The changes in progress, by the bytes of their requests."""
 
     def __init__(self) -> None:
         self.shares = Shares(_CHANGES_MAX_BYTES)
 
     async def run(self, change: Callable[[], Coroutine[Any, Any, T]], size_bytes: int = 0) -> T:
-        """Makes a change of the current caller, to its end even if the caller stops waiting. Returns or raises what it does. Raises
-        ResourceExhaustedError, and does nothing, if its caller has too many under way."""
+        """Runs a change of the current caller to its end, even if the caller stops waiting. Returns or raises what it does. Raises
+        ResourceExhaustedError, and does nothing, if the caller has too many in progress."""
         return await to_its_end(self._run(change, size_bytes))
 
     async def _run(self, change: Callable[[], Coroutine[Any, Any, T]], size_bytes: int) -> T:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _TRANSACTIONS_INTERVAL_MS = 10_000
 _GROUPS_INTERVAL_MS = 60_000
-_SAID_AGAIN_S = 60.0  # a problem that lasts
+_SAID_AGAIN_S = 60.0  # interval of log lines about a lasting problem
 _COORDINATOR_LOG_INTERVAL_MS = 100  # the log grows by at most some hundred entries in between; each start reads all of it
 
 

@@ -33,17 +33,17 @@ from brokerd.server.security.audit import Audit
 from brokerd.sharing import Budget, Shares, Turns
 
 _WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
-_READ_THREADS = 5  # for reads outside of the page cache; one caller alone gets 4
-_SEARCH_THREADS = 3  # one caller alone gets 2
+_READ_THREADS = 5  # for reads outside of the page cache; a single caller gets at most 4
+_SEARCH_THREADS = 3  # a single caller gets at most 2
 _READERS_PATIENCE_S = 0.5
 _FLUSH_THREADS = 10  # each syncs one partition at a time; one principal gets eight at most
 # Owner of all unsynced bytes: the logs count them, so that a failure leaves none counted by mistake. Producers still share them
-# fairly, since what a flush frees goes to the next principal in turn, and flush threads are shared too.
+# fairly, since freed bytes go to the next principal in turn, and flush threads are shared too.
 _LOGS = ""
 
 
 class BrokerParts:
-    """One running node. Create it inside the running event loop, after `logs` is open. `cluster` None: it is alone."""
+    """One running node. Create it inside the running event loop, after `logs` is open. `cluster` None: a node without a cluster."""
 
     def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock, cluster: ClusterNode | None = None) -> None:
         self.config = config
@@ -81,7 +81,7 @@ class BrokerParts:
         self.response_budget = ResponseBudget(config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms)
         self.turns = Turns()
         self.readers = Threads(_READ_THREADS, "brokerd-read")
-        # Separate, so that they do not delay cold reads: reads that check, one at a time (handlers/fetch.py), look-ups by time.
+        # Separate pools for checking reads (one at a time, handlers/fetch.py) and look-ups by time, so that cold reads do not wait.
         self.checkers = Threads(1, "brokerd-check")
         self.searchers = Threads(_SEARCH_THREADS, "brokerd-search")
         self.port = 0
@@ -126,7 +126,7 @@ class BrokerParts:
         return self.coordinator.required.groups
 
     def forget_topic(self, topic: Topic) -> None:
-        """Forgets what is known of a deleted topic."""
+        """Discards the state kept for a deleted topic."""
         self.counters.topics.pop(topic.id, None)
         self.coordinator.forget_topic(topic.id)
         for partition in range(topic.partition_count):
@@ -139,8 +139,8 @@ class BrokerParts:
         self.coordinator.begin_stop()
 
     def drop_waiting(self) -> None:
-        """Drops queued responses, cancels parked fetches and force-completes waiting produce requests: however many there are, the
-        shutdown does not wait for them."""
+        """Drops queued responses, cancels parked fetches and force-completes waiting produce requests, so that the shutdown does
+        not wait for them."""
         self.response_queue.drop()
         self.fetch_purgatory.cancel_all()
         self.produce_purgatory.force_complete()

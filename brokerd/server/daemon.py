@@ -50,8 +50,8 @@ logger = logging.getLogger(__name__)
 
 # After the grace period: the metrics endpoint and gRPC stop, threads finish their reads, logs are closed.
 REST_MS = 1_750
-_PARTITION_MS = 10  # index, snapshot and their syncs, many at a time; 5,000 fit into a minute
-_REPLICATED_S = 1.0  # time for followers to copy what was written last
+_PARTITION_MS = 10  # to close one (index, snapshot and their syncs, many at a time); 5,000 partitions fit into a minute
+_REPLICATED_S = 1.0  # time for followers to copy the last writes
 _PATIENCE_S = 0.5  # time for gRPC and the metrics endpoint to end their clients' connections
 _FETCHES_AT_ONCE = 64  # parked fetches that a shutdown ends per iteration of the event loop
 RESERVED = 256  # open files for listeners, the metrics port, the event loop, threads working on directories, libraries
@@ -79,18 +79,18 @@ def overdue(limit_ms: int, step: str) -> StopOverdueError:
 
 
 class HealthService:
-    """grpc.health.v1, open to any caller: the broker as a whole and its service are serving, until `begin_stop`.
+    """grpc.health.v1, open to any caller: reports the broker as a whole and its service as serving until `begin_stop`.
 
     gRPC assembles a request of any size before it calls a unary method, and these two need no credentials. So they read a stream,
     as all of the broker's methods do, and a call whose request does not arrive is ended. Each watch waits for its own client alone:
-    the servicer of grpc_health writes under a lock, so that one that is not read silences all others.
+    the servicer of grpc_health writes under a lock, so a client that does not read would silence all other watches.
     """
 
     def __init__(self) -> None:
         self._stops = asyncio.Event()
 
     def begin_stop(self) -> None:
-        """Tells all watches that the broker does not serve any more."""
+        """Reports to all watches that the broker no longer serves."""
         self._stops.set()
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -135,8 +135,8 @@ class HealthService:
 
 
 class Daemon:
-    """One broker in this process. `files` and `clock` default to the machine's own. `waits`: a node of a cluster waits at its start
-    for a coordination store that is away; else it fails."""
+    """One broker in this process. `files` and `clock` default to the machine's own. `waits`: if the coordination store is
+    unavailable at the start, a node of a cluster waits for it; otherwise the start fails."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Daemon:
         self._callers: Callers | None = None
         self._reloading = asyncio.Lock()
         self._has_started = False
-        self._step = ""  # the current one of the shutdown
+        self._step = ""  # the shutdown's current step
 
     @property
     def stop_limit_ms(self) -> int:
@@ -244,7 +244,7 @@ class Daemon:
 
     @property
     def has_opened_nothing(self) -> bool:
-        """True while a start waits for the coordination store, or for its node id: the process may be ended at once."""
+        """True while a start waits for the coordination store or for its node id: the process may be ended at once."""
         return self._cluster is not None and self._cluster.is_waiting
 
     async def _stop(self) -> None:
@@ -267,7 +267,7 @@ class Daemon:
         await self._release()
 
     async def _hand_over(self, broker: BrokerParts, cluster: ClusterNode) -> None:
-        """Lets other replicas lead, once they have everything, if they are quick about it."""
+        """Lets other replicas lead, after waiting at most _REPLICATED_S for them to catch up."""
         led = [partition for partition in broker.partitions if partition.is_leader]
         behind = [
             Appended(partition, end - 1, partition.leader_epoch)
@@ -311,7 +311,7 @@ class Daemon:
             on_stranger=self._broker.counters.authentication_failures.inc,
         )
         self._service = BrokerService(self._broker, self._callers)
-        # Registered by name: gRPC keeps a separate queue of calls for each method, so a flood of others does not delay them.
+        # Registered by name: gRPC keeps a separate queue of calls per method, so a flood of calls to others does not delay these.
         self._server.add_registered_method_handlers(SERVICE, self._service.method_handlers())
         self._server.add_registered_method_handlers(health.SERVICE_NAME, self._health.method_handlers())
         self._background = Background(self._broker, logs.expire_producers, logs.checkpoint_job)
@@ -367,9 +367,8 @@ class Daemon:
 
 
 async def within(seconds: float, step: Awaitable[object]) -> None:
-    """Waits at most this long for a step that depends on others, since later steps matter more. The step itself is not cancelled:
-    cancelling gRPC's server in the middle of its stop would cancel everything that waits for its end.
-    """
+    """Waits at most `seconds` for a step that depends on others, since later steps matter more. The step itself is not cancelled:
+    cancelling gRPC's server during its stop would cancel everything that waits for its end."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.shield(step)

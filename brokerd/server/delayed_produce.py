@@ -1,4 +1,4 @@
-"""A produce request with acks=all, whose response waits until its batches are durable. Independent of gRPC and the wire."""
+"""A produce request with acks=all: its response waits until its batches are durable. Independent of gRPC and the wire."""
 
 from __future__ import annotations
 

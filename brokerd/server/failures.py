@@ -1,5 +1,5 @@
-"""How failures look to clients: the only translation of errors to gRPC status codes. Of an internal error, a client gets a sentence
-with a number, and the broker's log has the details under that number.
+"""Translates errors to gRPC status codes; no other module does. For an internal error, the client gets a number, and the broker's
+log has the details under that number.
 
 Also collects exceptions of tasks that are not awaited, which asyncio would report as never retrieved.
 """
@@ -62,8 +62,8 @@ Trailer: TypeAlias = tuple[tuple[str, bytes], ...]
 
 
 def status_of(error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
-    """The status of a call that failed with an error raised on purpose: a code and text for any client, and a WireError itself as
-    trailing metadata, so that clients retry retriable errors."""
+    """The status of a call that failed with an error raised on purpose: a code and text for any client, and as trailing metadata
+    the WireError itself, so that clients retry retriable errors."""
     if isinstance(error, WireError):
         error.message = plain_text(error.message)
         others = grpc.StatusCode.UNAVAILABLE if error.retriable else grpc.StatusCode.FAILED_PRECONDITION
@@ -83,7 +83,7 @@ def internal(where: object, error: Exception) -> UnknownServerError:
 
 @contextlib.contextmanager
 def fails_with(result: Any, what: object) -> Iterator[None]:
-    """Sets `result.error` if the body fails, so that the other parts of a response continue. `what` names the part in the log."""
+    """Sets `result.error` if the body fails, so that the rest of the response can be filled. `what` names the part in the log."""
     try:
         yield
     except WireError as error:
@@ -111,7 +111,7 @@ def look_at_end(task: asyncio.Task[Any], what: str) -> None:
 
 
 async def to_its_end(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]] | None = None) -> T:
-    """Runs `work` to its end, even if the caller stops waiting. Returns or raises what it does. `tasks` holds it meanwhile."""
+    """Runs `work` to its end, even if the caller stops waiting. Returns or raises what it does. `tasks` holds the running task."""
     task = asyncio.create_task(work)
     task.add_done_callback(_error_of)  # retrieves the exception: the caller may have stopped waiting
     if tasks is not None:

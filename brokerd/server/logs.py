@@ -1,7 +1,7 @@
 """The format of the daemon's log lines: one line per event, as text or as a JSON object. Other modules decide what is logged.
 
-What clients send may end up in a message or an exception's text, so control characters are always escaped: no client can forge a
-line, or change the terminal's colour.
+Text from clients may appear in messages and exceptions, so control characters are always escaped: no client can forge a line, or
+change the terminal's colour.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def set_up_logging(*, level: str, log_format: str) -> None:
 
 
 def quiet_grpc() -> None:
-    """Filters out of gRPC's own log what unauthenticated callers can cause: kilobytes of traceback per call would fill the disk.
+    """Filters log lines of gRPC that unauthenticated callers can cause: kilobytes of traceback per call would fill the disk.
     Idempotent."""
     logging.getLogger(GRPC).addFilter(is_worth_a_line)
 

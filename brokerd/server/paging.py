@@ -9,7 +9,7 @@ from typing import TypeVar
 from brokerd.sharing import CALLER, Turns
 
 LISTED_MAX = 1_000
-_PIECES = 200  # between pauses; of about 10 us each, such as describing one partition
+_PIECES = 200  # pieces between pauses; each takes about 10 us, such as describing one partition
 _NAMES_AT_ONCE = 2_000
 _NAMES_PIECES = 100  # the cost of checking _NAMES_AT_ONCE names
 
@@ -21,7 +21,7 @@ class Pauses:
 
     def __init__(self, turns: Turns | None = None) -> None:
         """With `turns`, a pause waits for the caller's next turn, like a new call: of all such calls of a caller, one continues per
-        turn. Without, the work is the broker's own, and a pause is one iteration of the event loop.
+        turn. Without `turns`, the work is the broker's own, and a pause is one iteration of the event loop.
         """
         self._turns = turns
         self._left = _PIECES
@@ -41,9 +41,9 @@ class Pauses:
 async def list_page(
     known: Mapping[str, T], *, prefix: str, after: str, pauses: Pauses, is_wanted: Callable[[T], bool], add: Callable[[T], object]
 ) -> bool:
-    """Adds the next wanted entries, by name, whose names have a prefix: at most LISTED_MAX, of a mapping whose size clients
-    determine. Returns whether others follow the last one. Sorts no more than a page and _NAMES_AT_ONCE names at once. May miss
-    entries added or removed meanwhile."""
+    """Adds the next page of wanted entries whose names have the prefix and follow `after`, by name: at most LISTED_MAX. Returns
+    whether more follow. Clients determine the mapping's size, so at most a page and _NAMES_AT_ONCE names are sorted at once. May
+    miss entries added or removed meanwhile."""
     found: list[str] = []
     names = list(known)
     for begin in range(0, len(names), _NAMES_AT_ONCE):

@@ -175,7 +175,7 @@ def partitions_of(field: str, entries: Iterable[Any]) -> list[TopicIdPartition]:
 
 
 def reads_committed(isolation_level: int) -> bool:
-    """Whether a reader sees committed records alone. Raises MalformedError."""
+    """True if a reader sees only committed records. Raises MalformedError."""
     if isolation_level not in (fetch_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED, fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED):
         raise malformed("isolation_level", f"is {isolation_level}, but must be 0 or 1")
     return isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
@@ -208,7 +208,7 @@ def check_not_negative(field: str, value: int) -> None:
 
 
 def without_leader_epoch(epoch: int, who: str) -> InvalidRequestError:
-    """The error for a request without a leader epoch: after an election it could not be told from a new one."""
+    """The error for a request without a leader epoch: after an election, a stale request could not be told from a new one."""
     return InvalidRequestError(
         f"partitions.current_leader_epoch is {epoch}, but {who} must name the partition's leader_epoch from Metadata, which is at "
         "least 1"

@@ -1,5 +1,5 @@
-"""The service's methods as gRPC calls them: bytes in, handler, bytes out. The only rules here are those of all calls:
-how many at once, how long a request may take to arrive, and what a stopping broker still serves.
+"""The service's methods as gRPC calls them: bytes in, handler, bytes out. The only rules here apply to all calls: how many at once,
+how long a request may take to arrive, and which methods a stopping broker still serves.
 
 Every method is registered as a stream of requests, even unary ones, whose stream has one message. So gRPC assembles no message
 until the code reads it, and unauthenticated callers are rejected before that.
@@ -52,7 +52,7 @@ class Method(NamedTuple):
     """A unary method."""
 
     handle: Handler
-    changes: bool = False  # a caller that disconnects undoes neither the change nor its line in the audit trail
+    changes: bool = False  # the change and its audit line are completed even if the caller disconnects
     works_at_stop: bool = False
 
 
@@ -137,10 +137,9 @@ class BrokerService:
                 raise end
 
     async def end_revoked_streams(self) -> int:
-        """Ends every stream opened with credentials that are no longer valid; returns how many. They accept nothing more from now
-        on; a producer's pending responses go out first. The end of a stream that is not read would wait behind its responses: its
-        connection is closed.
-        """
+        """Ends every stream opened with credentials that are no longer valid; returns how many. They accept no further request; a
+        producer's pending responses go out first. On a stream that is not read, the end would wait behind responses, so its
+        connection is closed."""
         revoked, ends = [], []
         for stream in self._streams:
             error = self._callers.revoked(stream.authorizer, stream.context)
@@ -163,7 +162,7 @@ class BrokerService:
                     data = await read_request(context, method.request.DESCRIPTOR.name, _PATIENCE_S)
                 await self._broker.turns.take(caller)
                 if generation != self._callers.generation:
-                    authorizer, _ = self._callers.authenticate(context)  # again: the request may have taken long to arrive
+                    authorizer, _ = self._callers.authenticate(context)  # credentials may have changed while the request arrived
                 return await self._answer(method, authorizer, data)
             except grpc.aio.BaseError:
                 raise  # the client is gone

@@ -1,4 +1,4 @@
-"""The state that produce and fetch streams share, which the service reads."""
+"""State shared by produce and fetch streams, and read by the service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 # A stream request that names more partitions waits for a turn, as all unary requests do. Smaller ones need none: a stream sends one
 # at a time.
 LARGE_PARTITIONS = 64
-# So does work on this many bytes at once, since copying them holds the loop for a millisecond or more.
+# Work on this many bytes at once waits for a turn too, since copying them blocks the loop for a millisecond or more.
 LARGE_BYTES = 4_194_304
 
 
@@ -34,9 +34,8 @@ class StreamHandler(abc.ABC):
         self._is_failed = False  # the call has been aborted with an error
 
     async def fail(self, code: grpc.StatusCode, details: str, trailer: Trailer = ()) -> None:
-        """Ends the call with an error, unless another task has: gRPC accepts only one end. Raises grpc.aio.AbortError, which also
-        ends the task that reads the stream.
-        """
+        """Ends the call with an error, unless another task has done so: gRPC accepts only one end. Raises grpc.aio.AbortError,
+        which also ends the task that reads the stream."""
         if not self._is_failed:
             self._is_failed = True
             await self.context.abort(code, details, trailer)
@@ -64,12 +63,12 @@ class StreamHandler(abc.ABC):
             budget.end_write(self)
 
     async def _end_unexpectedly(self, what: str, error: Exception) -> None:
-        """Logs why no response can be sent any more, and ends the call."""
+        """Logs why no more responses can be sent, and ends the call."""
         internal(what, error)
         with contextlib.suppress(*ENDED):  # from abort, or because the client is gone
             await self._abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
 
     async def _abort(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the call unless `run` is over: gRPC may be writing its end. Raises as `fail`."""
+        """Ends the call unless `run` is over: gRPC may then be writing the call's end. Raises as `fail`."""
         if not self._is_over:
             await self.fail(code, details)
