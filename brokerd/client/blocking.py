@@ -1,5 +1,5 @@
 """The client for blocking code: the sink, the source, the command line. BlockingClient makes calls on an event loop in its own
-thread, and waits for them.
+thread and waits for them.
 
 Create it lazily, in the process that uses it: neither event loops nor gRPC survive a fork.
 """
@@ -31,16 +31,15 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 5.0  # for each cleanup
-# Longer than all waits of closing together: a thread abandoned at exit reports what it had not finished.
+# Longer than all waits of closing together: a thread abandoned at exit would report its unfinished work.
 _JOIN_TIMEOUT_S = 30.0
 _CLOSED = "this client is closed"
 _FORKED = "this client was created before this process was forked: create it in the process that uses it"
 
 
 class LoopThread:
-    """Runs coroutines for other threads. A daemon thread: one that was never closed does not keep the interpreter alive, and is
-    closed at exit.
-    """
+    """Runs coroutines for other threads, on an event loop in a daemon thread. A LoopThread that was never closed does not keep the
+    interpreter alive; it is closed at exit."""
 
     def __init__(self, name: str = f"{OWN_THREADS}loop") -> None:
         self._pid = os.getpid()
@@ -49,7 +48,7 @@ class LoopThread:
         self._call_soon = functools.partial(asyncio.SelectorEventLoop.call_soon_threadsafe, self.loop)
         self.is_closed = False
         self._cleanups: list[Callable[[], Awaitable[None]]] = []
-        self._queued: set[LoopCall[Any]] = set()  # not started; whichever thread removes a call starts or refuses it
+        self._queued: set[LoopCall[Any]] = set()  # not started; the thread that removes a call starts or refuses it
         self._has_ended = False
         self._on_end: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -72,11 +71,11 @@ class LoopThread:
     def _queue(self, call: LoopCall[Any]) -> None:
         self._queued.add(call)
         self.call_soon(functools.partial(self._start, call))
-        if self._has_ended:  # before it could start
+        if self._has_ended:  # the loop ended before the call could start
             self._refuse(call)
 
     def _start(self, call: LoopCall[Any]) -> None:
-        if self.is_closed:  # meanwhile: nothing would end it
+        if self.is_closed:  # closed since the call was queued: nothing would end it
             self._refuse(call)
         else:
             self._queued.discard(call)
@@ -176,8 +175,8 @@ class LoopThread:
 
 
 class LoopCall(Generic[T]):
-    """A coroutine on the loop. It reports its end through `on_end`, so that a waiting thread shares no lock with the loop: an
-    asynchronous exception could strike the thread while it held one, and block the loop for ever."""
+    """A coroutine on the loop. It reports its end through `on_end`, so a waiting thread shares no lock with the loop: an
+    asynchronous exception could interrupt the thread while it held such a lock, and block the loop for ever."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T], on_end: Callable[[], None]) -> None:
         self._loop = loop
@@ -203,14 +202,14 @@ class LoopCall(Generic[T]):
         self._task.add_done_callback(self._on_done)
 
     def refuse(self) -> None:
-        """Ends a call that was not started, since the loop has closed."""
+        """Ends a call that never started because the loop has closed."""
         self._coro.close()
         self.has_ended = True
         self._on_end()
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # mark it as retrieved: the waiter may have gone
+            task.exception()  # mark it as retrieved: the waiting thread may have given up
         self.has_ended = True
         self._on_end()
 

@@ -93,7 +93,7 @@ def parse_time(option: str, text: str) -> int | TimeAgo:
 
 
 def _time(option: str, text: str) -> int | TimeAgo | None:
-    """The time that a text is; None if it is none. Raises ConfigError for one too far ahead."""
+    """Parses a text as a time; None if it is not one. Raises ConfigError for a time above INT64_MAX."""
     given = text.removeprefix("@")
     if given.isascii() and given.isdecimal():
         return _limited(option, text, _whole(given))
@@ -141,7 +141,7 @@ def log_bounds(client: BlockingClient, named: Named, bound: Bound, isolation: st
 def _found(
     client: BlockingClient, ends: Mapping[TopicIdPartition, int], bound: Bound | None, isolation: str
 ) -> dict[TopicIdPartition, int]:
-    """What must be looked up for a bound, of the logs up to `ends`: they may have grown since."""
+    """Looks up a time or the newest records, at most at `ends`: the logs may have grown since. Other bounds need no lookup."""
     if not isinstance(bound, (int, LastRecords)):
         return {}
     wanted = {tp: LastRecords(bound.count, end) if isinstance(bound, LastRecords) else bound for tp, end in ends.items()}
@@ -154,7 +154,7 @@ def offsets_at(client: BlockingClient, wanted: Mapping[TopicIdPartition, Wanted]
 
 
 def _whole(digits: str) -> int:
-    """The number, or one above all limits: Python refuses to parse thousands of digits."""
+    """The number; INT64_MAX + 1 if it has more digits than INT64_MAX: Python refuses to parse thousands of digits."""
     significant = digits.lstrip("0") or "0"
     return int(significant) if len(significant) <= len(str(INT64_MAX)) else INT64_MAX + 1
 

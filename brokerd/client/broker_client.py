@@ -1,4 +1,4 @@
-"""Client of the nodes of a cluster: which node answers what, leaders, limits, retries; bound to one event loop.
+"""Client of a cluster: routes calls to nodes, caches leaders and limits, retries. Bound to one event loop.
 
 Connections are opened on first use, one per node. A call is retried until default.api.timeout.ms, then raises
 BrokerUnreachableError (with address and duration) or the broker's WireError. Streams are opened here and retried by their users.
@@ -55,12 +55,12 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 WIRE_VERSION = 1
 PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not report max.partitions.per.request
-_HEARS_MS = 10_000  # for a node to hear of a topic that another one has
-_OTHERS_MS = 1_000  # for nodes that are asked in place of one that is cut off
-_ALL_CUT_OFF_MS = 2_000  # between two such rounds
-_TOPICS_MAX = 100_000  # to cache: topics come and go, and a client may live long
-# The first failure may be a lost connection; the second, a fraction of a second later, is worth a warning. A change of leader is
-# ordinary, and worth one only if it takes long.
+_HEARS_MS = 10_000  # how long a node may take to learn of a topic that another node has
+_OTHERS_MS = 1_000  # timeout when all nodes are asked at once, in place of one that is cut off or behind
+_ALL_CUT_OFF_MS = 2_000  # pause after such a round in which all nodes were cut off
+_TOPICS_MAX = 100_000  # cached: a long-lived client may see many that were deleted since
+# The first failure may be a lost connection; the second, a fraction of a second later, is worth a warning. Elections are ordinary:
+# their errors are warned about only after _ELECTION_MS.
 _SPEAKS_AT_FAILURE = 2
 _REFUSED = "Connection refused"  # nothing listens at the address
 _ELECTION_MS = 10_000
@@ -73,15 +73,15 @@ _OF_ELECTIONS = (
     CoordinatorNotAvailableError,
     CoordinatorLoadInProgressError,
 )
-# How long a client that was never accepted retries after a refusal: longer than a restart or a reload of tokens, and short enough
-# to report a wrong token soon. Once a client was accepted, only the call's own timeout limits retries.
+# How long a client that was never accepted retries after a refusal: longer than a restart or a reload of tokens takes, but short
+# enough to report a wrong token soon. Once a client was accepted, only the call's own timeout limits retries.
 REFUSALS_MS = 3_000
-# How long the first attempt may take at an address that has not answered yet, if there are others; each further one doubles it.
-# gRPC goes on connecting meanwhile, so that a distant node has more time than this.
+# Timeout of the first attempt at an address, if there are others; each attempt without an answer doubles it. gRPC keeps connecting
+# between attempts, so a distant node has more time than this.
 _FIRST_ATTEMPT_MS = 1_000
-# If a call's last attempt is shorter than this, its timeout does not mean that no broker responds.
+# A cancelled attempt shorter than this does not show that its node does not respond.
 _SHORT_MS = 1_000
-# These codes say "refresh", but a broker that responds knows all of its topics: waiting would only hide a mistyped name.
+# Their action is REFRESH_AND_RETRY, but a broker that responds knows all of its topics: retrying would only hide a mistyped name.
 _DEFINITE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class BrokerClient:
     """Connections to one broker, or to the nodes of a cluster, with cached metadata and limits."""
 
     def __init__(self, config: ClientConfig, clock: Clock, *, is_retrying: bool = True) -> None:
-        """Does not connect yet. `is_retrying` False: every call is tried once, for an owner that retries itself. Raises
+        """Does not connect yet. With `is_retrying` False every call is tried once, for an owner that retries itself. Raises
         ConfigError for invalid bootstrap.servers or security settings."""
         self.config = config
         self.clock = clock
@@ -109,7 +109,7 @@ class BrokerClient:
         self._connections: dict[str, Connection] = {}
         self._topics: dict[bytes, _Seen] = {}
         self._server_infos: dict[str, metadata_pb2.GetServerInfoResponse] = {}
-        self._unanswered: Counter[str] = Counter()  # attempts in a row at an address
+        self._unanswered: Counter[str] = Counter()  # by address: attempts in a row without an answer
         self._patience_ms = patience_ms(config.request_timeout_ms)
         self._silence = Silence(self._patience_ms, self._look_into)
         self._random = random.SystemRandom()
@@ -125,16 +125,16 @@ class BrokerClient:
     # ---- the cluster
 
     async def server_info(self) -> metadata_pb2.GetServerInfoResponse:
-        """The broker's version and limits; requested once per connection. Raises UnsupportedVersionError if it speaks
-        another version of the contract."""
+        """The broker's version and limits; requested once per connection. Raises UnsupportedVersionError if it speaks another wire
+        version."""
         connection = await self.retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
         return self._server_infos[connection.address]
 
     async def metadata(self, topics: Sequence[str] | None = None, known: Mapping[bytes, int] = NOTHING_KNOWN) -> Metadata:
         """The broker's current nodes, and topics by name (None = all). Topics that do not exist are in `errors`.
 
-        `known`: topic ids, each with a number of partitions that it has had. A node that tells less of one of them, though it
-        exists, has not heard of it yet: another one is asked, for some seconds.
+        `known`: topic ids, each with a partition count seen before. A node that lacks one of these topics although it exists, or
+        reports fewer partitions, is behind: the other nodes are asked, for up to 10 s.
         """
         request = metadata_pb2.MetadataRequest(topics=topics or (), all_topics=topics is None)
         metadata, end_ms = await self._told(request), self.clock.monotonic_ms() + _HEARS_MS
@@ -144,7 +144,7 @@ class BrokerClient:
                 if not await self._is_behind(each, topics, known):
                     return await self._remembered(each)
             if len(answers) == len(self._nodes.addresses) or self.clock.monotonic_ms() > end_ms:
-                break  # the topic has lost partitions, as in a restore
+                break  # the topic has lost partitions, as after a restore
             await asyncio.sleep(self.config.retry_backoff_max_ms / 1000)
         return metadata
 
@@ -153,24 +153,24 @@ class BrokerClient:
         return await self._told(metadata_pb2.MetadataRequest(topic_ids=topic_ids))
 
     async def _told(self, request: metadata_pb2.MetadataRequest) -> Metadata:
-        """What a node tells; another one, if it does not reach the coordination store and another does."""
+        """One node's metadata. If that node is cut off from the coordination store, the metadata of a node that is not, if any."""
         metadata = await self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
         if metadata.is_cut_off and self.clock.monotonic_ms() >= self._all_cut_off_until_ms:
             for each in await self._told_by_all(request):
                 if not each.is_cut_off:
                     return await self._remembered(each)
-            self._all_cut_off_until_ms = self.clock.monotonic_ms() + _ALL_CUT_OFF_MS  # as while the store is away
+            self._all_cut_off_until_ms = self.clock.monotonic_ms() + _ALL_CUT_OFF_MS  # the store itself may be down
         return metadata
 
     async def _told_by_all(self, request: metadata_pb2.MetadataRequest) -> list[Metadata]:
-        """What the nodes tell that answer within a second, all asked at once. `any` is then one that reaches the store."""
+        """Asks all nodes at once; returns the answers that arrive within a second. `any` becomes a node that reaches the store."""
 
         async def ask(address: str) -> Metadata | None:
             try:
                 connection = await self._connected(address, _OTHERS_MS)
                 response = await connection.call("Metadata", request, metadata_pb2.MetadataResponse, timeout_ms=_OTHERS_MS)
                 metadata = read_metadata(response)
-            except BrokerdError:  # also of one that makes no sense: the first answer stands
+            except BrokerdError:  # or an invalid response: the caller has an answer already
                 return None
             if not metadata.is_cut_off:
                 self._nodes.any = address
@@ -180,10 +180,10 @@ class BrokerClient:
         return [each for each in answers if each is not None]
 
     async def _is_behind(self, metadata: Metadata, topics: Sequence[str] | None, known: Mapping[bytes, int]) -> bool:
-        """True if a node has not heard of all that is known."""
+        """True if the node that sent `metadata` lacks a topic or a partition in `known`."""
         told = {topic.topic_id: topic for topic in metadata.topics.values()}
         missing = [topic_id for topic_id in known if topic_id not in told]
-        if missing:  # deleted, created anew, no longer asked for, or created where this node has not heard of it
+        if missing:  # deleted, recreated, no longer requested, or not known to this node yet
             there = (await self.metadata_by_id(missing)).topics.values()
             if any(topics is None or topic.name in topics for topic in there):
                 return True
@@ -221,12 +221,12 @@ class BrokerClient:
         return self._nodes.are_several
 
     def is_known_elsewhere(self, tp: TopicIdPartition) -> bool:
-        """True if the newest metadata has the partition, and a node that does not may not have heard of it yet."""
+        """True if the newest metadata has the partition and there are several nodes: a node that does not know it may be behind."""
         seen = self._topics.get(tp.topic_id)
         return self._nodes.are_several and seen is not None and tp.partition < seen.topic.partition_count
 
     async def refresh_leaders(self, tps: Iterable[TopicIdPartition]) -> None:
-        """Requests the leaders of these partitions anew; the topics that are gone become unknown."""
+        """Looks up the leaders of these partitions again; topics that no longer exist are dropped from the cache."""
         topic_ids = sorted({tp.topic_id for tp in tps})
         metadata = await self.metadata_by_id(topic_ids)
         for topic_id in topic_ids:
@@ -286,7 +286,7 @@ class BrokerClient:
 
     def _final_error(self, retries: CallRetries, error: BrokerdError, now_ms: int) -> BrokerdError:
         if isinstance(error, UnknownLeaderEpochError):
-            # No node has heard of this epoch for as long as a call may last, so the data may be a restored copy's.
+            # No node has known this epoch for the length of a whole call, so the data may be a restored copy.
             self._topics.clear()
         if not self._is_retrying and isinstance(error, BrokerUnreachableError):
             return NoBrokerAnsweredError(named(error))  # its owner says how long it tried
@@ -297,8 +297,8 @@ class BrokerClient:
     async def call(
         self, request: Message, response_type: type[R], *, failures: list[BrokerdError] | None = None, timeout_ms: int | None = None
     ) -> R:
-        """Makes a call that any node can answer, or the coordinator; retries until `timeout_ms` (default.api.timeout.ms).
-        `failures` collects the errors of failed attempts."""
+        """Makes a call that any node or the coordinator answers; retries until `timeout_ms` (default.api.timeout.ms). `failures`
+        collects the errors of failed attempts."""
 
         async def attempt(attempt_timeout_ms: int) -> R:
             if _method_of(response_type) not in OF_COORDINATOR:
@@ -312,10 +312,10 @@ class BrokerClient:
         return await self.retried(attempt, failures=failures, timeout_ms=timeout_ms)
 
     async def at_coordinator(self, ask: Callable[[str, int], Awaitable[T]], timeout_ms: int) -> T:
-        """One attempt of a coordinator's call: `ask` gets an address, for all requests of the attempt, and the time left in ms.
+        """One attempt of a coordinator call: `ask` gets an address, for all requests of the attempt, and the time left in ms.
 
-        As long as no coordinator is known, any node is asked first: a node alone is the coordinator. Only where that was a guess, a
-        refusal is followed at once, so that nodes that name each other are asked at the pace of the retries.
+        While no coordinator is known, any node is asked first, since a single node is its own coordinator. Only a refusal of this
+        guess is followed at once by a lookup, so nodes that name each other as coordinator are asked at the pace of the retries.
         """
         until_ms = loop_ms() + timeout_ms
         if self._nodes.is_coordinator_lost:
@@ -324,7 +324,7 @@ class BrokerClient:
         try:
             return await self._ask_coordinator(ask, until_ms)
         except NotCoordinatorError as error:
-            if not is_guess or error.fate is Fate.UNKNOWN:  # it may have begun what was asked: the caller counts this attempt
+            if not is_guess or error.fate is Fate.UNKNOWN:  # it may have begun the request: the caller counts this attempt
                 raise
         await self._find_coordinator(until_ms)
         return await self._ask_coordinator(ask, until_ms)
@@ -337,7 +337,7 @@ class BrokerClient:
         except (BrokerUnreachableError, NotReadyError, NotCoordinatorError, CoordinatorNotAvailableError) as error:
             self._nodes.coordinator_lost(address)
             if known is not None and isinstance(error, NotCoordinatorError):
-                self._nodes.failed(self._nodes.any)  # it may be what named this one: ask another
+                self._nodes.failed(self._nodes.any)  # it may have named this one: ask another node
             raise
         self._nodes.coordinator_found(address)
         return answer
@@ -356,7 +356,7 @@ class BrokerClient:
     async def call_once(
         self, node: int | str, request: Message, response_type: type[R], timeout_ms: int, asked: Asked = NOTHING
     ) -> R:
-        """A call to one node, by id or address, tried once. Raises the error of the whole response, if it has one."""
+        """Makes a call to one node, by id or address, without retries. Raises the error of the whole response, if it has one."""
         address = self._address(node)
         connection = await self._connected(address, timeout_ms)
         with self._noticing(address):
@@ -371,7 +371,7 @@ class BrokerClient:
 
     @contextlib.contextmanager
     def _noticing(self, address: str) -> Iterator[None]:
-        """Moves on from a node that does not answer in time, or is not ready."""
+        """Directs later calls away from a node that does not answer in time, or is not ready."""
         began_ms = loop_ms()
         try:
             yield
@@ -385,7 +385,7 @@ class BrokerClient:
             raise
 
     def _lost(self, address: str) -> None:
-        """A connection was lost: the node may start again, with other limits."""
+        """Called when a connection is lost: the node may restart with other limits."""
         self._server_infos.pop(address, None)
         self._nodes.failed(address)
 
@@ -394,7 +394,7 @@ class BrokerClient:
         self._unanswered[address] += 1
 
     def _attempt_ms(self, address: str, first_ms: int) -> int:
-        """How long one attempt may take at an address, to leave some time for the others."""
+        """Timeout of one attempt at an address; leaves time for the other addresses."""
         addresses = len(self._nodes.addresses)
         share_ms = max(1, self.config.api_timeout_ms // addresses)
         doublings = min(self._unanswered[address], 20)
@@ -407,7 +407,8 @@ class BrokerClient:
         failures: list[BrokerdError] | None = None,
         timeout_ms: int | None = None,
     ) -> T:
-        """Repeats `attempt`, which gets its time limit in ms, until `timeout_ms` (default.api.timeout.ms)."""
+        """Repeats `attempt`, which gets its time limit in ms, until it succeeds or `timeout_ms` has passed
+        (default.api.timeout.ms)."""
         now_ms = self.clock.monotonic_ms()
         retries = self.retries(now_ms, timeout_ms)
         answer: WireError | None = None
@@ -426,8 +427,8 @@ class BrokerClient:
                         error, now_ms=self.clock.monotonic_ms()
                     )
                     if (unreached == 1 and is_cut_short) or unreached < len(self._nodes.addresses):
-                        # The call ended before this node could answer again, or it is down where another one answers: the answer
-                        # says more, but not whether this attempt was made.
+                        # The attempt was cut short, or only some nodes are down. The last answer explains more than this error;
+                        # its fate is UNKNOWN, since this attempt may have been carried out.
                         error = fresh(answer)
                         error.fate = Fate.UNKNOWN
                 await asyncio.sleep(self.retry_wait_ms(retries, error) / 1000)
@@ -435,7 +436,7 @@ class BrokerClient:
                     failures.append(failure)
                 now_ms = self.clock.monotonic_ms()
                 if not retries.left_ms(error, now_ms=now_ms):
-                    # The wait used up the remaining time: an attempt without time could only fail, and hide the actual cause.
+                    # The wait used up the remaining time: a further attempt could only fail, and would hide the actual cause.
                     raise self._final_error(retries, error, now_ms) from None
 
     async def ask_leaders(
@@ -448,8 +449,8 @@ class BrokerClient:
         is_partial: bool = False,
     ) -> dict[TopicIdPartition, Any]:
         """Sends each partition's part of a request to its leader, and retries what may succeed later until `timeout_ms`
-        (default.api.timeout.ms); returns each partition's result or WireError, in the order of `parts`. `head`: the request
-        without its partitions. `is_partial`: a leader that does not answer is a NotLeaderError of its partitions."""
+        (default.api.timeout.ms); returns each partition's result or WireError, in the order of `parts`. `head`: the request without
+        its partitions. `is_partial`: partitions whose leader does not answer get a NotLeaderError."""
         results: dict[TopicIdPartition, Any] = {}
         pending = list(parts)
         needs_refresh = False  # from the second attempt on
@@ -492,13 +493,13 @@ class BrokerClient:
         return {tp: results[tp] for tp in parts}
 
     def _judged(self, tp: TopicIdPartition, error: WireError) -> WireError:
-        """A leader's error for a partition; NotLeaderError if it only has not heard of a topic that another node has."""
+        """A leader's error for a partition; NotLeaderError if the leader is behind: it lacks a topic that another node has."""
         if error.code in _DEFINITE and self.is_known_elsewhere(tp):
             return NotLeaderError(f"the leader has not heard of it yet: {error.message}")
         return error
 
     def _request_for(self, head: Any, parts: Mapping[TopicIdPartition, Any]) -> Message:
-        """A request to one leader; where the broker checks leader epochs, with those of the latest metadata."""
+        """A request to one leader, with the leader epochs of the latest metadata if the broker checks them for this request."""
         request: Any = type(head)()
         request.CopyFrom(head)
         for tp, part in parts.items():
@@ -520,17 +521,17 @@ class BrokerClient:
             try:
                 if metadata is not None and tp.topic_id in unknown:
                     described = metadata.topic_by_id(tp.topic_id)
-                    topic = topic or described  # not remembered if there are too many
+                    topic = topic or described  # not cached if there are too many topics
             except WireError as error:
                 results[tp] = error
                 continue
             leaders = topic.leaders if topic is not None else ()
-            # A partition that did not exist when the topic was last looked up may exist by now: let any node decide.
+            # A partition missing when the topic was last looked up may exist by now: any node can tell.
             groups.setdefault(leaders[tp.partition] if tp.partition < len(leaders) else ANY_NODE, []).append(tp)
         return groups
 
     async def _connected(self, node: int | str, timeout_ms: int) -> Connection:
-        """The connection to a node; its first call checks that both speak the same version of the contract."""
+        """The connection to a node. Its first call checks that both sides speak the same wire version."""
         address = self._address(node)
         connection = self._connections.get(address)
         if connection is None:
@@ -552,8 +553,8 @@ class BrokerClient:
         return connection
 
     async def _look_into(self, address: str, waiting: Sequence[Awaited]) -> None:
-        """Asks another node about one that is silent. If it is gone, or another node leads what was asked of it, the connection is
-        given up, and what waits there is repeated elsewhere."""
+        """Asks another node about a silent one. If the silent node is gone, or other nodes lead all partitions of a waiting
+        request, its connection is given up, and the requests that wait there are repeated elsewhere."""
         node_id, connection = self._nodes.id_at(address), self._connections.get(address)
         self._nodes.ask_another(address)
         other = self._nodes.any
@@ -566,7 +567,7 @@ class BrokerClient:
             metadata = read_metadata(await self.call_once(other, request, metadata_pb2.MetadataResponse, timeout_ms))
             await self._remembered(metadata)
         except BrokerdError:
-            return  # another one is asked next time
+            return  # the next check asks another node
         leaders = {topic.topic_id: topic for topic in metadata.topics.values()}
         if node_id not in metadata.nodes:
             reason = f"{address} does not answer, and node {node_id} is gone, as {other} says"
@@ -588,7 +589,7 @@ class BrokerClient:
         now_ms, max_age_ms = self.clock.monotonic_ms(), self.config.metadata_max_age_ms
         known = [(self._topics.get(topic.topic_id), topic) for topic in metadata.topics.values()]
         if known and all(seen is not None and seen.topic == topic and now_ms - seen.at_ms < max_age_ms for seen, topic in known):
-            self._nodes.ask_another(self._nodes.any)  # a leader did not do, and this node knows no other: it may be cut off
+            self._nodes.ask_another(self._nodes.any)  # a leader failed, and this node still names it: it may be cut off
         for topic in metadata.topics.values():
             seen = self._topics.pop(topic.topic_id, None)  # keeps the newest last
             newest = topic if seen is None or seen.topic == topic else topic.newer_than(seen.topic)
@@ -597,14 +598,14 @@ class BrokerClient:
             del self._topics[topic_id]
         self._nodes.found({node_id: node.address for node_id, node in metadata.nodes.items()})
         for address in self._nodes.unused(self._connections):
-            if self._connections[address].is_idle:  # a node that was only taken for dead still serves its streams
+            if self._connections[address].is_idle:  # a node wrongly taken for dead still serves its streams
                 self._server_infos.pop(address, None)
                 await self._connections.pop(address).close()
         return metadata
 
 
 class _Seen(NamedTuple):
-    """A topic, and when it was described last."""
+    """A topic, and the time of its last description."""
 
     topic: TopicInfo
     at_ms: int
@@ -615,7 +616,7 @@ def _left_ms(until_ms: int) -> int:
 
 
 def _is_led_elsewhere(epochs: Mapping[TopicIdPartition, int], topics: Mapping[bytes, TopicInfo], node_id: int) -> bool:
-    """True if another node leads each of the partitions, in a higher epoch than the one that was known."""
+    """True if another node leads each of the partitions, in a higher epoch than the given one."""
 
     def is_led_elsewhere(tp: TopicIdPartition, epoch: int) -> bool:
         topic = topics.get(tp.topic_id)
@@ -640,7 +641,7 @@ def _checked(info: metadata_pb2.GetServerInfoResponse, address: str) -> metadata
 
 
 def named(error: BrokerdError) -> str:
-    """The error's text, with the address that it is about."""
+    """The error's text with the address it concerns."""
     address = error.address if isinstance(error, BrokerUnreachableError) else ""
     return f"{error} (at {address})" if address and address not in error.message else str(error)
 
@@ -672,7 +673,7 @@ class CallRetries:
         self._started_ms = now_ms
         self.failures = 0
         self._has_warned = False
-        self._addresses: dict[str, None] = {}  # that did not respond, in order
+        self._addresses: dict[str, None] = {}  # those that did not respond, in order
 
     def attempt_timeout_ms(self, request_timeout_ms: int, *, now_ms: int) -> int:
         """How long the next attempt may take; at least 1."""
@@ -690,7 +691,7 @@ class CallRetries:
         self._addresses.clear()
 
     def level_of(self, error: BaseException, *, now_ms: int) -> int:
-        """The level at which to log the last failure; 0: not at all."""
+        """The level at which to log the last failure; 0 = do not log."""
         if self._has_warned or self.failures < _SPEAKS_AT_FAILURE:
             return 0
         if isinstance(error, _OF_ELECTIONS) and now_ms - self._started_ms < _ELECTION_MS:
@@ -699,7 +700,7 @@ class CallRetries:
         return logging.WARNING
 
     def failed(self, error: BaseException, *, now_ms: int, random: float) -> int | None:
-        """Wait in ms before the next attempt, or None: retrying is pointless, or no time is left."""
+        """Wait in ms before the next attempt; None if retrying is pointless or no time is left."""
         if not is_repeatable(error):
             return None
         self.failures += 1

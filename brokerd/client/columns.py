@@ -46,8 +46,8 @@ class BatchSlice(NamedTuple):
     batch: RecordBatch
     from_offset: int
     until_offset: int
-    name: TopicPartition | TopicIdPartition | None = None  # of the partition, in errors
-    is_checked: bool = False  # its CRC is right
+    name: TopicPartition | TopicIdPartition | None = None  # the partition's name in errors
+    is_checked: bool = False  # its payload CRC was verified
 
     @property
     def size_bytes(self) -> int:
@@ -118,7 +118,7 @@ def decode_slice(one: BatchSlice, *, max_uncompressed_bytes: int, check_crc: boo
 
 
 def decoded(one: BatchSlice, config: ConsumerConfig) -> FetchedBatch | None:
-    """The records of a slice, if any. Raises CorruptMessageError, UnsupportedVersionError unless such batches are skipped."""
+    """The records of a slice, if any. Raises CorruptMessageError and UnsupportedVersionError unless skip.corrupt.batches is set."""
     try:
         check_crc = config.check_crcs and not one.is_checked
         return decode_slice(one, max_uncompressed_bytes=config.max_decompressed_bytes, check_crc=check_crc)
@@ -131,14 +131,14 @@ def decoded(one: BatchSlice, config: ConsumerConfig) -> FetchedBatch | None:
 
 
 def _with_remedy(error: WireError, one: BatchSlice) -> WireError:
-    """The error with the partition and a remedy; a batch of a later version is not called damaged."""
+    """The error with the partition and a remedy. For UnsupportedVersionError the remedy does not call the batch damaged."""
     is_corrupt = isinstance(error, CorruptMessageError)
     advice = remedy(one.name, one.batch.header.base_offset) if is_corrupt else _SKIPS
     return type(error)(f"{one.name}: {error.message}; {advice}")
 
 
 def remedy(name: TopicPartition | TopicIdPartition | None, base_offset: int) -> str:
-    """What to do about a batch that is corrupt."""
+    """What to do about a corrupt batch."""
     return (
         "`brokerd doctor` shows whether it is damaged on the broker's disk, and takes it out with "
         f"`--take-out {name}@{base_offset}`; {_SKIPS}"

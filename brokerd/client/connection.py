@@ -1,9 +1,9 @@
-"""A connection to one node over gRPC: calls, streams, status codes as errors; and nodes that are silent, for all connections of one
-client. broker_client.py chooses the node, and retries.
+"""A gRPC connection to one node (calls, streams, status codes as errors), and the detection of silent nodes for all connections of
+a client. broker_client.py chooses the node, and retries.
 
-A process that hangs, or a machine that lost its power, leaves its connections open: a request would wait for request.timeout.ms,
-though the cluster has other leaders a few seconds later. So while a node has said nothing for some time and requests wait at it,
-another node is asked about it, again and again. What a node that is alive is slow to answer is waited for as before.
+A process that hangs, or a machine that loses power, leaves its connections open: a request would wait for request.timeout.ms,
+although the cluster has new leaders within seconds. So while a node has been silent for some time and requests wait at it, another
+node is asked about it repeatedly. A node that is alive but slow is waited for as usual.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ _TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.re
 _TOO_LARGE_FOR_CLIENT = "the response is larger than a client takes: ask for less at once"
 
 _PATIENCE_LEAST_MS = 1_000
-_LOOKS = 3  # in the time of the patience
+_LOOKS = 3  # checks per patience period
 
 
 def patience_ms(request_timeout_ms: int) -> int:
-    """How long a node may be silent before others are asked about it."""
+    """How long a node may be silent, in ms, before others are asked about it."""
     return max(_PATIENCE_LEAST_MS, request_timeout_ms // 10)
 
 
 class Asked(NamedTuple):
-    """What a request is about. `epochs`: its partitions, each with the leader epoch that the client knew; none for a request that
-    no leader of a partition need answer. `parked_ms`: how long the node may keep it."""
+    """The subject of a request. `epochs`: its partitions, each with the leader epoch known to the client; empty if the request
+    depends on no partition's leader. `parked_ms`: how long the node may park the request."""
 
     epochs: Mapping[TopicIdPartition, int]
     parked_ms: int = 0
@@ -74,11 +74,11 @@ NOTHING = Asked({})
 
 @dataclass(slots=True, eq=False)
 class Awaited:
-    """A request without an answer yet."""
+    """A request that has no response yet."""
 
     address: str
     asked: Asked
-    due_ms: int  # before, nothing is expected
+    due_ms: int  # no response is expected earlier
     is_over: bool = False
 
 
@@ -91,7 +91,7 @@ class _Node:
 
 
 class Silence:
-    """Calls `look_into` with an address, and the requests that wait there, each time it has been silent for too long."""
+    """Calls `look_into` with an address and its waiting requests, at each check that finds the address silent for too long."""
 
     def __init__(self, patience: int, look_into: Callable[[str, Sequence[Awaited]], Awaitable[None]]) -> None:
         """`patience`: in ms."""
@@ -102,7 +102,7 @@ class Silence:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, address: str, asked: Asked) -> Awaited:
-        """A request goes to an address."""
+        """Registers a request to an address."""
         awaited = Awaited(address, asked, loop_ms() + asked.parked_ms)
         self._nodes.setdefault(address, _Node()).awaited.add(awaited)
         if self._timer is None:
@@ -110,7 +110,7 @@ class Silence:
         return awaited
 
     def end(self, awaited: Awaited, *, is_answered: bool) -> None:
-        """The request was answered, or is not waited for any more. Idempotent."""
+        """Ends the wait for a request that was answered or abandoned. Idempotent."""
         awaited.is_over = True
         node = self._nodes.get(awaited.address)
         if node is None:
@@ -122,7 +122,7 @@ class Silence:
             del self._nodes[awaited.address]
 
     def close(self) -> None:
-        """Asks nobody any more."""
+        """Stops all checks."""
         self._nodes.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -149,7 +149,7 @@ class Silence:
 
 
 def loop_ms() -> int:
-    """The time of the running loop."""
+    """The running loop's time in ms."""
     return round(asyncio.get_running_loop().time() * 1000)
 
 
@@ -181,17 +181,17 @@ class _Channel:
 class Connection:
     """A connection to one address, for the running loop. gRPC connects on first use and reconnects after a loss.
 
-    Calls and streams share one channel until it has too many streams: a broker limits the streams per connection, and beyond that
-    gRPC would wait for others to end, which streams do not.
+    Calls and streams share one channel until it has too many streams. A broker limits the streams per connection; beyond its limit,
+    gRPC would delay a stream until another ends, and streams do not end.
     """
 
     def __init__(self, address: str, security: ClientSecurity, on_lost: Callable[[], None], silence: Silence) -> None:
-        """`on_lost` is called when a stream breaks, or its reader has waited in vain. `silence` is told of requests that wait.
-        Raises ConfigError if a token would cross a network in plaintext."""
+        """`on_lost` is called when a stream breaks, or a read of it times out. `silence` is told of waiting requests. Raises
+        ConfigError if a token would cross a network in plaintext."""
         self.address = address
         self.on_lost = on_lost
         self.silence = silence
-        self.given_up = ""  # why, once it is
+        self.given_up = ""  # the reason, once it is given up
         self._security = security
         self._turns = asyncio.Semaphore(CALLS_PER_CONNECTION)
         self._channels = [_Channel(security.open_channel(address))]
@@ -230,7 +230,7 @@ class Connection:
             ) from None
 
     def open_stream(self, path: str) -> RawStream:
-        """A bidirectional stream of raw messages; nothing is sent yet. Raises BrokerUnreachableError once it is given up."""
+        """A bidirectional stream of raw messages; nothing is sent yet. Raises BrokerUnreachableError after `give_up`."""
         self._check_kept()
         channel = next((channel for channel in self._channels if channel.open_streams < STREAMS_PER_CONNECTION), None)
         if channel is None:
@@ -242,11 +242,11 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """True without calls and streams in progress."""
+        """True if no call or stream is in progress."""
         return not self._calls and not any(channel.open_streams for channel in self._channels)
 
     async def give_up(self, reason: str) -> None:
-        """Closes the connection to a node that is gone. What waits for it raises BrokerUnreachableError."""
+        """Closes the connection for good. Requests that wait, and later ones, raise BrokerUnreachableError with the reason."""
         self.given_up = reason
         await self.close()
 
@@ -286,7 +286,7 @@ class Connection:
         if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
             return self.unreachable(f"the connection to {self.address} was lost" if says_lost(details) else details)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            if "Received message larger than max" in details:  # preceded by the side, after other words
+            if "Received message larger than max" in details:  # preceded by the name of the side that refused it
                 advice = _TOO_LARGE_FOR_CLIENT if "CLIENT: Received" in details else _TOO_LARGE_FOR_BROKER
                 return MessageTooLargeError(f"{self.address}: {details}: {advice}")
             return MessageTooLargeError(details) if "larger than max" in details else ResourceExhaustedError(details)
@@ -313,10 +313,10 @@ class RawStream:
         self._call = call
         self._what = path.rsplit("/", 1)[-1]
         self._is_closed = False
-        self._awaited: deque[Awaited] = deque()  # in the order of the answers
+        self._awaited: deque[Awaited] = deque()  # in the order of the responses
 
     async def send(self, message: bytes, asked: Asked | None = None) -> None:
-        """Sends one message; awaiting it applies flow control. `asked`: what is asked in it; None if no answer is expected."""
+        """Sends one message; awaiting it applies flow control. `asked`: its subject; None if no response is expected."""
         if asked is not None and not self._is_closed:
             self._awaited.append(self._connection.silence.begin(self._connection.address, asked))
         try:
@@ -369,7 +369,7 @@ class RawStream:
         return self._connection.unreachable(text)
 
     async def _error(self, error: BaseException) -> BrokerdError:
-        """Why the stream ended; InvalidStateError only says that it did."""
+        """The reason for the end of the stream, which InvalidStateError does not tell."""
         if self._is_closed:
             return self._closed()
         self._connection.on_lost()

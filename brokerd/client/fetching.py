@@ -1,20 +1,20 @@
 """Reads ranges of partitions at full speed.
 
 Two threads share the work. The loop thread fetches, checks headers and CRCs, and sends the next fetch at once (Pump); the reading
-thread decodes (PartitionFetcher, or a consumer). So the next fetch is in flight while the last one is decoded, and a slow reader
+thread decodes (PartitionFetcher, or a consumer). So the next fetch is in flight while the last one is decoded. A slow reader
 applies back-pressure: a fetch is sent only if there is room for its response.
 
-RangePosition follows one range: batches arrive whole, so the first and last are cut to it. Control batches and those of aborted
-transactions occupy offsets and are left out. Offsets may have gaps. A range ends exactly at its end, whether or not there is data.
-Damage is skipped only if that is enabled and the broker reports where the log resumes.
+RangePosition tracks one range. Batches arrive whole, so the first and the last are cut to the range. Control batches and batches of
+aborted transactions occupy offsets and are left out. Offsets may have gaps. A range ends exactly at its end offset, whether or not
+a record is there. Damage is skipped only if that is enabled and the broker reports where the log resumes.
 
-A batch that comes with a wrong CRC is fetched once more, and the leader is told to check its copy. If that is damaged, the batch
-comes from the next leader, where another replica is in sync; if it changed on the way, it comes whole. Else its error is raised.
+A batch with a wrong CRC is fetched once more, and its leader is told to check its copy. If the copy is damaged and another replica
+is in sync, that replica becomes leader and serves the batch. If the batch was damaged in transit, the second fetch succeeds.
+Otherwise its error is raised.
 
-Each leader of a range has one stream. What fails goes on by itself, at the next offset of each range: after a lost stream all
-partitions of that leader, after a refusal the one that was refused, while the other leaders and partitions are read on. A position
-moves only when its response is delivered, with no await in between, so nothing is read twice or skipped whenever the pump is
-stopped.
+Each leader has one stream, for all of its ranges. Failures are retried from the next offset of each range. A lost stream affects
+all partitions of its leader, a refusal only the refused partition; the others are read meanwhile. A position moves only when its
+response is delivered, with no await in between, so the pump may be stopped at any time without repeating or skipping records.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 # in a response may be newer than its records (the fetch was parked, and the log grew before the response).
 _EMPTY_RESPONSES_AT_END = 2
 NO_END = INT64_MAX  # as the end of a range
-RESPONSES_AHEAD = 3  # requested or waiting to be decoded: one in flight, two delivered; each further leader has one more
+RESPONSES_AHEAD = 3  # requested or waiting to be decoded: one in flight, two delivered; each further leader adds one
 
 
 class FetchRange(NamedTuple):
@@ -109,19 +109,19 @@ class EpochStart(NamedTuple):
 
 
 class RangePosition:
-    """Progress of one range: `accept` takes responses, `next_offset` is the next to fetch."""
+    """Progress of one range: `accept` takes responses, `next_offset` is the next offset to fetch."""
 
     def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_crcs: bool, goes_past_damage: bool = False) -> None:
         self.tp = wanted.tp
         self.name = wanted.name if wanted.topic else wanted.tp
         self.next_offset = wanted.start_offset
         self.until_offset = wanted.until_offset
-        self.leader_epoch = -1  # in which the present stream reads; -1 = unknown
+        self.leader_epoch = -1  # of the current stream's leader; -1 = unknown
         self.end_offset = -1  # end of the readable log, as last reported by the broker; -1 = unknown
         self.error: BrokerdError | None = None  # the last error of this partition
         self._is_read_committed = is_read_committed
         self._seed = crc_seed(wanted.tp) if check_crcs else None
-        self._doubt: CorruptMessageError | None = None  # of the batch at `next_offset`, which is fetched once more
+        self._doubt: CorruptMessageError | None = None  # the error of the batch at `next_offset`, which is fetched once more
         self._empty_responses = 0
         self._goes_past_damage = goes_past_damage
         self._end = wanted.end
@@ -174,7 +174,7 @@ class RangePosition:
 
     @property
     def is_in_doubt(self) -> bool:
-        """True if the batch at `next_offset` came with a wrong CRC: the leader shall check it."""
+        """True if the batch at `next_offset` arrived corrupt: the next fetch asks the leader to check it."""
         return self._doubt is not None
 
     @property
@@ -190,8 +190,8 @@ class RangePosition:
 
     def _go_past(self, error: WireError) -> None:
         """Moves past damage, at most to the end of the range. Raises `error` if it is not damage or the broker does not report
-        where the log resumes; if damage must not be skipped, raises what the batch itself told, or LogDamagedError that says how to
-        continue."""
+        where the log resumes. If damage must not be skipped, raises the batch's own error if it arrived corrupt, else
+        LogDamagedError with advice on how to continue."""
         if not isinstance(error, LogDamagedError) or error.resume_offset <= self.next_offset:
             raise error
         if not self._goes_past_damage:
@@ -233,14 +233,13 @@ class RangePosition:
             if is_left_out:
                 continue
             until_offset = min(next_offset, self.until_offset)
-            # One that is wrong after the leader's check, too, fails, or is skipped, where it is decoded.
+            # A batch that is still wrong after the leader's check fails, or is skipped, when it is decoded.
             yield BatchSlice(self.tp, batch, from_offset, until_offset, self.name, is_checked=is_right and self._seed is not None)
 
 
 def is_aborted(header: BatchHeader, aborted: Iterable[fetch_pb2.AbortedTransaction]) -> bool:
-    """True if the batch belongs to an aborted transaction, by producer id and offset range together: the first offset or the
-    marker alone would miss rows of transactions split across fetches.
-    """
+    """True if the batch belongs to an aborted transaction: its producer id matches, and its offset lies between the first offset
+    and the marker. Either offset alone would miss records of transactions split across fetches."""
     if not header.is_transactional:
         return False
     return any(
@@ -249,8 +248,8 @@ def is_aborted(header: BatchHeader, aborted: Iterable[fetch_pb2.AbortedTransacti
 
 
 class Fetched(NamedTuple):
-    """The records of one response, in offset order per partition. `reached`: where reading resumes, for each partition that
-    moved; past the last slice, if control batches or records of aborted transactions follow it."""
+    """The records of one response, in offset order per partition. `reached`: the next offset of each partition that moved. It is
+    beyond the last slice if control batches or records of aborted transactions follow."""
 
     slices: list[BatchSlice]
     reached: list[tuple[TopicIdPartition, int]]
@@ -297,22 +296,22 @@ class Pump:
         self._slot_count = RESPONSES_AHEAD
         self._progress_ms = self._client.clock.monotonic_ms()
         self._retries = {position: self._client.retries(self._progress_ms) for position in self.positions}
-        self._streams: dict[int, list[RangePosition]] = {}  # what the stream to each leader reads
-        self._moved: set[RangePosition] = set()  # to another leader than that of their stream
+        self._streams: dict[int, list[RangePosition]] = {}  # the positions of the stream to each leader
+        self._moved: set[RangePosition] = set()  # positions whose leader is no longer that of their stream
         self._tasks = asyncio.TaskGroup()
         self._correlation_id = 0
         self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
         self._is_done = False  # all ranges are read
         self._error: BaseException | None = None
-        self._call = client.loop_thread.submit(self._run(), self._on_end)  # kept: a loop holds its tasks weakly
+        self._call = client.loop_thread.submit(self._run(), self._on_end)  # keeps the task alive: a loop holds its tasks weakly
 
     def taken(self) -> None:
         """Makes room for another response, once a thread has taken one; thread-safe."""
         self._loop_thread.call_soon(self._slots.release)
 
     def stop(self) -> None:
-        """Stops fetching without waiting. The responses fetched so far are still delivered, then None: `positions` then tell where
+        """Stops fetching without waiting. Responses already fetched are still delivered, then None; `positions` then tell where
         reading resumes. Thread-safe."""
         self._is_stopped = True
         self._loop_thread.call_soon(self._cancel)
@@ -346,10 +345,10 @@ class Pump:
         """Delivers the last item; called also if the loop closes before `_run` begins."""
         if self._error is None and not self._is_done:
             self._error = ClientError("the client of this fetcher was closed")
-        self._deliver(None if self._is_stopped else self._error)  # a stream may have broken as it was stopped
+        self._deliver(None if self._is_stopped else self._error)  # stopping may have broken a stream
 
     async def _place(self, positions: Iterable[RangePosition], failed: Mapping[RangePosition, BrokerdError] = NO_FAILURES) -> None:
-        """Hands positions to the streams of their leaders; those that `failed` after a wait, and with new metadata. Raises a final
+        """Adds positions to the streams of their leaders; `failed` ones after a wait and a metadata refresh. Raises a final
         error."""
         while unplaced := list(positions):
             if failed:
@@ -366,23 +365,23 @@ class Pump:
                 self._join(leader, position)
 
     async def _wait(self, failed: Mapping[RangePosition, BrokerdError]) -> None:
-        """Waits before positions that failed are read again. Raises the error of one that failed for good, or too often."""
+        """Waits before failed positions are read again. Raises an error that is not retriable, or whose retries are used up."""
         judged = await self._judged(failed)
         now_ms = self._client.clock.monotonic_ms()
         wait_ms = 0
         for number, position in enumerate(sorted(judged, key=lambda one: is_repeatable(judged[one]))):
             retries = self._retries[position]
             if not retries.failures:
-                retries.succeeded(now_ms=now_ms)  # the time of a reader that took long to ask for more does not count
+                retries.succeeded(now_ms=now_ms)  # restarts the timeout: time waiting for a slow reader does not count
             one_ms = self._client.retry_wait_ms(retries, judged[position], is_quiet=number > 0)
             wait_ms = max(wait_ms, one_ms)
         await asyncio.sleep(wait_ms / 1000)
 
     async def _judged(self, failed: Mapping[RangePosition, BrokerdError]) -> dict[RangePosition, BrokerdError]:
-        """The errors; NotLeaderError for one that says that records are gone and comes from a former leader, or that a topic is
-        gone that another node still has. With old metadata the reader may reach a node that does not know that it was deposed.
-        Its log may end, or part from the new leader's, below records that were acknowledged or read there: that is no loss.
-        Raises the reason if no broker tells who leads now."""
+        """The errors, with NotLeaderError in place of a former or lagging leader's claim that records are gone, although a newer
+        leader exists, or that a topic is gone that another node has. With old metadata the reader may reach a node that does not
+        know that it was deposed, and whose log ends or diverges below records that were acknowledged or read: they are not lost.
+        Raises the lookup's error if no broker tells who leads now."""
         judged = dict(failed)
         gone = [one for one, error in failed.items() if one.error is error and isinstance(error, _SAYS_GONE)]
         if gone:
@@ -399,10 +398,10 @@ class Pump:
         return judged
 
     async def _keep_fresh(self) -> None:
-        """Looks up the leaders each metadata.max.age.ms: one may have been deposed and not know it."""
+        """Refreshes the leaders every metadata.max.age.ms: a deposed leader may not know that it was deposed."""
         while True:
             await asyncio.sleep(max(self._config.metadata_max_age_ms, self._config.retry_backoff_max_ms, 1) / 1000)
-            with contextlib.suppress(BrokerdError):  # next time
+            with contextlib.suppress(BrokerdError):  # the next refresh retries
                 await self._client.refresh_leaders([position.tp for positions in self._streams.values() for position in positions])
             for positions in self._streams.values():
                 self._moved.update(one for one in positions if self._client.leader_epoch(one.tp) > one.leader_epoch)
@@ -415,12 +414,12 @@ class Pump:
             return
         self._streams[node_id] = [position]
         for _ in range(RESPONSES_AHEAD - 1 + len(self._streams) - self._slot_count):
-            self._slots.release()  # a leader without records keeps a fetch in flight, and must not keep others from theirs
+            self._slots.release()  # a fetch parked at a leader without records must not block other leaders' fetches
             self._slot_count += 1
         self._tasks.create_task(self._read_from(node_id))
 
     async def _read_from(self, node_id: int) -> None:
-        """Runs the stream to one leader, as long as it has something to read."""
+        """Runs the stream to one leader until it has no positions left."""
         positions = self._streams[node_id]
         failed: dict[RangePosition, BrokerdError] = {}
         try:
@@ -472,7 +471,7 @@ class Pump:
     async def _acquire_slot(self) -> None:
         waits = self._slots.locked()
         await self._slots.acquire()
-        if waits:  # the time of a reader that took long to make room does not count
+        if waits:  # time waiting for a slow reader does not count
             self._progress_ms = self._client.clock.monotonic_ms()
 
     def _request(
@@ -521,7 +520,7 @@ class Pump:
     def _accepted(
         self, positions: Sequence[RangePosition], results: Sequence[PartitionResult], now_ms: int
     ) -> tuple[Fetched, dict[RangePosition, BrokerdError]]:
-        """The slices of a response to decode, and the errors of partitions, which do not affect the others."""
+        """The slices of a response to decode, and the errors of single partitions, which do not affect the others."""
         before = [position.next_offset for position in positions]
         slices: list[BatchSlice] = []
         failed: dict[RangePosition, BrokerdError] = {}
@@ -542,7 +541,7 @@ class Pump:
 
     def _check_progress(self, positions: Sequence[RangePosition], now_ms: int, *, has_arrived: bool) -> None:
         """Raises OffsetOutOfRangeError if nothing arrived for default.api.timeout.ms, and the log ends before a bounded range. A
-        batch that came damaged has arrived: it is fetched once more."""
+        batch that arrived corrupt counts as progress: it is fetched once more."""
         stuck = None
         if not has_arrived:
             stuck = next((one for one in positions if one.end_offset < one.until_offset < NO_END and not one.is_done), None)
@@ -564,7 +563,7 @@ def _hold_records(results: Sequence[PartitionResult]) -> bool:
 
 
 def read_response(data: bytes) -> tuple[fetch_pb2.FetchResponse, list[PartitionResult]]:
-    """A response, and its results with their records, which are slices of `data`. Raises UnknownServerError if that fails."""
+    """Parses a response; the records of its results are slices of `data`. Raises UnknownServerError for an invalid response."""
     try:
         response, records = split_records(fetch_pb2.FetchResponse, data)
     except InvalidRequestError as error:
@@ -640,7 +639,7 @@ class PartitionFetcher:
 
     @property
     def next_offsets(self) -> list[int]:
-        """Where reading of each range resumes after an error; past control batches too, unlike the last record."""
+        """The offset at which each range resumes after an error. Unlike the last record, it also covers control batches."""
         return [position.next_offset for position in self._pump.positions]
 
     def close(self) -> None:

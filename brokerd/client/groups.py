@@ -1,5 +1,5 @@
-"""Calls about consumer groups and their committed offsets. All calls are idempotent. Listings and descriptions are the messages of
-the wire, with -1 for what is unknown, and texts made safe to print."""
+"""Calls about consumer groups and their committed offsets. All calls are idempotent. Listings and descriptions are wire messages:
+-1 = unknown, and their texts are safe to print."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENTRY_BYTES = 80  # upper bound of one offset in a request, without its metadat
 _HEAD_BYTES = 2_048  # upper bound of a request without its offsets
 _PER_REQUEST_MAX = 1_000  # partitions of one request: their metadata must fit into a response
 _TOPIC_ID_BYTES = 16
-_ENDS_MS = 5_000  # how long a description waits for leaders: whoever looks at a group wants to see the others
+_ENDS_MS = 5_000  # how long a description waits for leaders: a silent one must not hide the other partitions
 
 
 def partition_of(committed: pb.PartitionGroupOffset) -> TopicIdPartition:
@@ -36,7 +36,7 @@ def partition_of(committed: pb.PartitionGroupOffset) -> TopicIdPartition:
 
 
 def lag_of(described: pb.GroupPartitionDescription) -> int:
-    """Offsets from the committed one to the end of the log; -1 = unknown. Without a committed offset, all of the log is left."""
+    """Offsets from the committed one to the end of the log; -1 = unknown. Without a committed offset, the whole log counts."""
     if described.end_offset < 0:
         return -1
     return max(0, described.end_offset - max(described.committed.offset, described.log_start_offset))
@@ -48,7 +48,7 @@ def lag_of(described: pb.GroupPartitionDescription) -> int:
 async def commit_group_offsets(
     client: BrokerClient, group_id: str, offsets: Mapping[TopicIdPartition, OffsetAndMetadata]
 ) -> dict[TopicIdPartition, WireError]:
-    """Commits offsets of a group, durably on return; returns the errors of refused ones. The offsets of one request
+    """Commits offsets of a group, durably on return; returns the errors of refused offsets. The offsets of one request
     (max.partitions.per.request) are committed atomically. Raises GroupAuthorizationFailedError, PolicyViolationError and the
     broker's other errors.
     """
@@ -96,8 +96,8 @@ async def renew_group(client: BrokerClient, group_id: str) -> None:
 async def group_offsets(
     client: BrokerClient, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
 ) -> dict[TopicIdPartition, OffsetAndMetadata | WireError]:
-    """Committed offsets of a group, for these partitions or for all that have one. Partitions without one are left out; those that
-    do not exist have the broker's error. Raises GroupAuthorizationFailedError and the broker's other errors.
+    """Committed offsets of a group, for these partitions or for all that have one. Partitions without one are left out; unknown
+    partitions have the broker's error. Raises GroupAuthorizationFailedError and the broker's other errors.
     """
     if partitions is None:
         return dict(await _all_offsets(client, group_id))
@@ -142,9 +142,9 @@ async def list_groups(client: BrokerClient, prefix: str = "") -> list[pb.GroupLi
 
 
 async def describe_group(client: BrokerClient, group_id: str, isolation: str = READ_COMMITTED) -> pb.DescribeGroupResponse:
-    """Committed offsets (-1 = none, of a topic that the group reads) and lag of a group, by topic and number. `end_offset` is the
-    end of the log at the isolation level. Raises UnknownGroupError, GroupAuthorizationFailedError; ConfigError for an unknown
-    isolation level."""
+    """A group's committed offsets and lag, sorted by topic and partition. Offset -1 = none, in a topic that the group reads.
+    `end_offset` is the end of the log at the isolation level. Raises UnknownGroupError, GroupAuthorizationFailedError; ConfigError
+    for an unknown isolation level."""
     partitions: list[pb.GroupPartitionDescription] = []
     after: TopicIdPartition | None = None
     while True:
@@ -167,8 +167,8 @@ def _is_led_elsewhere(described: pb.GroupPartitionDescription) -> bool:
 
 
 async def _fill_ends(client: BrokerClient, partitions: Sequence[pb.GroupPartitionDescription], isolation: str) -> None:
-    """Asks the leaders for what the coordinator, which does not lead these partitions, could not say: names, ends and backlogs.
-    What they do not answer soon remains unknown, and the error says why."""
+    """Asks the leaders for the names, ends and backlogs of partitions that the coordinator does not lead. Values of a leader that
+    does not answer within _ENDS_MS stay unknown, and the error says why."""
     if not partitions:
         return
     by_tp = {partition_of(one.committed): one for one in partitions}

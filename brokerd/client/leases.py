@@ -1,8 +1,8 @@
 """Caches clients and producers across Spark tasks and leases them out: Spark forks its workers, reuses them for many tasks, and
-pickles readers and writers. A connection, a producer id and metadata for each task would cost a micro-batch more than its rows.
-Kafka's Spark connector caches its producers too.
+pickles readers and writers. Creating a connection, a producer id and metadata in each task would cost a micro-batch more than its
+rows. Kafka's Spark connector caches its producers too.
 
-Idle ones are closed at the next lease after IDLE_MAX_MS and, like all clients and producers, at exit. Nothing is shared across a
+Idle objects are closed at the next lease after IDLE_MAX_MS and, like all clients and producers, at exit. Nothing is shared across a
 fork.
 """
 
@@ -49,7 +49,8 @@ class LeaseCache(Generic[C, T]):
         self.forget()
 
     def forget(self) -> None:
-        """Starts over without closing anything: in a forked child, every object is the parent's, and a thread may hold the lock."""
+        """Starts empty with a new lock, closing nothing: a forked child's objects are the parent's, and a thread may hold the
+        lock."""
         self._lock = threading.Lock()
         self._entries: list[_Entry[C, T]] = []
 
@@ -103,13 +104,13 @@ class LeaseCache(Generic[C, T]):
             self._close(entry.lent)
 
 
-# Nobody waits for a client to end: the next borrower may be a task of an event loop.
+# Clients are closed without waiting: the next borrower may be a task of an event loop.
 _clients = LeaseCache(SystemClock(), BlockingClient, lambda client: client.loop_thread.end(), is_shared=True)
 process.in_forked_child(_clients.forget)
 
 
 def lease_client(config: ClientConfig) -> contextlib.AbstractContextManager[BlockingClient]:
-    """Leases this process's client for these settings (those that a ProducerConfig or ConsumerConfig adds are ignored):
+    """Leases this process's client for these settings (those added by ProducerConfig or ConsumerConfig are ignored):
     `with lease_client(config) as client`. Raises ConfigError if bootstrap.servers cannot be read."""
     return _clients.lease(ClientConfig(**{field.name: getattr(config, field.name) for field in fields(ClientConfig)}))
 

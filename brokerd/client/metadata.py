@@ -1,4 +1,4 @@
-"""Nodes and topics as values, read from responses to Metadata; and which nodes a client knows and asks. Pure."""
+"""Nodes and topics as values, read from Metadata responses; and the nodes that a client knows and asks. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
 
-ANY_NODE = -1  # as a node id: whichever can be reached
-NOTHING_KNOWN: Mapping[bytes, int] = {}  # of any topic
+ANY_NODE = -1  # as a node id: any node that can be reached
+NOTHING_KNOWN: Mapping[bytes, int] = {}  # for a client that has seen no topic
 _TOPIC_ID_BYTES = 16
 _PORT_MAX = 65_535
 _VALUE_MAX_CHARACTERS = 60
@@ -40,7 +40,7 @@ class Metadata:
     nodes: Mapping[int, Node]
     topics: Mapping[str, TopicInfo]  # by name
     errors: Mapping[str, WireError] = field(default_factory=dict)  # by name; by id in hex if requested by id
-    is_cut_off: bool = False  # the node does not reach the coordination store: all this may be old
+    is_cut_off: bool = False  # the node cannot reach the coordination store: its view may be stale
 
     def topic(self, name: str) -> TopicInfo:
         """The topic of this name. Raises the WireError that the broker returned for it."""
@@ -115,10 +115,10 @@ class Nodes:
         """`bootstrap`: at least one address."""
         self._bootstrap = tuple(bootstrap)
         self._by_id: dict[int, str] = {}
-        self._ids: dict[str, int] = {}  # of the nodes that answered, by address: one node may have several
-        self.any = self._bootstrap[0]  # where calls go that each node can answer
+        self._ids: dict[str, int] = {}  # node ids by address, of nodes that answered; a node may have several addresses
+        self.any = self._bootstrap[0]  # the target of calls that any node can answer
         self.coordinator: str | None = None
-        self.is_coordinator_lost = False  # it must be looked up; else any node is asked, which may be the coordinator itself
+        self.is_coordinator_lost = False  # look it up first; if False, `any` is asked, which may be the coordinator
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -131,8 +131,8 @@ class Nodes:
         return len(self._by_id) > 1
 
     def address(self, node_id: int) -> str:
-        """A node's address; that of any node for ANY_NODE, and while no nodes are known. Raises BrokerUnreachableError for a node
-        that is not alive: another one in its place would refuse its requests for ever."""
+        """A node's address; `any` for ANY_NODE, and while no nodes are known. Raises BrokerUnreachableError for a node that is not
+        alive: any other node would refuse its requests for ever."""
         if node_id == ANY_NODE or not self._by_id:
             return self.any
         if node_id not in self._by_id:
@@ -148,7 +148,7 @@ class Nodes:
         self._ids[address] = node_id
 
     def found(self, addresses: Mapping[int, str]) -> None:
-        """Takes the nodes of new metadata: a node that is missing there, or has another address, is not asked again."""
+        """Takes the nodes of new metadata. A node that is missing there is no longer asked, and an old address no longer used."""
         self._by_id = dict(addresses)
         if self.any not in self.addresses:
             self.any = next(iter(self._by_id.values()), self._bootstrap[0])
@@ -177,7 +177,7 @@ class Nodes:
         self.coordinator, self.is_coordinator_lost = address, False
 
     def unused(self, addresses: Iterable[str]) -> list[str]:
-        """Those of `addresses` that no known node has."""
+        """The `addresses` that belong to no known node."""
         known = {*self.addresses, self.coordinator}
         return [address for address in addresses if address not in known]
 

@@ -33,8 +33,7 @@ class OffsetSpec(enum.Enum):
 
 class AfterBytes(NamedTuple):
     """The end of the last batch within `max_bytes`, counting whole batches from the one that holds `from_offset`: at least the end
-    of that one, and at most `until_offset`.
-    """
+    of that batch, and at most `until_offset`."""
 
     from_offset: int
     until_offset: int
@@ -49,15 +48,15 @@ class GivenOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """As OffsetSpec.LATEST, with what a reader at `from_offset` has left to read."""
+    """As OffsetSpec.LATEST, with the size and age of the records that a reader at `from_offset` has left to read."""
 
     from_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LastRecords:
-    """The offset of the newest `count` records; the log start if there are fewer. Only those below `until_offset` count (0: all),
-    an end that was looked up before: the log may have grown since."""
+    """The offset of the newest `count` records; the log start if there are fewer. Only records below `until_offset` count (0: all):
+    an end looked up before, since the log may have grown."""
 
     count: int
     until_offset: int = 0
@@ -107,8 +106,8 @@ async def list_offsets(
     is_partial: bool = False,
 ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
     """Looks up offsets; returns the result for each partition, or its error. The broker also checks `positions`. Retries until
-    `timeout_ms` (default.api.timeout.ms). `is_partial`: partitions whose leader does not answer have an error, the others their
-    results; else that raises BrokerUnreachableError."""
+    `timeout_ms` (default.api.timeout.ms). `is_partial`: partitions whose leader does not answer get an error; otherwise the call
+    raises BrokerUnreachableError."""
     head = offsets_pb2.ListOffsetsRequest(isolation_level=isolation_to_proto(isolation))
     parts = {tp: _partition_request(tp, one, positions.get(tp)) for tp, one in wanted.items()}
     results = await client.ask_leaders(head, parts, offsets_pb2.ListOffsetsResponse, timeout_ms=timeout_ms, is_partial=is_partial)

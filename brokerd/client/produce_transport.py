@@ -1,6 +1,6 @@
 """The producer core's network interface (brokerd/producer/core/transport.py) over gRPC. Tries once: the Sender retries.
 
-A stream's hello is part of its first request, which saves a round trip: it must only reach the broker before any batch that the
+A stream's hello is part of its first request, which saves a round trip: it only has to reach the broker before any batch that the
 stream retries. Payloads are copied once, into the message.
 """
 
@@ -52,7 +52,7 @@ class GrpcProduceTransport(ProduceTransport):
     def __init__(self, config: ClientConfig, clock: Clock) -> None:
         """Does not connect yet. Raises ConfigError if bootstrap.servers is malformed."""
         self._client = BrokerClient(config, clock, is_retrying=False)
-        self._told: dict[str, TopicInfo] = {}  # the last answer about each topic: one that is behind it is not believed
+        self._told: dict[str, TopicInfo] = {}  # the last answer about each topic; an answer behind it is not used
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicInfo | WireError]:
         told = [self._told[topic] for topic in topics if topic in self._told]

@@ -1,4 +1,4 @@
-"""Calls that create, describe, change and delete topics, or describe the cluster. Their values are the messages of the wire."""
+"""Calls that create, describe, change and delete topics, or describe the cluster. Their values are wire messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def describe_cluster(
     client: BrokerClient, names: Sequence[str] | None = None, *, internal: bool = False
 ) -> metadata_pb2.MetadataResponse:
     """All nodes, and the partitions of these topics (None = all) with their leaders and replicas, as one node sees them.
-    `internal`: also of the coordinator's log, as far as the caller may see it."""
+    `internal`: includes the coordinator's log, if the caller may see it."""
     request = metadata_pb2.MetadataRequest(topics=names or (), all_topics=names is None, include_internal=internal)
     response = await client.call(request, metadata_pb2.MetadataResponse)
     read_metadata(response)  # checks it
@@ -77,7 +77,7 @@ async def create_topic(
     configs: Mapping[str, str] | None = None,
     replication_factor: int = 0,
 ) -> bytes:
-    """Creates one topic and returns its id. 0 partitions, or a replication factor of 0: the broker's. Raises
+    """Creates one topic and returns its id. 0 partitions, or a replication factor of 0: the broker's default. Raises
     TopicAlreadyExistsError and the broker's other errors."""
     new = pb.NewTopic(name=name, partitions=partitions, replication_factor=replication_factor, configs=configs)
     (result,) = (await create_topics(client, [new])).values()
@@ -102,8 +102,8 @@ async def _each(
     ask: Callable[[Collection[str], int], Awaitable[dict[str, bytes | WireError]]],
     failures: list[BrokerdError],
 ) -> dict[str, bytes | WireError]:
-    """What `ask` returns for each topic in its time limit in ms. Asks again for those of which the broker was not ready to decide,
-    until default.api.timeout.ms. `failures` collects the errors of failed attempts."""
+    """Calls `ask` with topics and its time limit in ms; returns the result for each. Asks again for topics that the broker was not
+    ready to decide on, until default.api.timeout.ms. `failures` collects the errors of failed attempts."""
     results: dict[str, bytes | WireError] = {}
 
     async def attempt(timeout_ms: int) -> None:
@@ -114,7 +114,7 @@ async def _each(
 
     try:
         await client.retried(attempt, failures=failures)
-    except NotReadyError as error:  # whose fate is that of the last attempt
+    except NotReadyError as error:  # its fate is that of the last attempt
         results.update({name: error for name in names if name not in results or _is_undecided(results[name])})
     return results
 
@@ -124,16 +124,16 @@ def _is_undecided(result: object) -> bool:
 
 
 async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> dict[str, pb.TopicDescription | WireError]:
-    """Settings, offsets and sizes of topics, in the order of the response; without `names`, of all topics, sorted. What a
-    partition holds is -1 if no leader has said it."""
+    """Settings, offsets and sizes of topics, in the order of the response; without `names`, of all topics, sorted. Offsets and
+    sizes of a partition are -1 if no leader has reported them."""
     response = await client.call(pb.DescribeTopicsRequest(names=names), pb.DescribeTopicsResponse)
     await _fill_partitions(client, response.topics)
     return {plain_text(topic.name): error_in(topic) or _description(topic) for topic in response.topics}
 
 
 async def _fill_partitions(client: BrokerClient, topics: Iterable[pb.TopicDescription]) -> None:
-    """Replaces the partitions that the node does not lead by what their leaders say. What no leader says keeps its error,
-    NOT_LEADER, with the reason."""
+    """Replaces the descriptions of partitions that the node does not lead by those of their leaders. A partition that no leader
+    describes keeps its error, NOT_LEADER, with the reason."""
     partial = {topic.name: topic for topic in topics if any(map(_is_led_elsewhere, topic.partitions))}
     if not partial:
         return
@@ -185,9 +185,9 @@ async def alter_topic_configs(
 async def reassign_partition(
     client: BrokerClient, name: str, partition: int, replicas: Sequence[int], *, is_order_only: bool = False
 ) -> None:
-    """Sets the nodes that shall have a partition, the preferred leader first; none stops a move. `is_order_only`: refused if these
-    are not the nodes that it has or gets; none: the first of them leads. Returns once that is written down; `describe_cluster` says
-    how far it is. Raises the broker's error."""
+    """Sets the replicas of a partition, the preferred leader first; an empty list cancels a move. `is_order_only`: only reorders,
+    and is refused if `replicas` are not the current or, during a move, the future ones; with an empty list, the first of these
+    becomes leader. Returns once the change is recorded; `describe_cluster` shows its progress. Raises the broker's error."""
     request = pb.AlterPartitionReassignmentsRequest()
     request.partitions.add(name=name, partition=partition, replicas=replicas, is_order_only=is_order_only)
 
@@ -205,14 +205,14 @@ async def reassign_partition(
 async def elect_unclean_leader(
     client: BrokerClient, name: str, partition: int, *, validate_only: bool = False
 ) -> Sequence[pb.CopyEnd]:
-    """Lets a copy lead that is not in sync, since none is alive that is: what it lacks is lost. Returns the copies that are alive;
-    the first of them leads. `validate_only`: changes nothing, and returns the same. Raises the broker's error."""
+    """Makes an out-of-sync replica the leader if no in-sync replica is alive; records it lacks are lost. Returns the live replicas;
+    the first becomes leader. `validate_only`: changes nothing, and returns the same. Raises the broker's error."""
     request = pb.ElectUncleanLeaderRequest(name=name, partition=partition, validate_only=validate_only)
     return made_plain(await client.call(request, pb.ElectUncleanLeaderResponse)).copies
 
 
 async def drain_node(client: BrokerClient, node_id: int, *, validate_only: bool = False) -> pb.DrainNodeResponse:
-    """Gives all partitions of a node to others. Call it again to see how far that is. Raises the broker's error."""
+    """Moves all partitions of a node to other nodes. Call it again to see the progress. Raises the broker's error."""
     return made_plain(await client.call(pb.DrainNodeRequest(node_id=node_id, validate_only=validate_only), pb.DrainNodeResponse))
 
 
@@ -235,5 +235,5 @@ def offset_count(partition: pb.PartitionDescription) -> int:
 
 
 def undecided_count(partition: pb.PartitionDescription) -> int:
-    """Offsets that readers of committed records do not see yet; -1 = unknown."""
+    """Offsets that are not visible to read_committed readers yet; -1 = unknown."""
     return partition.high_watermark - partition.last_stable_offset if partition.high_watermark >= 0 else -1

@@ -49,7 +49,7 @@ async def init_producer_id(client: BrokerClient, current: ProducerIdAndEpoch = N
 
 
 async def init_member(client: BrokerClient, membership: Membership) -> ProducerIdAndEpoch:
-    """The producer id of a member of a transaction: the same one every time. Raises the broker's error."""
+    """The producer id of a member of a transaction; repeated calls return the same id. Raises the broker's error."""
     request = pb.InitProducerIdRequest(
         transactional_id=membership.transactional_id,
         txn_version=membership.txn_version,
@@ -115,10 +115,10 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
 
 
 def _leaves_open(error: BrokerdError, *, may_be_done: bool, is_one_write: bool) -> bool:
-    """True for an error that does not say how a commit has ended, and must: the broker failed in it, or an attempt may have carried
-    it out, and this answer is not about the transaction (rights were taken away meanwhile, say)."""
+    """True if an error leaves the outcome of a commit open without saying so: the broker failed, or an earlier attempt may have
+    committed and this error is not about the transaction (for example, permissions were revoked meanwhile)."""
     if isinstance(error, BrokerUnreachableError) or (isinstance(error, WireError) and error.retriable):
-        # It means that by itself. Who repeats a version learns more; a batch write that is run again is another one.
+        # Such an error itself means "unknown". Repeating the version tells the outcome, but a repeated batch write is a new one.
         return is_one_write and (may_be_done or not isinstance(error, _NOTHING_DONE))
     is_about_it = isinstance(error, WireError) and error.action is Action.TRANSACTION_STATE
     return isinstance(error, UnknownServerError) or (may_be_done and not is_about_it)
@@ -261,7 +261,7 @@ def _group_offsets(end: TransactionEnd) -> list[pb.TransactionGroupOffset]:
 
 
 def state_name(state: int) -> str:
-    """The name of a state; "unknown" for one of a newer broker."""
+    """The name of a state; "unknown" for a state of a newer broker."""
     return _STATE_NAMES.get(state, "unknown")
 
 
