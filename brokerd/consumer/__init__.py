@@ -1,6 +1,6 @@
 """The plain Python consumer. In the order of data flow:
 
-fetching.py     finds where partitions begin (resolution.py), and fetches their records into the buffer
+fetching.py     looks up where partitions begin (resolution.py), and fetches their records into the buffer
 core/           positions and records: pure
 base.py         a consumer's state, and its calls that do not wait
 consumer.py     the public class for threads

@@ -1,7 +1,7 @@
-"""The part of a consumer that never waits, shared by the one for threads (consumer.py) and the one for event loops (brokerd/aio):
-partitions, positions, buffered records. Calls to the broker are coroutines on the loop thread; both kinds wait for their outcome.
+"""The part of a consumer that never waits: partitions, positions, buffered records. Shared by the consumers for threads
+(consumer.py) and for event loops (brokerd/aio), which wait for its calls to the broker: coroutines on the loop thread.
 
-An asynchronous exception anywhere in here (KeyboardInterrupt, an alarm's) loses no record: positions move last, and buffered
+An asynchronous exception at any point (KeyboardInterrupt, or from an alarm) loses no record: positions move last, and buffered
 records are fetched again.
 """
 
@@ -97,7 +97,7 @@ class ConsumerBase(abc.ABC):
         self._fetching = Fetching(self._client, self.config, self._assignment, self._committing.pending, on_arrival)
         self._coverage = Coverage(self._client.broker_client, self.config.group_id)
         self._look_ms = self._clock.monotonic_ms() + LOOK_MS
-        self._looking: LoopCall[None] | None = None  # kept: a loop holds its tasks weakly
+        self._looking: LoopCall[None] | None = None  # keeps the task alive: a loop holds its tasks weakly
         self._failed: deque[TopicPartition] = deque()  # partitions of failed transactions, until their positions are reset
         open_consumers.add(self)
 
@@ -113,8 +113,8 @@ class ConsumerBase(abc.ABC):
     def assign(self, partitions: Partitions) -> None:
         """Replaces the assigned partitions; those that stay assigned keep their positions and pauses.
 
-        With group.id, a partition begins at the group's committed offset. Waits for no call to the broker: the next `poll` raises
-        errors about unknown topics, and automatic commits of what is given up begin. Raises TypeError and ValueError.
+        With group.id, a partition begins at the group's committed offset. Does not wait for the broker: the next `poll` raises
+        errors about unknown topics, and automatic commits for removed partitions begin. Raises TypeError and ValueError.
         """
         tps = checked_partitions(partitions)
         with self._guard, self._whole():
@@ -131,7 +131,7 @@ class ConsumerBase(abc.ABC):
 
     def pause(self, partitions: Partitions) -> None:
         """Withholds records of these partitions until `resume`; keeps their positions and fetched records. Raises
-        ConsumerStateError for one that is not assigned."""
+        ConsumerStateError for a partition that is not assigned."""
         self._pause(partitions, is_paused=True)
 
     def resume(self, partitions: Partitions) -> None:
@@ -145,7 +145,7 @@ class ConsumerBase(abc.ABC):
                 self._fetching.pause(one, is_paused=is_paused)
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         with self._guard:
             return {tp for tp, one in self._assignment.partitions.items() if one.is_paused}
 
@@ -157,8 +157,8 @@ class ConsumerBase(abc.ABC):
     # --- records
 
     def _begin_round(self) -> Run | None:
-        """Begins a call for records: those handed over before count as processed. Returns the next buffered records, if any. Raises
-        ConsumerStateError if nothing is assigned, and as `poll`."""
+        """Begins a call for records: those returned by earlier calls now count as processed. Returns the next buffered records, if
+        any. Raises ConsumerStateError if nothing is assigned, and as `poll`."""
         if not self._assignment.partitions:
             raise ConsumerStateError("no partition is assigned to this consumer: assign() some first")
         self._go_back_after_failures()
@@ -232,7 +232,7 @@ class ConsumerBase(abc.ABC):
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Restarts from the positions after an exception that is not brokerd's own: it may have struck anywhere."""
+        """Restarts from the positions after an exception other than brokerd's own, since it may have struck anywhere."""
         try:
             yield
         except (BrokerdError, asyncio.CancelledError):  # a task is cancelled only where it awaits: the state is consistent
@@ -259,7 +259,7 @@ class ConsumerBase(abc.ABC):
         while one.position is None or one.id_tp is None:
             self._fetching.sync()
             self._guard.check()
-            if one.position is None or one.id_tp is None:  # `sync` may have taken it
+            if one.position is None or one.id_tp is None:  # `sync` may have found it
                 yield None
         return one.position
 
@@ -274,11 +274,11 @@ class ConsumerBase(abc.ABC):
             self._assignment.seek(one, offset)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Seeks to the first record of these partitions, or of all assigned ones; the next call that needs it looks it up."""
+        """Seeks to the first record of these or all assigned partitions; the next call that needs the offset looks it up."""
         self._seek_to(partitions, Begin.EARLIEST)
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Seeks to the end of these partitions, or of all assigned ones; the next call that needs it looks it up."""
+        """Seeks to the end of these or all assigned partitions; the next call that needs the offset looks it up."""
         self._seek_to(partitions, Begin.LATEST)
 
     def _seek_to(self, partitions: Partitions | None, begin: Begin) -> None:
@@ -336,15 +336,15 @@ class ConsumerBase(abc.ABC):
             return self.config.group_id, self._committing.transaction_input(offsets)
 
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Notes that a transaction has committed these offsets, unless reading has begun anew since `transaction_input`: then the
-        group's offset at that time counts, and the next transaction is refused. Thread-safe."""
+        """Notes that a transaction has committed these offsets. If reading has begun anew since `transaction_input`, the group's
+        offset looked up then stays the expected one, and the next transaction is refused. Thread-safe."""
         assigned = self._assignment.partitions
         inputs = {tp: assigned[tp] for tp in offsets if tp in assigned and assigned[tp].is_in_transaction}
         self._assignment.committed({one.id_tp: offsets[tp] for tp, one in inputs.items() if one.id_tp is not None})
 
     def transaction_failed(self, partitions: Collection[TopicPartition]) -> None:
-        """Resets these partitions to the group's committed offsets after a transaction that failed, or whose outcome is unknown; if
-        another thread is using the consumer, at the next call. Raises nothing, not even if the consumer is closed."""
+        """Resets these partitions to the group's committed offsets after a transaction that failed, or whose outcome is unknown. If
+        another thread is using the consumer, the consumer's next call does this. Raises nothing, even if the consumer is closed."""
         self._failed.extend(partitions)
         with contextlib.suppress(BrokerdError), self._guard, self._whole():
             self._go_back_after_failures()
@@ -362,7 +362,7 @@ class ConsumerBase(abc.ABC):
     # --- the end
 
     def _time_left(self, timeout_ms: int) -> Callable[[], int]:
-        """Starts a timeout shared by several waits; the result returns how much is left, in ms."""
+        """Starts a timeout shared by several waits; returns a function that tells how much is left, in ms."""
         ends_ms = self._clock.monotonic_ms() + timeout_ms
         return lambda: max(0, ends_ms - self._clock.monotonic_ms())
 

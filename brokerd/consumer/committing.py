@@ -42,7 +42,7 @@ class _Offset(NamedTuple):
         return LogPosition(self.value.offset, self.value.leader_epoch_id)
 
     def is_of(self, done: LogPosition | None) -> bool:
-        """True if a commit of `done` has committed it. An unknown history, as after a seek, is no other one."""
+        """True if a commit of `done` has committed it. An unknown history (leader_epoch_id 0, as after a seek) equals any other."""
         return done is not None and self.value.offset == done.offset and self.value.leader_epoch_id in (0, done.leader_epoch_id)
 
 
@@ -71,8 +71,8 @@ class Committing:
 
     @contextlib.contextmanager
     def processing(self, write: Callable[[], None]) -> Iterator[None]:
-        """While handlers run in threads: enables background commits if there is a group, and calls `write` whenever a commit is
-        due, before it."""
+        """While handlers run in threads: enables background commits if there is a group, and calls `write` before each commit that
+        is due."""
         before, self._is_automatic = self._is_automatic, bool(self._config.group_id)
         self._write = write
         try:
@@ -99,7 +99,7 @@ class Committing:
             self._client.loop_thread.submit(self._renew(list(self._done)))
 
     async def _renew(self, done: list[TopicIdPartition]) -> None:
-        """Renews the group. What it has lost of `done` (it was deleted, or has expired) is committed again."""
+        """Renews the group. Offsets of `done` that the group no longer has (deleted, or expired) will be committed again."""
         client, group_id = self._client.broker_client, self._config.group_id
         try:
             await renew_group(client, group_id)
@@ -127,8 +127,8 @@ class Committing:
         return {id_tp: one.value.offset for id_tp, one in (self._offered | self._wanted).items()}
 
     def give_up(self, partitions: Sequence[AssignedPartition]) -> None:
-        """Starts a commit of what is not committed of partitions that are about to be given up, right after the one in flight.
-        Later, it would undo the commits of whoever reads them then."""
+        """Starts a commit of the uncommitted offsets of partitions that are about to be given up, right after the commit in flight.
+        A later commit could overwrite those of the partitions' next reader."""
         before = None if self._settle() else self._under_way
         given_up = self._positions(partitions, is_confirmed=True)
         uncommitted = {id_tp: one for id_tp, one in given_up.items() if not one.is_of(self._done.pop(id_tp, None))}
@@ -169,7 +169,7 @@ class Committing:
         return bool(self._offered)
 
     async def _commit_offered(self, offsets: _Offsets, before: LoopCall[Refusals] | None = None) -> Refusals:
-        """Commits offsets of those offered, after the commit `before`, with whose outcome it returns or raises its own."""
+        """Commits `offsets` after the commit `before`. Returns the refusals of both; raises the error of either."""
         refused = {}
         if before is not None:
             await before.ended()
@@ -179,7 +179,7 @@ class Committing:
         return refused | await commit_group_offsets(self._client.broker_client, self._config.group_id, values)
 
     def _take_outcome(self) -> None:
-        """Takes the outcome of the commit that has ended; logs failures."""
+        """Takes the outcome of a commit that has ended; logs failures."""
         if self._under_way is None:
             return
         under_way, self._under_way = self._under_way, None
@@ -187,7 +187,7 @@ class Committing:
             refused = under_way.outcome()
         except BrokerdError as error:
             logger.warning("group '%s': offsets are not committed: %s", self._config.group_id, error)
-            # What has been given up meanwhile may be another's by now: its records come again.
+            # A partition given up meanwhile may have another reader: its offset is not retried, and its records come again.
             self._wanted = {id_tp: one for id_tp, one in self._offered.items() if id_tp in self._assignment.by_id} | self._wanted
         else:
             for id_tp, refusal in refused.items():
@@ -204,7 +204,7 @@ class Committing:
     # --- on request
 
     def asked(self, given: Mapping[TopicPartition, OffsetAndMetadata] | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets to commit: those given, with leader epochs if known, or all positions. Raises ConsumerStateError without a
+        """The offsets to commit: the given ones, with leader epochs if known, or all positions. Raises ConsumerStateError without a
         group."""
         self.require_group("commit()")
         if given is None:
@@ -226,7 +226,7 @@ class Committing:
         ids = await self.ids_of(asked)
         offsets = {ids[tp]: _Offset(tp, one) for tp, one in asked.items()}
         values = {id_tp: one.value for id_tp, one in offsets.items()}
-        self._done = {id_tp: at for id_tp, at in self._done.items() if id_tp not in offsets}  # unknown, if this fails
+        self._done = {id_tp: at for id_tp, at in self._done.items() if id_tp not in offsets}  # unknown if the commit fails
         refused = await commit_group_offsets(self._client.broker_client, self._config.group_id, values)
         self._have_committed(offsets, refused)
         for id_tp, one in offsets.items():

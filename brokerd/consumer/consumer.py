@@ -44,8 +44,8 @@ class Consumer(ConsumerBase):
     `config`: settings by Kafka's names (`{"bootstrap.servers": ...}`) or a PlainConsumerConfig; keywords are settings too, with
     underscores for dots. Raises ConfigError if they are invalid. Does not connect until needed.
 
-    One thread may use it at a time; others may call only `wakeup()` and `close()`. After a fork it belongs to the parent: the child
-    must create its own, and must not be forked from a process that has used any (see Producer). Use it as a context manager, or
+    One thread may use it at a time; others may call only `wakeup()` and `close()`. After a fork it belongs to the parent. A child
+    must create its own, which works only if the parent has used no client (see Producer). Use it as a context manager, or
     `close()` it; at exit it is closed for you.
 
     A partition is a TopicPartition or a pair of topic and number; methods for several partitions take a list or a single one.
@@ -55,7 +55,7 @@ class Consumer(ConsumerBase):
         self, config: Mapping[str, object] | PlainConsumerConfig | None = None, *, clock: Clock | None = None, **settings: object
     ) -> None:
         super().__init__(config, settings, clock=clock, guard=Guard())
-        self._dedup: Dedup | None = None  # of the last `process` with handled message ids in memory
+        self._dedup: Dedup | None = None  # of the last `process` call that kept message ids in memory
 
     # --- records
 
@@ -144,8 +144,8 @@ class Consumer(ConsumerBase):
         """Calls `handler(record)` for each record, in up to `workers` threads, until the consumer is closed or, with `timeout_ms`,
         until no record has arrived for that long. Returns the number of handled records.
 
-        `order`: which records are handled one after another, in their order. "key": those of a topic with equal keys, and those of
-        a partition without a key; "partition": those of each partition; "none": none. With group.id it commits every
+        `order`: which records are handled one at a time, in order. "key": records of a topic with equal keys, and records of
+        a partition without a key; "partition": all records of a partition; "none": no order. With group.id it commits every
         auto.commit.interval.ms and at the end, never beyond an unfinished record.
 
         An error of a handler ends the call and is raised; with `on_error="skip"` it is logged, and the record counts as handled. A
@@ -154,9 +154,9 @@ class Consumer(ConsumerBase):
         handlers, and positions go back to the first unfinished record. At most `max_in_flight` records, of about
         `max_in_flight_bytes`, are queued or in handlers.
 
-        `dedup_header` names a header with message ids: a record is skipped if one with the same id and topic was handled before,
-        without an error. This consumer remembers the last `dedup_window` ids; `dedup_path` keeps them in a file, which one consumer
-        at a time may use.
+        `dedup_header` names a header with message ids: a record is skipped if a record with the same id and topic was handled
+        before without an error. This consumer remembers the last `dedup_window` ids; `dedup_path` keeps them in a file, which one
+        consumer at a time may use.
 
         Raises TypeError and ValueError for its arguments, DedupFileError, and as `poll`.
         """
@@ -181,7 +181,7 @@ class Consumer(ConsumerBase):
     # --- positions
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record to return. For a partition that was not read yet, it is looked up. Raises as `poll`."""
+        """The offset of the next record to return; looked up for a partition that was not read yet. Raises as `poll`."""
         tp = checked_partition(partition)
         with self._guard, self._whole():
             return drive(self._await_position(tp), self._fetching.take)
@@ -190,7 +190,7 @@ class Consumer(ConsumerBase):
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Commits the positions of all assigned partitions, or the given offsets (of the next record to read, of any partitions),
-        durably on return. A consumer with the same group.id begins there.
+        durably on return. A consumer with the same group.id begins at the committed offsets.
 
         Raises ConsumerStateError without group.id, OffsetOutOfRangeError for an offset beyond the log, UnknownTopicIdError for a
         deleted topic, GroupAuthorizationFailedError, BrokerUnreachableError; offsets that are not refused are committed.
@@ -198,7 +198,7 @@ class Consumer(ConsumerBase):
         self._ask(self._commit, offsets)
 
     def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, by any consumer, of partitions assigned or not; None where there is none. Raises
+        """The group's committed offsets, by any consumer, of assigned or other partitions; None for a partition without one. Raises
         ConsumerStateError without group.id, UnknownTopicOrPartitionError, GroupAuthorizationFailedError, BrokerUnreachableError."""
         return self._ask(self._committed, partitions)
 
@@ -218,7 +218,7 @@ class Consumer(ConsumerBase):
         return self._ask(self._ends, partitions, OffsetSpec.LATEST)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition at or after a time (ms since 1970), with its time; None if there is none. Raises
+        """The offset and time of each partition's first record at or after a time (ms since 1970); None if there is none. Raises
         UnknownTopicOrPartitionError, BrokerUnreachableError."""
         return self._ask(self._offsets_for_times, times)
 

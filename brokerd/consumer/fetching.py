@@ -68,7 +68,7 @@ class Fetching:
         self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the pump
         self._is_stopping = False  # the pump; its remaining responses are taken before another begins
         self._has_left_out = False  # some of those responses were dropped, to be fetched again
-        self._unasked = 0  # responses taken since records were asked for last; the pump has no room for more than RESPONSES_AHEAD
+        self._unasked = 0  # responses taken since records were last asked for; only RESPONSES_AHEAD of them make room in the pump
         self._search: LoopCall[Found] | None = None
         self._search_sender: object = None
         self._searched: list[tuple[AssignedPartition, int]] = []  # partitions of the search, with their versions
@@ -78,8 +78,8 @@ class Fetching:
     # --- records
 
     def next_run(self) -> Run | None:
-        """The next buffered records to hand over, if any. Raises CorruptMessageError and UnsupportedVersionError, and takes
-        what has arrived meanwhile: the other partitions go on."""
+        """The next buffered records to hand over, if any. Raises CorruptMessageError and UnsupportedVersionError, after taking what
+        has arrived, so that the other partitions make progress."""
         self._make_room()
         try:
             return self._buffer.next_run()
@@ -89,7 +89,7 @@ class Fetching:
             raise
 
     def _make_room(self) -> None:
-        """Lets the pump go on: records are asked for."""
+        """Lets the pump continue, since records are asked for."""
         unasked, self._unasked = self._unasked, 0
         if self._pump is not None:
             for _ in range(unasked - RESPONSES_AHEAD):
@@ -110,7 +110,7 @@ class Fetching:
             self._stale.add(id_tp)
 
     def go_back(self) -> None:
-        """Goes back to the first unfinished record in work of each partition."""
+        """Moves each partition's position back to its first unfinished record in work."""
         for one in self._assignment.back_to_unfinished():
             self.forget(one.id_tp)
 
@@ -137,7 +137,7 @@ class Fetching:
             self._follow()
 
     def _look_up(self) -> None:
-        """Searches for partitions whose position is unknown, unless just these are searched for. The others are read meanwhile."""
+        """Searches for partitions that need a lookup, unless just these are searched for. The others are read meanwhile."""
         unresolved = self._assignment.unresolved()
         searched = [(one, one.version) for one in unresolved]
         if self._search is not None and searched == self._searched:
@@ -180,7 +180,7 @@ class Fetching:
         return not self._arrivals.empty()
 
     def take(self, timeout_ms: int | None) -> None:
-        """Waits until something arrives that may be records, until `wake`, or for `timeout_ms`.
+        """Waits for an item (records, positions or an error), for `wake`, or for `timeout_ms`, and applies what arrived.
 
         Raises BrokerUnreachableError, UnknownTopicOrPartitionError, UnknownTopicIdError, LogDamagedError, LogTruncationError,
         NoOffsetForPartitionError, OffsetOutOfRangeError and the broker's other errors. The next `sync` tries again.
@@ -197,7 +197,7 @@ class Fetching:
     def _take_fetched(self, pump: Pump, item: Item) -> None:
         if isinstance(item, Fetched):
             self._unasked += not self._is_stopping
-            if self._is_stopping or self._unasked <= RESPONSES_AHEAD:  # else somebody waits for a position alone
+            if self._is_stopping or self._unasked <= RESPONSES_AHEAD:  # else the caller waits only for a position
                 pump.taken()
             # A stopping pump may not exceed the buffer's usual bound: the rest is dropped and fetched again.
             self._has_left_out |= self._is_stopping and self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes
@@ -233,7 +233,7 @@ class Fetching:
 
     def _take_found(self, search: LoopCall[Found]) -> None:
         self._search = None
-        self._version = -1  # what was not found is searched for again
+        self._version = -1  # partitions that were not found are searched for again
         try:
             found = search.outcome()
             for (one, then), id_tp, position, committed in found.resolved:
@@ -251,7 +251,7 @@ class Fetching:
             self._search = None
 
     def _forget_ids(self) -> None:
-        """Forgets the ids of all partitions without a position, after a search found a topic gone: the next one looks them up."""
+        """Forgets the ids of partitions without a position, after a search found a topic gone: the next search looks them up."""
         for one in self._assignment.unresolved():
             if one.id_tp is not None and one.position is None:
                 self.forget(one.id_tp)
@@ -291,7 +291,7 @@ class Fetching:
         return error
 
     def rest(self, timeout_ms: int, is_over: Callable[[], bool]) -> None:
-        """Waits for `wake`, at most `timeout_ms`; checks `is_over` first, once a `wake` can no longer be missed."""
+        """Waits for `wake`, at most `timeout_ms`, unless `is_over`, which is called once no `wake` can be missed any more."""
         latch = self._latch = threading.Lock()
         latch.acquire()
         try:
@@ -332,7 +332,7 @@ def _range_of(id_tp: TopicIdPartition, one: AssignedPartition) -> FetchRange:
 
 
 class _Reached(NamedTuple):
-    """The end of a partition's response: moves past what follows its last record (markers, aborted records)."""
+    """The end of a partition's response. Taking it moves the position past markers and aborted records after the last record."""
 
     tp: TopicIdPartition
     offset: int
@@ -342,10 +342,10 @@ _Entry = BatchSlice | Run | _Reached
 
 
 class _Buffer:
-    """Records fetched and not handed over yet, in order of arrival: slices, partly taken runs and ends of responses.
+    """Fetched records that are not handed over yet, in order of arrival: slices, partly taken runs and ends of responses.
 
-    Records of paused partitions are kept aside, so that resuming is free; those of a partition after a seek, or no longer assigned,
-    are dropped. Notes the offsets up to which records were taken, by partition, until `take_moves`.
+    Records of paused partitions are kept aside, so resuming fetches nothing again; those of a partition after a seek, or no longer
+    assigned, are dropped. Until `take_moves`, keeps the offset up to which each partition's records were taken.
     """
 
     def __init__(self, config: PlainConsumerConfig, assignment: Assignment) -> None:
@@ -421,7 +421,8 @@ class _Buffer:
             raise
 
     def take_moves(self) -> dict[TopicIdPartition, int]:
-        """The next offsets of partitions with records or markers taken since the last call, and with markers next in the queue."""
+        """The next offset of each partition with records or markers taken since the last call; takes markers at the queue's
+        front."""
         self._pass_spent()
         if self._entries and isinstance(head := self._entries[0], Run) and head.is_begun:
             self._moves[head.tp] = head.next_offset

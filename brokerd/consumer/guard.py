@@ -17,7 +17,7 @@ from typing import NamedTuple
 from brokerd.errors import ClientError, ConsumerClosedError, ConsumerStateError, ForkedConsumerError, WakeupError
 from brokerd.process import end_daemon_thread
 
-# How often a waiting thread checks whether the call before it ended by an interrupt, which does not release the latches.
+# How often a waiting thread checks whether the call ahead of it was ended by an interrupt, which may not release the latches.
 _LOOK_S = 1.0
 
 
@@ -105,7 +105,7 @@ class Guard:
             latch = threading.Lock()
             latch.acquire()
             self._latches.append(latch)
-            if self._begin(frame) is None:  # it ended before the latch was there
+            if self._begin(frame) is None:  # the use ended before the latch was there
                 return True
             if timeout_s <= 0:
                 return False

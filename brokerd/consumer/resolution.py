@@ -1,6 +1,5 @@
-"""Looks up the ids of partitions, and the start of those without a position: the group's committed offset, or according to
-auto.offset.reset; and, periodically, partitions that nobody reads. Runs on the loop thread, so that a poll may time out before a
-look-up ends."""
+"""Looks up the ids of partitions, and the start of those without a position: the group's committed offset, or by auto.offset.reset.
+Warns periodically about unread partitions. Runs on the loop thread, so a poll may time out before a lookup ends."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ class Resolved(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The outcome of a search: partitions found, and the first error among the others, which does not affect these. Partitions
-    without either are to be searched for again."""
+    """The outcome of a search: partitions found, and the first error among the others, which does not affect these. Partitions with
+    neither are searched for again."""
 
     resolved: list[Resolved]
     failure: BrokerdError | None
@@ -95,8 +94,8 @@ async def resolve(
 async def _listed(
     client: BrokerClient, wanted: Mapping[TopicIdPartition, Wanted], isolation: str
 ) -> Mapping[TopicIdPartition, OffsetAndTimestamp | WireError]:
-    """Offsets to begin at. In a cluster, those of which the leader does not answer soon are left out, if others have an answer: the
-    next search waits for them, while the others are read."""
+    """Offsets to begin at. In a cluster, partitions whose leader does not answer within a second are left out if others have an
+    answer: those are read while the next search waits for the rest."""
     if client.has_several_nodes:
         timeout_ms = min(client.config.api_timeout_ms, _SOON_MS)
         found = await list_offsets(client, wanted, isolation, timeout_ms=timeout_ms, is_partial=True)
@@ -158,8 +157,8 @@ def _begins_there(search: Search) -> bool:
 async def _committed(
     client: BrokerClient, searches: Sequence[Search], ids: Mapping[AssignedPartition, TopicIdPartition], config: PlainConsumerConfig
 ) -> dict[AssignedPartition, Committed]:
-    """The group's offsets that are needed: to begin there, or for transactions, which expect the one from when reading began.
-    Raises the error of the whole group if a partition begins there."""
+    """The group's committed offsets that are needed: as the start, or for transactions, which expect the offset from when reading
+    began. Raises the error of the whole group if a partition begins at its committed offset."""
     for_transactions = not config.enable_auto_commit
     asked = {
         ids[search.one]: search
@@ -199,8 +198,8 @@ def _spec(then: AssignedPartition, config: PlainConsumerConfig) -> OffsetSpec:
 
 
 class Coverage:
-    """The unread partitions that one consumer has seen and warned about, once each: groups have no members to distribute partitions
-    among, so a partition added to a topic stays unread until a consumer assigns it."""
+    """Warns a consumer once about each unread partition: groups have no members to distribute partitions among, so a partition
+    added to a topic stays unread until a consumer assigns it."""
 
     def __init__(self, client: BrokerClient, group_id: str) -> None:
         self._client = client

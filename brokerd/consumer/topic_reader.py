@@ -42,9 +42,9 @@ def read(
         duckdb.sql("SELECT key, count(*) FROM events GROUP BY key")   # events = brokerd.read("events", start="-10m")
 
     `start` (inclusive) and `end` (exclusive): "earliest", "latest", an offset N, -N (the newest N records of each partition),
-    "-10m" (10 minutes ago; ms, s, m, h, d), or a time: a datetime, "2026-01-31T12:00:00Z", or "@MS" (ms since 1970); one without a
-    time zone is local. `columns`: a subset of key, value, topic, partition, offset, timestamp, timestampType, headers.
-    `partitions`: a subset of the topic's. `config` and keywords: settings of a reader.
+    "-10m" (10 minutes ago; ms, s, m, h, d), or a time: a datetime, "2026-01-31T12:00:00Z", or "@MS" (ms since 1970); a time without
+    a zone is local. `columns`: a subset of key, value, topic, partition, offset, timestamp, timestampType, headers. `partitions`: a
+    subset of the topic's. `config` and keywords: settings of a reader.
 
     Looks up the offsets, but reads no records. Raises ConfigError, ValueError, UnknownTopicOrPartitionError,
     BrokerUnreachableError.

@@ -1,8 +1,8 @@
-"""The assigned partitions: the position of each, or where to look for it if it is unknown. Pure.
+"""The assigned partitions, each with its position or, if that is unknown, where to begin. Pure.
 
-A position changes only with records handed over, by `move`, or at the application's request. Work in the background (prefetching,
-looking up where to begin) may be discarded at any time: positions are authoritative. `version` rises whenever that work no longer
-matches the assignment.
+A position changes only when records are handed over, by `move`, or at the application's request. Work in the background
+(prefetching, looking up where to begin) may be discarded at any time: positions are authoritative. `version` rises whenever that
+work no longer matches the assignment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Begin(enum.Enum):
 
 
 class Gone(NamedTuple):
-    """State of a partition whose topic disappeared, in case the same topic reappears."""
+    """State of a partition whose topic has disappeared, kept in case the same topic reappears."""
 
     tp: TopicIdPartition
     position: LogPosition | None  # None = unknown at the time
@@ -45,7 +45,7 @@ class Gone(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class AssignedPartition:
-    """One partition. `version` rises when the position is set or lost, except by handing over records."""
+    """One partition. `version` rises when the position is set or lost, but not when records are handed over."""
 
     tp: TopicPartition
     id_tp: TopicIdPartition | None = None  # None = not looked up yet
@@ -54,21 +54,20 @@ class AssignedPartition:
     reason: str = ""  # why the position was lost, for a log line
     # The group's committed offset when reading began or since, NO_OFFSET for none, or the error of its lookup; None = unknown.
     committed: int | WireError | None = None
-    is_in_transaction: bool = False  # what was read since `committed` was found goes into one, with its offset
+    is_in_transaction: bool = False  # records read since `committed` was found, and their offset, are part of one
     has_lost_committed: bool = False  # `committed` must be looked up again, even if the position is known
-    had_offset: int = NO_OFFSET  # the group's when the position was lost: if it has none by now, it is unknown where to resume
-    begun_at: LogPosition | None = None  # where reading began: where a failed transaction resumes if its group has no offset
+    had_offset: int = NO_OFFSET  # the group's when the position was lost: if it has none by now, the resume point is unknown
+    begun_at: LogPosition | None = None  # where reading began; a failed transaction resumes there if its group has no offset
     gone: Gone | None = None
     fetch_offset: int | None = None  # next offset to fetch, after the buffered records; None = at the position
     is_paused: bool = False
-    is_unreadable: bool = False  # at a batch that cannot be decoded: what follows it is not fetched
+    is_unreadable: bool = False  # at a batch that cannot be decoded: nothing after it is fetched
     version: int = 0
     epochs: list[EpochStart] = field(default_factory=list)  # leader epochs of fetched records, by offset
 
     @property
     def is_unresolved(self) -> bool:
-        """True while a lookup is needed: of the id, the position, or the group's offset, which a transaction of what is read next
-        will ask for."""
+        """True while a lookup is needed: of the id, the position, or the group's offset, for the next transaction."""
         return self.id_tp is None or self.position is None or self.has_lost_committed
 
     def go_to(self, position: int | None, begin: Begin, reason: str = "") -> None:
@@ -80,7 +79,7 @@ class AssignedPartition:
         self.version += 1
 
     def enter(self, epoch: EpochStart) -> None:
-        """Notes the leader epoch of fetched records from an offset on."""
+        """Notes the leader epoch of the fetched records from an offset on."""
         self.epochs = [one for one in self.epochs[-_EPOCHS_MAX:] if one.offset < epoch.offset]
         self.epochs.append(epoch)
 
@@ -99,8 +98,8 @@ HandedOver = dict[AssignedPartition, int]  # positions before one call handed ov
 
 
 class _Stored(NamedTuple):
-    """An offset that the application has committed itself, and the position before the first record handed over since; in work,
-    that record's offset, since there may be markers before it."""
+    """An offset that the application itself committed, and the position before the first record handed over since; for records in
+    work, that record's offset, since markers may precede it."""
 
     offset: int
     position: int | None
@@ -114,8 +113,8 @@ class Assignment:
         self.by_id: dict[TopicIdPartition, AssignedPartition] = {}
         self.version = 0
         self._unconfirmed: dict[AssignedPartition, int] = {}  # positions before the last records were handed over
-        self._stored: dict[AssignedPartition, _Stored] = {}  # stands until a later record counts as processed
-        # The first unfinished record in work of a partition. None = records handed over are processed by the next call.
+        self._stored: dict[AssignedPartition, _Stored] = {}  # valid until a later record counts as processed
+        # A partition's first unfinished record in work. None = no work: the next call counts the records handed over as processed.
         self.first_unfinished: Callable[[TopicPartition], int | None] | None = None
 
     def given_up(self, tps: Iterable[TopicPartition]) -> list[AssignedPartition]:
@@ -218,7 +217,7 @@ class Assignment:
             self.version += 1
 
     def move(self, reached: Mapping[TopicIdPartition, int], handed: HandedOver) -> None:
-        """Moves positions to these offsets, whose earlier records are handed over; notes the previous positions in `handed`."""
+        """Moves positions to these offsets: all earlier records are handed over. Notes the previous positions in `handed`."""
         for id_tp, offset in reached.items():
             one = self.by_id[id_tp]
             if one.position is not None:
@@ -245,7 +244,7 @@ class Assignment:
         }
 
     def confirm_below(self, id_tp: TopicIdPartition, offset: int) -> None:
-        """Counts the records below `offset` as processed, and no others until one that is handed over later counts."""
+        """Counts the records below `offset` as processed, and no others until a record handed over later counts as processed."""
         one = self.by_id.get(id_tp)
         if one is not None:
             self._stored[one] = _Stored(offset, one.position)

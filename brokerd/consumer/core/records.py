@@ -1,4 +1,4 @@
-"""Converts fetched columns to records, and to Arrow batches with the Spark source's columns. Makes no Arrow scalars."""
+"""Converts fetched columns to records, and to Arrow batches with the Spark source's columns. Makes no Arrow scalar per record."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record taken; at least one must have been."""
+        """The offset after the last record taken; requires that one was taken."""
         return int(self._offsets[self._row - 1]) + 1
 
     def take(self, count: int) -> list[ConsumerRecord]:

@@ -79,7 +79,7 @@ class DedupWindow:
 
     def unwritten(self) -> list[tuple[int, MessageId]]:
         """The ids added and not yet `written`, with their numbers."""
-        # Numbers rise in the order of the ids, so what is not written yet is at the end.
+        # Numbers rise in the order of the ids, so the unwritten ids are at the end.
         newest_first = ((number, one) for one, number in reversed(self._numbers.items()))
         return list(itertools.takewhile(lambda numbered: numbered[0] > self._last_written, newest_first))[::-1]
 

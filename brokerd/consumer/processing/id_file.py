@@ -1,5 +1,5 @@
-"""Keeps the ids of handled messages in a file, so that they survive a crash. A SQLite database, which stays intact after a kill or
-a loss of power at any point; only one connection may have it open."""
+"""Keeps the ids of handled messages in a file, so that they survive a crash. The file is a SQLite database, which stays intact
+after a kill or a power loss at any point. Only one connection may have it open."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Schedules the records in work: decides which may be handled, which are skipped as duplicates, and the first unfinished one. Pure.
 
-One record per lane is handled at a time, in order of arrival. So is one record per message id: duplicates wait for its outcome, and
-are skipped if it was handled; otherwise the next of them is handled.
+One record per lane is handled at a time, in order of arrival. The same holds for a message id: duplicates wait for the outcome of
+the first. They are skipped if it was handled; otherwise the next duplicate is handled.
 
 Records finish in any order. Only offsets up to the first unfinished record of a partition may be committed: if the process died
 after committing a later one, the unfinished record would be skipped.
@@ -32,13 +32,13 @@ ORDERS: dict[str, LaneOf] = {"key": _by_key, "partition": operator.itemgetter(0,
 
 
 class _Stretch:
-    """Records in work of one partition, with ascending offsets. Only the unfinished ones take memory, however many end before the
-    first."""
+    """Records in work of one partition, with ascending offsets. Only the unfinished ones take memory, even if many after the first
+    have finished."""
 
     __slots__ = ("newest", "unfinished")
 
     def __init__(self) -> None:
-        self.unfinished: OrderedDict[int, None] = OrderedDict()  # a dict would walk over all that it has lost at its front
+        self.unfinished: OrderedDict[int, None] = OrderedDict()  # a dict's iteration would scan the entries deleted at its front
         self.newest = -1  # offset
 
     def begin(self, records: Sequence[ConsumerRecord]) -> None:

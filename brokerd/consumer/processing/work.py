@@ -66,14 +66,14 @@ class Work:
         self._is_stopped = False
         self._is_over = False
         self.is_awaited = False  # the taking thread waits for a handler to end
-        # With a file, a record is finished once its message's id is written: the offset from which on that may not be so.
+        # With a file, a record is finished once its message's id is written. Per partition, where unwritten ids may begin.
         self._unwritten_from: dict[TopicPartition, int] = {}
         self._unwritten_after: dict[TopicPartition, int] = {}  # its value once the ids of `unwritten_ids` are written
         self.record_count = 0  # in work: waiting and in handlers
         self.size_bytes = 0
         self.handled_count = 0
         self.repeated_count = 0  # records whose message was handled before
-        self.failure: BaseException | None = None  # a handler's first
+        self.failure: BaseException | None = None  # the first failure of a handler
 
     def start(self, workers: int) -> None:
         """Starts the threads. Daemons: a hanging handler must not keep the process alive."""
@@ -81,7 +81,7 @@ class Work:
             threading.Thread(target=self._handle_records, args=(number,), name=f"consumer-handler-{number}", daemon=True).start()
 
     def add(self, records: Sequence[ConsumerRecord]) -> None:
-        """Queues records for the handlers; those of one lane are handled in order."""
+        """Queues records for the handlers; the records of one lane are handled in order."""
         with self._lock:
             for (topic, partition), run in itertools.groupby(records, _PLACE):
                 self._begin_run(TopicPartition(topic, partition), list(run))
