@@ -118,7 +118,7 @@ class Consumer(ConsumerBase):
     # --- positions, commits and lookups: see brokerd.Consumer
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record to return. For a partition that was not read yet, it is looked up. Raises as `poll`."""
+        """The offset of the next record to return; looked up for a partition that was not read yet. Raises as `poll`."""
         tp = checked_partition(partition)
         with self._guard, self._whole():
             return await drive_in_loop(self._await_position(tp), self._take)
@@ -129,7 +129,7 @@ class Consumer(ConsumerBase):
         await self._ask(self._commit, offsets)
 
     async def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None where there is none. Raises as brokerd.Consumer.committed."""
+        """The group's committed offsets; None for a partition without one. Raises as brokerd.Consumer.committed."""
         return await self._ask(self._committed, partitions)
 
     async def partitions_for(self, topic: str) -> int:
@@ -146,7 +146,7 @@ class Consumer(ConsumerBase):
         return await self._ask(self._ends, partitions, OffsetSpec.LATEST)
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition at or after a time (ms since 1970), with its time; None if there is none. Raises
+        """The offset and time of each partition's first record at or after a time (ms since 1970); None if there is none. Raises
         UnknownTopicOrPartitionError, BrokerUnreachableError."""
         return await self._ask(self._offsets_for_times, times)
 

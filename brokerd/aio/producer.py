@@ -165,7 +165,7 @@ class Producer:
         return len((await self._engine.shared.wait_in_task(self._engine.view(topic))).leaders)
 
     async def _wait(self, call: Callable[[], T]) -> T:
-        """Calls the blocking producer, and awaits what it would wait for."""
+        """Calls the blocking producer, and awaits where it would block."""
         self._home.enter()
         try:
             return call()
@@ -259,7 +259,7 @@ class WouldBlockError(EventLoopError):
 
 
 class LoopLock(SharedLock):
-    """A producer's lock that never waits in a thread that runs an event loop."""
+    """A producer's lock. It never waits in a thread that runs an event loop."""
 
     def wait(self, wait: Wait[T]) -> T:
         """Waits; in a thread that runs an event loop, raises WouldBlockError instead."""
@@ -300,7 +300,7 @@ def _runs_a_loop() -> bool:
 
 
 class Lines:
-    """Tasks whose sends must wait, in a queue for each topic: they proceed in order of arrival, and only the first waits for the
+    """Tasks whose sends must wait, in a queue per topic. They proceed in order of arrival, and only the first waits for the
     producer's thread to make room."""
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Turns of tasks: a client belongs to the event loop that uses it first, and a consumer to one of its tasks at a time. Another
-thread wakes a task that waits for arrivals."""
+"""Which loop and task may use a client: it belongs to the event loop that uses it first, and a consumer to one of its tasks at a
+time. Also wakes a task that waits for arrivals, from another thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from brokerd.waiter import Waiter
 
 class Home:
     """The event loop of one client. `kind` is its name in errors: consumer or producer. `refuse_fork` raises in a forked child,
-    which has no loop or another one."""
+    where no loop or a different one runs."""
 
     def __init__(self, kind: str, refuse_fork: Callable[[], None] = lambda: None) -> None:
         self._kind = kind
@@ -24,7 +24,7 @@ class Home:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def enter(self) -> None:
-        """Binds the client to the running loop. Raises EventLoopError if none runs, or not the one of the first call."""
+        """Binds the client to the running loop. Raises EventLoopError if no loop runs, or another than at the first call."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -90,19 +90,19 @@ def _name(task: asyncio.Task[Any] | None) -> str:
 
 
 class Bell:
-    """Any thread rings it when something arrives; one task waits for it. Costs next to nothing while no task waits."""
+    """Wakes the one task that waits for arrivals, from any thread. Costs next to nothing while no task waits."""
 
     def __init__(self) -> None:
         self._waiter: Waiter | None = None
 
     def ring(self) -> None:
-        """Ends the wait, if any; thread-safe."""
+        """Ends the wait, if any. Thread-safe."""
         waiter = self._waiter
         if waiter is not None:
             waiter.tell()
 
     async def wait(self, has_come: Callable[[], bool], timeout_ms: int | None) -> None:
-        """Waits until it is rung, at most `timeout_ms`; not at all if `has_come`."""
+        """Waits until `ring`, at most `timeout_ms`. Does not wait if `has_come`."""
         waiter = self._waiter = Waiter()  # before `has_come`: later arrivals ring it
         try:
             if has_come():
