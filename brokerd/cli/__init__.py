@@ -4,7 +4,7 @@
     parser.py          parses command lines; client settings, NAME=VALUE pairs, ranges
     output.py          tables, sizes, times, JSON
 
-    start.py           runs a broker; makes the directory of a node alone the first of a cluster
+    start.py           runs a broker; turns a standalone node's directory into the first node of a cluster
     topics.py          creates, lists, describes, alters, trims, deletes topics; prints the ends of partitions, and offsets by time
     transactions.py    lists, describes, aborts, forgets transactions, finds hanging ones
     groups.py          lists, describes, resets, deletes groups
@@ -12,7 +12,7 @@
     consume.py         prints records as lines
     record_lines.py    converts records from and to lines of text or JSON
     top.py             watches a broker
-    cluster.py         prints the nodes of a cluster, and who leads and copies its partitions; a broker's versions and limits
+    cluster.py         prints nodes, leaders and replicas, and moves them; prints a broker's versions and limits
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs it at an operator's request
     install.py         prints sample configuration, systemd unit, hashed tokens, shell completion
@@ -24,7 +24,7 @@
     1    failed; the sentence says what, where and what to do (`doctor`: damage was found)
     2    the command line is wrong; the sentence suggests the nearest valid word
     130  interrupted (Ctrl-C)
-    141  the reader of standard output is gone
+    141  standard output is a broken pipe
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
-# Errors of writes to standard output. For other files, the command raises an error that names the file.
+# Failures to write to standard output. For other files, the command raises an error that names the file.
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -82,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """Opens standard streams that the shell closed (<&- or >&-) on /dev/null: they are None in Python, and the next file or socket
-    gets their descriptor. Output is UTF-8, as JSON is, whatever the locale; bytes of a path that are not are escaped."""
+    """Replaces standard streams that the shell closed (<&- or >&-) by /dev/null: Python sets them to None, and the next file or
+    socket would get their descriptor. Output is UTF-8 in every locale, as JSON requires; other bytes of a path are escaped."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (for the life of the process)

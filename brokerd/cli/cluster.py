@@ -1,5 +1,5 @@
-"""`brokerd cluster`: prints the nodes of a cluster, and the leaders and replicas of partitions; moves both. `brokerd info`: prints
-the versions, limits and nodes of a broker."""
+"""`brokerd cluster`: prints nodes, leaders and replicas; moves leaders and replicas. `brokerd info`: prints a broker's versions,
+limits and nodes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from brokerd.wire.v1.topics_pb2 import DrainNodeResponse, NamedPartition
 
 _LOOK_S = 0.2
 _TELL_MS = 3_000
-_REPLACED_MS = 3_000  # by then every node has heard of a move
-_Named: TypeAlias = tuple[str, PartitionMetadata]  # with the name of its topic
+_REPLACED_MS = 3_000  # every node has learned of a move by then
+_Named: TypeAlias = tuple[str, PartitionMetadata]  # topic name and partition
 
 
 def print_info(args: argparse.Namespace) -> None:
-    """Prints what a broker says of itself. Raises BrokerdError, UsageError."""
+    """Prints a broker's versions, limits and nodes. Raises BrokerdError, UsageError."""
     with connect(args) as client:
         server, nodes = client.server_info(), client.metadata([]).nodes.values()
     limits = sorted((limit.name, limit.value) for limit in server.limits)
@@ -51,7 +51,7 @@ def print_info(args: argparse.Namespace) -> None:
 
 
 def print_nodes(args: argparse.Namespace) -> None:
-    """Prints one line per node, also of those that are down and have copies. Raises BrokerdError, UsageError."""
+    """Prints one line per node, including nodes that are down but have replicas. Raises BrokerdError, UsageError."""
     with connect(args) as client:
         cluster = client.describe_cluster(None, internal=True)
         nodes = _nodes(cluster, client.find_coordinator())
@@ -79,7 +79,7 @@ def print_status(args: argparse.Namespace) -> None:
 
 
 def _described(client: BlockingClient, names: Sequence[str]) -> MetadataResponse:
-    """The cluster with these topics, or all if there are none. Raises BrokerdError."""
+    """The cluster's metadata with the named topics; all topics if `names` is empty. Raises BrokerdError."""
     cluster = client.describe_cluster(names or None, internal=True)
     for topic in cluster.topics if names else ():
         error = error_in(topic)
@@ -115,7 +115,7 @@ def _status_lines(cluster: MetadataResponse, nodes: Sequence[Mapping[str, Any]],
 
 
 def _doubts(cluster: MetadataResponse) -> Iterator[str]:
-    """Why the answer may not be true."""
+    """A warning if the answering node is cut off from etcd, so that its metadata may be stale."""
     if cluster.is_cut_off:
         yield (
             "the node that answered is cut off from etcd: what it says may be old, and nothing is elected, moved or created "
@@ -137,7 +137,7 @@ def _is_behind(partition: PartitionMetadata) -> bool:
 
 
 def _shown(args: argparse.Namespace, cluster: MetadataResponse) -> list[_Named]:
-    """The partitions that were asked for."""
+    """The partitions that the command's filters select; all without a filter."""
     is_every = not (args.under_replicated or args.under_min_isr or args.unavailable)
     return [
         (name, one)
@@ -150,14 +150,14 @@ def _shown(args: argparse.Namespace, cluster: MetadataResponse) -> list[_Named]:
 
 
 def _partitions(cluster: MetadataResponse) -> Iterator[_Named]:
-    """Partitions with the names of their topics; those of topics that are deleted meanwhile are left out."""
+    """Partitions with their topic names, sorted by topic. Topics deleted meanwhile are left out."""
     for topic in sorted(cluster.topics, key=lambda one: one.name):
         for partition in topic.partitions:
             yield topic.name, partition
 
 
 def _nodes(cluster: MetadataResponse, coordinator_id: int) -> list[dict[str, Any]]:
-    """All nodes with their states and numbers of copies, for a JSON document; those that are down are known by their copies."""
+    """All nodes with state and number of replicas, for a JSON document. A node that is down is known only by its replicas."""
     copies = Counter(node_id for _, one in _partitions(cluster) for node_id in one.replicas)
     alive = {node.node_id: node for node in cluster.nodes}
     nodes = []
@@ -193,7 +193,7 @@ def _node_table(nodes: Iterable[Mapping[str, Any]], *, indent: str = "") -> str:
 
 
 def reassign(args: argparse.Namespace) -> None:
-    """Moves a partition to other nodes, or stops that. Raises BrokerdError, UsageError."""
+    """Moves a partition to other nodes, or stops its move. Raises BrokerdError, UsageError."""
     replicas = () if args.stop else _node_ids(args)
     _check_timeout(args)
     with connect_to_change(args) as client:
@@ -201,7 +201,7 @@ def reassign(args: argparse.Namespace) -> None:
 
 
 def move_leader(args: argparse.Namespace) -> None:
-    """Lets another node lead a partition. Raises BrokerdError, UsageError."""
+    """Makes another node that has a replica the leader of a partition. Raises BrokerdError, UsageError."""
     _check_timeout(args)
     with connect_to_change(args) as client:
         now = _partition_now(args, client)
@@ -221,10 +221,10 @@ def _led_by_others(args: argparse.Namespace, client: BlockingClient) -> list[_Na
 def _wait_for_leaders(
     args: argparse.Namespace, client: BlockingClient, begun: Collection[tuple[str, int]]
 ) -> list[tuple[str, int]]:
-    """Waits until the preferred leaders lead these partitions; returns those whose move has ended without that."""
+    """Waits until the preferred leaders lead these partitions; returns the partitions whose move was stopped or replaced."""
     clock = SystemClock()
     waiting: list[_Named] = []
-    still_ms: int | None = None  # since when none of them moves
+    still_ms: int | None = None  # since when no waiting partition moves
 
     def left() -> str:
         nonlocal still_ms, waiting
@@ -240,7 +240,7 @@ def _wait_for_leaders(
 
 
 def elect_leaders(args: argparse.Namespace) -> None:
-    """Lets the preferred leaders lead, the first replica of each partition. Raises BrokerdError, UsageError; also if one cannot."""
+    """Makes the preferred leader (the first replica) lead each partition. Raises UsageError, and BrokerdError if one cannot."""
     _check_timeout(args)
     refused: dict[tuple[str, int], WireError] = {}
     with connect_to_change(args) as client:
@@ -252,7 +252,7 @@ def elect_leaders(args: argparse.Namespace) -> None:
             except WireError as error:
                 if error.retriable:
                     raise
-                refused[name, one.partition] = error  # such as of a topic that the caller may only read
+                refused[name, one.partition] = error  # for example if the caller may only read the topic
         begun = {(name, one.partition) for name, one in due} - refused.keys()
         if args.wait:
             stopped = InvalidRequestError("the move was stopped or replaced, or its disk refuses")
@@ -297,7 +297,7 @@ def _node_ids(args: argparse.Namespace) -> tuple[int, ...]:
 
 def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[int], *, is_leader_enough: bool) -> None:
     name, clock = f"{args.topic}-{args.partition}", SystemClock()
-    others_ms: int | None = None  # since when another target, or none, is seen
+    others_ms: int | None = None  # since when the partition's target is not `replicas`
 
     def left() -> str:
         nonlocal others_ms
@@ -309,7 +309,7 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
         others_ms = None if list(now.target) == list(replicas) else others_ms or now_ms
         if replicas and others_ms is not None and now_ms - others_ms > _REPLACED_MS:
             if is_there and not is_leader_enough:
-                return ""  # and its leader has ended meanwhile
+                return ""  # the move is complete, but the new leader has stopped since
             instead = f"it is on {listed(now.replicas)}, led by {dashed(now.leader)}"
             if now.target:
                 instead = f"it moves to {listed(now.target)}"
@@ -335,13 +335,13 @@ def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[i
 
 
 def _has_grown_again(topic: str, before: PartitionMetadata, now: PartitionMetadata, replicas: Sequence[int]) -> bool:
-    """True if a partition has been moved to these replicas, and got others since: the log of transactions and groups does."""
+    """True if an internal partition was moved to `replicas` and is growing again to default.replication.factor."""
     is_begun = list(now.replicas[: len(replicas)]) == list(replicas) and list(now.target) != list(replicas)
     return topic.startswith(INTERNAL_PREFIX) and bool(replicas) and is_begun and now.leader_epoch > before.leader_epoch
 
 
 def _partition_now(args: argparse.Namespace, client: BlockingClient) -> PartitionMetadata:
-    """Where a partition is, as one node sees it. Raises BrokerdError."""
+    """A partition's metadata, as one node sees it. Raises BrokerdError."""
     (topic,) = _described(client, [args.topic]).topics
     found = next((one for one in topic.partitions if one.partition == args.partition), None)
     if found is None:
@@ -351,7 +351,7 @@ def _partition_now(args: argparse.Namespace, client: BlockingClient) -> Partitio
 
 
 def drain(args: argparse.Namespace) -> None:
-    """Moves everything that a node has to others. Raises BrokerdError, UsageError; also if something stays."""
+    """Moves all partitions of a node to other nodes. Raises UsageError, and BrokerdError also if a partition stays."""
     if args.wait and args.dry_run:
         raise usage_error(args, "--dry-run moves nothing that --wait could wait for")
     _check_timeout(args)
@@ -359,7 +359,7 @@ def drain(args: argparse.Namespace) -> None:
         raise usage_error(args, f"a node id is 0 or more, not {args.node}: 'brokerd cluster nodes' prints them")
     with connect_to_change(args) as client:
 
-        def drained() -> DrainNodeResponse:  # what was created meanwhile, too
+        def drained() -> DrainNodeResponse:  # also moves partitions created since the last call
             return client.drain_node(args.node, validate_only=args.dry_run)
 
         done = drained()
@@ -368,7 +368,7 @@ def drain(args: argparse.Namespace) -> None:
             nonlocal done
             try:
                 done = drained()
-            except InvalidRequestError:  # it is not alive, and has nothing any more: the cluster does not know it
+            except InvalidRequestError:  # a dead node without replicas is unknown to the cluster
                 done = DrainNodeResponse()
                 return ""
             waiting = len(done.waiting) + done.more_waiting
@@ -424,7 +424,7 @@ def _drain_lines(args: argparse.Namespace, begun: int, done: DrainNodeResponse) 
 
 
 def elect_unclean(args: argparse.Namespace) -> None:
-    """Lets a copy lead that is not in sync, if none is alive that is. Raises BrokerdError."""
+    """Elects a replica that is not in sync; refused while an in-sync replica is alive. Raises BrokerdError."""
     with connect_to_change(args) as client:
         replicas = _partition_now(args, client).replicas
         copies = client.elect_unclean_leader(args.topic, args.partition, validate_only=args.dry_run)
@@ -464,8 +464,8 @@ def _check_timeout(args: argparse.Namespace) -> None:
 
 
 def _wait(args: argparse.Namespace, left: Callable[[], str], which: str) -> None:
-    """Returns once nothing is left; says now and then what is. Raises ClientError after --timeout-ms. `which`: the partition that
-    moves, as arguments of the command that stops it.
+    """Waits until `left` returns an empty text; prints the text every 3 s. Raises ClientError after --timeout-ms. `which`: topic
+    and partition, as arguments of the command that stops the move.
     """
     clock = SystemClock()
     began_ms, tell_ms = clock.monotonic_ms(), 0

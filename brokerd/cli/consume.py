@@ -24,7 +24,7 @@ _BYTES_PER_WRITE = 4_194_304
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints until the requested end. Raises BrokerdError, UsageError."""
+    """Prints records until the requested end. Raises BrokerdError, UsageError."""
     _check_options(args)
     start, end = checked(args, lambda: _bounds(args))
     patterns = topic_patterns(args)
@@ -52,7 +52,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _bounds(args: argparse.Namespace) -> tuple[Bound, Bound | None]:
-    """Where to start and to end. Raises ConfigError."""
+    """The start and end of the read. Raises ConfigError."""
     now_ms = SystemClock().wall_ms()
     has_end = args.exit or args.end is not None
     start: Bound = OffsetSpec.EARLIEST if args.from_beginning or has_end else OffsetSpec.LATEST

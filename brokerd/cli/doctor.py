@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         place = error.filename or args.directory
         raise DataDirectoryError(f"{place}: a file could not be read or written: {error.strerror}") from None
     document = [{**finding._asdict(), "severity": finding.severity.value} for finding in findings]
-    is_repair = args.accept_damaged or args.give_up_damaged  # the others fail without anything to do
+    is_repair = args.accept_damaged or args.give_up_damaged  # the other repairs raise an error if there is nothing to repair
     healthy = "no damage was found, and nothing was changed" if is_repair else "all in order, nothing to do"
     show(args, document, _lines(findings, f"{args.directory}: {healthy}"))
     return EXIT_FAILED if _count(findings, Severity.ERROR) else 0

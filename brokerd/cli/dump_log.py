@@ -20,7 +20,7 @@ Entry: TypeAlias = Mapping[str, Any]
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints all entries. Raises DataDirectoryError if a path does not exist or is not a file of brokerd's."""
+    """Prints all entries. Raises DataDirectoryError if a path does not exist or is not a brokerd file."""
     for path in args.paths:
         for entry in describe_path(path, _decoded if args.print_data else None):
             print(json.dumps(entry, ensure_ascii=False) if args.json else _text(entry))

@@ -179,7 +179,7 @@ class Reset(NamedTuple):
 
 
 def reset_of(topic: str, partition: int, target: Bound | Shift, log: LogBounds, committed: int) -> Reset:
-    """The reset of one partition, moved into the log's range. Raises ConfigError if there is no committed offset to shift."""
+    """The reset of one partition, clamped to the log's range. Raises ConfigError if there is no committed offset to shift."""
     if isinstance(target, Shift):
         if committed < 0:
             raise ConfigError(

@@ -19,7 +19,7 @@ from brokerd.server.security.tokens import check_token, generate_token, hash_tok
 _UNIT_PROGRAM = "/opt/brokerd/bin/brokerd"  # in the unit as shipped
 _HIDDEN = [Path("/", *parts) for parts in (["home"], ["root"], ["run", "user"], ["tmp"], ["var", "tmp"])]  # ProtectHome, PrivateTmp
 _FILES = ("FILE", "DIR", "PATH")
-_COMPLETE_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # shtab's names for "complete the names of files"
+_COMPLETE_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # shtab's functions that complete file names
 
 
 def print_config(args: argparse.Namespace) -> None:

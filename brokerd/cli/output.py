@@ -65,7 +65,7 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def exact_time_text(timestamp_ms: int, to_the: str = "milliseconds") -> str:
-    """A UTC time for people from ms since 1970, whatever the number: a file may hold any. `to_the`: as datetime's timespec."""
+    """A UTC time for people from ms since 1970. Accepts any number, since a file may hold any. `to_the`: datetime's timespec."""
     try:
         moment = datetime.datetime.fromtimestamp(timestamp_ms / _MS_PER_S, datetime.UTC)
     except (ValueError, OverflowError, OSError):
@@ -90,18 +90,18 @@ def sum_of_known(values: Iterable[int]) -> int | None:
 
 
 def sum_text(values: Sequence[int], text: Callable[[int], str] | None = None) -> object:
-    """The sum of values for a table, as `text` says it; "-" if all are unknown."""
+    """The sum of values for a table, formatted by `text`; "-" if all are unknown."""
     total = sum_of_known(values)
     return NONE if total is None else at_least(total if text is None else text(total), is_partial=min(values) < 0)
 
 
 def at_least(cell: object, *, is_partial: bool) -> object:
-    """A number for a table: "12+" if something is unknown that would be in it."""
+    """A number for a table, such as "12+" if it leaves out unknown parts."""
     return f"{cell}+" if is_partial else cell
 
 
 def not_counted(values: Iterable[int]) -> str:
-    """The end of a sentence with a sum over partitions, if it is unknown (-1) of some."""
+    """The end of a sentence about a sum over partitions: how many are unknown (-1) and not counted."""
     count = sum(value < 0 for value in values)
     return f", not counting {counted(count, 'unknown partition')}" if count else ""
 
@@ -117,12 +117,12 @@ def listed(node_ids: Iterable[int]) -> str:
 
 
 def cluster_text(cluster: MetadataResponse | GetServerInfoResponse) -> str:
-    """A cluster's name and id; its id alone if it is a node alone."""
+    """A cluster's name and id; only the id for a standalone node."""
     return f"{cluster.cluster_name} ({cluster.cluster_id})" if cluster.cluster_name else cluster.cluster_id
 
 
 def placed(partition: PartitionMetadata) -> dict[str, Any]:
-    """Where a partition is, for a JSON document."""
+    """A partition's leader, replicas, in-sync replicas and move target, for a JSON document."""
     lists = {"replicas": list(partition.replicas), "isr": list(partition.isr), "target": list(partition.target)}
     return {"leader": known(partition.leader), **lists}
 

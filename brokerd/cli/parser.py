@@ -63,7 +63,7 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message} (see '{self.prog} --help')")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Unlike argparse, does not ignore that help cannot be written."""
+        """Unlike argparse, raises OSError if help cannot be written."""
         print(message, end="", file=file, flush=True)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -26,7 +26,7 @@ from brokerd.producer.producer import Producer
 
 _READ_BYTES = 1_048_576
 _CHUNK_LINES = 1_000  # errors name lines at this granularity
-_JSON_GROWTH = 7  # a byte may be written as \u0000, and a record has other fields
+_JSON_GROWTH = 7  # a byte may be escaped as \u0000, and a record has other fields
 
 
 class _Chunk(NamedTuple):
@@ -82,7 +82,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _line_format(args: argparse.Namespace, headers: _Headers) -> _ToChunk:
-    """Returns the conversion of lines of text to records."""
+    """Returns a function that converts lines of text to records."""
     clock = SystemClock()
     key_separator = unescaped(args.key_separator).encode() if args.key_separator is not None else None
     null_marker = args.null.encode() if args.null is not None else None
@@ -98,7 +98,7 @@ def _line_format(args: argparse.Namespace, headers: _Headers) -> _ToChunk:
 
 
 def _json_format(args: argparse.Namespace, headers: _Headers, topic: TopicInfo) -> _ToChunk:
-    """Returns the conversion of JSON lines to records."""
+    """Returns a function that converts JSON lines to records."""
     clock = SystemClock()
     partition_count = topic.partition_count if args.keep_partitions else None
 

@@ -90,7 +90,7 @@ def records_from_lines(
 
 
 def _columns(*columns: Sequence[Any]) -> pa.RecordBatch:
-    """Keys, values, lists of headers and timestamps (in us), as SCHEMA_0 has them."""
+    """A record batch of SCHEMA_0 from keys, values, lists of headers and timestamps (us)."""
     return pa.record_batch(dict(zip(SCHEMA_0.names, columns, strict=True)), schema=SCHEMA_0.arrow)
 
 
@@ -143,11 +143,11 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 class _RepeatedNameError(ValueError):
-    """A JSON object has one name twice."""
+    """A JSON object repeats a name."""
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose names are distinct: json alone would keep the last value and silently drop the others."""
+    """Builds a JSON object. Raises _RepeatedNameError for a repeated name: json would silently keep only its last value."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -279,7 +279,7 @@ def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]]) ->
 
 
 def _rows(batch: FetchedBatch, topics: Topics) -> Iterator[_Row]:
-    """The records as dicts, with the names of SCHEMA_0 and of their origin; `timestamp` in microseconds."""
+    """The records as dicts with the fields of SCHEMA_0 and of their origin; `timestamp` in microseconds."""
     timestamps = batch.arrow_batch.column(TIMESTAMP.name).cast(pa.int64())
     plain = batch.arrow_batch.drop_columns([TIMESTAMP.name]).append_column(TIMESTAMP.name, timestamps)
     origin = {

@@ -1,6 +1,6 @@
 """`brokerd start`: runs a broker until SIGTERM or SIGINT. brokerd/server/daemon.py assembles the broker.
 
-`brokerd cluster adopt`, with the same settings: makes the data directory of a node alone the first node of a new cluster."""
+`brokerd cluster adopt`, with the same settings, turns a standalone node's data directory into the first node of a new cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 READY = "READY=1"
 STOPPING = "STOPPING=1"
-# Options that are settings.
+# Options and the settings they set.
 _SETTINGS = {
     "data_dir": "data.dir",
     "host": "host",
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def broker_config(args: argparse.Namespace) -> BrokerConfig:
-    """The broker's settings on a command line; an option of its own overrides --set. Raises UsageError."""
+    """The broker's settings from a command line; a dedicated option such as --port overrides --set. Raises UsageError."""
     given = vars(args)
     flags = {name.strip(): value.strip() for name, value in pairs(args, "--set", given.get("settings", ()))}
     flags |= {setting: given[option] for option, setting in _SETTINGS.items() if given.get(option) is not None}
@@ -156,7 +156,7 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def adopt_directory(args: argparse.Namespace) -> None:
-    """Adopts, and says what is next. Raises UsageError, DataDirectoryError, CoordinationError."""
+    """Adopts the data directory, and prints how to start the node. Raises UsageError, DataDirectoryError, CoordinationError."""
     config = broker_config(args)
     if not config.cluster_name:
         raise UsageError(f"{args.prog}: --cluster must name the new cluster")

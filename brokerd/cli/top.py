@@ -4,12 +4,12 @@ A screen is a dict with the names that --json prints. A value is None if the bro
 sample.
 
     time_ms, version, cluster_id, group_count
-    unreachable_since_ms, problem   while the broker does not respond; the rest is its last answer then
+    unreachable_since_ms, problem   while the broker does not respond; the other values are then those of its last answer
     topics        topic, partitions, offsets (from start to end; markers of transactions take some), offsets_per_s and bytes_per_s
                   (written), size_bytes, held_back (offsets that readers of committed records do not see), unhealthy (partitions),
-                  unknown (those of them that no leader describes: the numbers are of the others)
-    groups        group_id, partitions, lag, lag_bytes, lag_ms (the longest), offsets_per_s, unknown (partitions whose lag is not
-                  known: the lag is that of the others)
+                  unknown (partitions that no leader describes; the other numbers leave them out)
+    groups        group_id, partitions, lag, lag_bytes, lag_ms (the longest), offsets_per_s, unknown (partitions of unknown
+                  lag; the sums leave them out)
     transactions  transactional_id, state, open_members, age_ms (of the oldest open member), owner
 """
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     with connect(args, config) as client, _quiet_client():
         watch = screens(lambda: look(client, clock), clock)
         if args.once:
-            client.server_info()  # a broker that is down is an error here
+            client.server_info()  # --once fails if the broker is down
             next(watch)
             time.sleep(args.interval_ms / _MS_PER_S)
             _print(args, next(watch))
@@ -125,7 +125,7 @@ def _quiet_client() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A sample of the broker. `groups` are those that committed last, out of `group_count`."""
+    """A sample of the broker. `groups`: the groups with the latest commits, out of `group_count`."""
 
     monotonic_ms: int
     version: str
@@ -205,7 +205,7 @@ def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
 
 
 def _partitions_of(topic: TopicDescription) -> Partitions:
-    """Those that their leaders describe: what is unknown is no sample."""
+    """The partitions that their leaders describe; an unknown partition is not a sample."""
     return {TopicIdPartition(topic.topic_id, one.partition): one for one in topic.partitions if one.high_watermark >= 0}
 
 
@@ -252,7 +252,7 @@ def _group(group: DescribeGroupResponse, before: Offsets, elapsed_ms: int) -> Ro
 
 
 def _is_lag_unknown(one: GroupPartitionDescription) -> bool:
-    """True if the lag of a partition is unknown in offsets, bytes or time; without a lag there is no time."""
+    """True if a partition's lag is unknown in offsets, bytes or time; a lag of 0 offsets has no time."""
     return min(lag_of(one), one.lag_bytes) < 0 or (lag_of(one) > 0 and one.lag_ms < 0)
 
 
@@ -276,7 +276,7 @@ def rate_text(per_s: float) -> str:
 
 # Columns of a table: heading, name of the value, and its text (None: the value itself). A narrow terminal cuts the last ones.
 _Column = tuple[str, str, Callable[[Any], str] | None]
-_SUMS = {"offsets", "size_bytes", "held_back", "lag", "lag_bytes", "lag_ms"}  # over partitions, of which some may be unknown
+_SUMS = {"offsets", "size_bytes", "held_back", "lag", "lag_bytes", "lag_ms"}  # over partitions, some of which may be unknown
 _TOPICS: Sequence[_Column] = (
     ("TOPIC", "topic", None),
     ("OFFSETS", "offsets", None),

@@ -66,8 +66,8 @@ def find_topic(client: BlockingClient, name: str, *, may_create: bool = False) -
 
 
 def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, may_create: bool = False) -> WireError:
-    """`error`; if it means that the topic does not exist, an error with the nearest name, or (`may_create`: who reads or writes
-    may want it new) with the command that creates it."""
+    """Returns `error`; if the topic does not exist, an error that suggests the nearest name or, with `may_create`, the command
+    that creates the topic."""
     if not isinstance(error, UnknownTopicOrPartitionError):
         return error
     known = list(client.metadata(None).topics)

@@ -1,4 +1,4 @@
-"""`brokerd topics`: create, list, describe, alter, trim, delete. `brokerd offsets`: where partitions begin and end, and offsets by
+"""`brokerd topics`: create, list, describe, alter, trim, delete. `brokerd offsets`: log start and end of partitions, and offsets by
 time."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def create_topic(args: argparse.Namespace) -> None:
 
 
 def _note_too_few_copies(client: BlockingClient, name: str, configs: Mapping[str, str]) -> None:
-    """Says so if a topic has fewer copies than its new min.insync.replicas. It is accepted, as by Kafka: copies may be added."""
+    """Warns if a topic has fewer replicas than its new min.insync.replicas. As in Kafka this is allowed: replicas may be added."""
     if "min.insync.replicas" in configs:
         wanted = int(configs["min.insync.replicas"])
         found = [one for topic in client.describe_cluster([name]).topics for one in topic.partitions]
@@ -88,7 +88,7 @@ def list_topics(args: argparse.Namespace) -> None:
 
 
 class _Places:
-    """Where the partitions of topics are. A node alone has them all, so for people only several nodes are worth a column."""
+    """Leaders and replicas of the topics' partitions. Tables show them only if the cluster has several nodes."""
 
     def __init__(self, client: BlockingClient, names: Sequence[str]) -> None:
         cluster = client.describe_cluster(names)
@@ -116,7 +116,7 @@ def _long_lines(topics: Sequence[TopicDescription], places: _Places) -> Iterator
 
 
 def _copies(topic: TopicDescription, places: _Places) -> tuple[object, int]:
-    """How many replicas the partitions of a topic have, and how many partitions have some that are not in sync."""
+    """The number of replicas per partition of a topic, and the number of partitions with a replica that is not in sync."""
     found = [places.of(topic.name, one.partition) for one in topic.partitions]
     counts = sorted({len(one.replicas) for one in found}) or [0]
     replicas = counts[0] if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
