@@ -1,4 +1,4 @@
-"""All settings. Each is declared once, as a field of a frozen dataclass with its name, default, range and a sentence.
+"""All settings. Each is declared once, as a field of a frozen dataclass with its name, default, range and description.
 
     settings.py   declares, parses and checks a setting
     broker.py     the broker's settings, and the rules between them, such as authentication beyond loopback

@@ -1,5 +1,5 @@
-"""Settings of clients: shared, the producer's, the consumer's. Names and defaults are Kafka's where Kafka has them; the sentence of
-a setting notes a different default. `producer_config` and `check_producer` check the rules between settings."""
+"""Settings of clients: shared, the producer's, the consumer's. Names and defaults are Kafka's where Kafka has them; the
+description of a setting notes a different default. `producer_config` and `check_producer` check the rules between settings."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of reading; the command line and the Spark source have no others."""
+    """Settings for reading: all that the command line and the Spark source use."""
 
     fetch_min_bytes: int = setting(1, "The broker answers a fetch once this many bytes are available.", between=(0, INT32_MAX))
     fetch_max_wait_ms: int = setting(500, "The broker answers a fetch after at most this long.", between=(0, INT32_MAX))
@@ -133,7 +133,7 @@ class ConsumerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True)
 class PlainConsumerConfig(ConsumerConfig):
-    """Settings of the plain Python Consumer: those of reading, plus its starting position and its commits."""
+    """Settings of the plain Python Consumer: reading, its starting position and its commits."""
 
     group_id: str = setting(
         "",

@@ -1,5 +1,5 @@
-"""Generates `conf/brokerd.toml`, which `brokerd config --sample` prints: every setting of the broker with its sentence, range and
-default.
+"""Generates `conf/brokerd.toml`, which `brokerd config --sample` prints: every setting of the broker with its description,
+range and default.
 
     brokerd config --sample > conf/brokerd.toml
 

@@ -1,4 +1,4 @@
-"""Reads files that a setting names: certificates, keys, tokens, the auth file, the configuration; and parses those in TOML.
+"""Reads files that a setting names: certificates, keys, tokens, the auth file, the configuration. Parses TOML.
 
 Only regular files of limited size are read. A pipe without a writer, an endless device or a huge file would hang or kill a start or
 a reload; such a path raises ConfigError instead.
@@ -51,7 +51,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Without O_NONBLOCK, opening a pipe waits for a writer."""
+    """Opens with O_NONBLOCK: without it, opening a pipe waits for a writer."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 

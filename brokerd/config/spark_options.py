@@ -19,7 +19,7 @@ from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
-_GROUP_ID = "group.id"  # the source's own, but a setting of Kafka's consumer
+_GROUP_ID = "group.id"  # an option of the source here, a consumer setting in Kafka
 
 # Spark's own options, which may accompany ours; ignored.
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "serialization.format"})
@@ -97,7 +97,7 @@ failOnReplayMismatch = true: Whether a committed micro-batch that is repeated wi
 class Side:
     """The sink or the source: its own options, and the settings of its client."""
 
-    where: str  # ends the sentences of errors
+    where: str  # ends the sentence of an error
     own: tuple[str, ...]
     client: type[ClientConfig]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-_NEAR = 0.75  # how alike two names must be, from 0 to 1
+_NEAR = 0.75  # least likeness of two names, from 0 to 1
 _STEM = 4  # shortest prefix that matches a longer name
 
 
