@@ -10,13 +10,13 @@
 
 The API for tests:
 
-    broker.py          Broker: lifecycle, topics, faults; what it shares with a Cluster. Topic: append and rows
+    broker.py          Broker: lifecycle, topics, faults. Topic: append and rows. Handle: the base of Broker and Cluster
     cluster.py         Cluster: several Brokers and their coordination store
     records.py         converts rows, Arrow data and DataFrames to and from records
     queries.py         run_available: runs a streaming query to the end of the available data
     plugin.py          the pytest fixtures
 
-The test's process holds a few sockets, and neither threads nor gRPC. A warm process, which has imported everything, forks a keeper
+The test's process holds only a few sockets: no threads, no gRPC. A warm process, which has imported everything, forks a keeper
 for each broker, which forks the broker and the test's clients:
 
     the test's process ══ socket pairs ══ warm process      one thread, never touches gRPC

@@ -1,6 +1,6 @@
-"""Broker: a real broker for one test. The broker and its clients run in other processes; this one holds only sockets to them.
+"""Broker: a real broker for one test. The broker and its clients run in other processes; the test's process holds only sockets.
 
-Topic appends a test's rows, and reads what a pipeline wrote. Handle is what a Broker shares with a Cluster."""
+Topic appends a test's rows, and reads what a pipeline wrote. Handle is the base of Broker and Cluster."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Clients:
         return client
 
     def close(self) -> None:
-        """Ends the idle clients now, and the others after their calls. In a forked child, closes its copies of the sockets."""
+        """Ends idle clients now, and busy ones after their calls. In a forked child, closes its copies of the sockets."""
         self._is_closed = True
         for client in self._idle.queue:
             if client is not None:
@@ -127,11 +127,10 @@ class Topic:
 
 
 class Handle(ABC):
-    """What a Broker and a Cluster have in common: processes that serve one test, over sockets that belong to the process that made
-    it."""
+    """Base of Broker and Cluster: processes that serve one test, over sockets owned by the process that created the Handle."""
 
     _KIND: ClassVar[str]  # its name in errors
-    _GONE: ClassVar[str]  # the error if the process that carries out its commands is gone
+    _GONE: ClassVar[str]  # the error if the process that serves its commands is gone
 
     def __init__(self, client: object) -> None:
         """`client`: settings of the test's own client. Raises ConfigError for an unknown setting or an invalid value."""
@@ -141,7 +140,7 @@ class Handle(ABC):
         from_mapping(ClientConfig, self._client_settings, where="(setting of a testing Broker's client)")
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
-        self._channel: Channel | None = None  # to the process that carries out commands
+        self._channel: Channel | None = None  # to the process that serves commands
         self._clients = Clients(self._new_client)
         _made.add(self)
 
@@ -158,7 +157,7 @@ class Handle(ABC):
     ) -> Topic:
         """Creates a topic, whose partitions are spread over the nodes of a Cluster. `partitions` 0 = the broker's num.partitions
         (1); `configs` by Kafka's names (`retention.ms`); `replication_factor` 0 = the broker's default.replication.factor (1), and
-        a Broker alone takes no other than 1. Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
+        a single Broker accepts only 1. Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
         InvalidReplicationFactorError, InvalidConfigError, and with a Cluster NotReadyError."""
         _text("name", name)
         counts = {"partitions": partitions, "replication_factor": replication_factor}
@@ -174,7 +173,7 @@ class Handle(ABC):
         return Topic(name, self._ask_client)
 
     def _look_up(self, name: str) -> dict[str, Any]:
-        """What the client is told of a topic. Raises ConfigError, UnknownTopicOrPartitionError."""
+        """The leaders and in-sync replicas of a topic's partitions. Raises ConfigError, UnknownTopicOrPartitionError."""
         return self._ask_client({"do": "look_up", "topic": _text("name", name)}).head
 
     def leave_to_parent(self) -> None:
@@ -200,7 +199,7 @@ class Handle(ABC):
         """The error of a call before `start` or after `close`."""
 
     def _ask(self, head: dict[str, Any], passed: socket.socket | None = None) -> dict[str, Any]:
-        """Has a command carried out. Raises its error; BrokerFailedError if the process that carries it out is gone."""
+        """Sends a command; returns its reply. Raises the command's error; BrokerFailedError if the serving process is gone."""
         self._refuse_fork()
         with self._lock:
             return exchange(self._opened(), head, b"", passed, self._GONE).head
@@ -351,8 +350,8 @@ class Broker(Handle):
     # --- inside
 
     def add_client(self, end: socket.socket, settings: Mapping[str, object]) -> None:
-        """Starts a client that serves this end of a socket pair; it ends with this Broker. `settings` are its own, the address of
-        this Broker apart."""
+        """Starts a client that serves this end of a socket pair; it ends with this Broker. `settings`: the client's;
+        bootstrap.servers defaults to this Broker."""
         self._ask({"do": "client", "settings": dict(settings)}, end)
 
     def _not_open(self) -> BrokerdError:

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from brokerd import wire as wire  # before gRPC: see there
+from brokerd import wire as wire  # before gRPC: see brokerd.wire
 
 # isort: split
 import grpc

@@ -107,7 +107,7 @@ def exchange(channel: Channel, head: Mapping[str, object], body: Any, passed: An
     """Sends a request and waits for its reply. Raises the error in the reply; BrokerFailedError with the text `gone` if the other
     side is gone.
 
-    An interrupted wait (Ctrl-C) breaks the channel: the late reply would be taken for that of the next request.
+    An interrupted wait (Ctrl-C) breaks the channel: the late reply would be taken for the reply to the next request.
     """
     if channel.is_broken:
         raise BrokerdError("an earlier call was interrupted: close this Broker, and make another")

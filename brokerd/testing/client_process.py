@@ -32,7 +32,7 @@ Reply = tuple[dict[str, Any], pa.Buffer | bytes]
 
 
 def serve_client(caller: Channel, settings: dict[str, Any]) -> None:
-    """Serves commands until the caller's EOF. `settings`: those of a ClientConfig."""
+    """Serves commands until the caller's EOF. `settings`: of a ClientConfig, by name."""
     client = _Client(settings)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -58,7 +58,7 @@ class _Client:
         }
 
     def _wait_for_nodes(self, message: Message) -> Reply:
-        """Returns once each node knows all of them: until then, one may create a topic without regard to the others."""
+        """Waits until every node knows all nodes: until then a node may place a new topic without the others."""
         addresses, clock = message.head["nodes"], SystemClock()
         for address in addresses:
             with BlockingClient(from_mapping(ClientConfig, {**self._settings, "bootstrap.servers": address})) as client:

@@ -17,7 +17,7 @@ from brokerd.testing.warm_process import new_coordination
 NAME = "testing"
 _NODES_MAX = 16
 _END_TIMEOUT_S = 10.0
-_OF_ITS_OWN = ("node.id", "cluster.name", "coordination.servers", "port", "advertised.port", "data.dir")  # each node has its own
+_OF_ITS_OWN = ("node.id", "cluster.name", "coordination.servers", "port", "advertised.port", "data.dir")  # assigned to each node
 
 
 class Cluster(Handle):
@@ -27,7 +27,7 @@ class Cluster(Handle):
             orders = cluster.create_topic("orders", partitions=6)
             cluster.kill(cluster.leader("orders", 0))
 
-    `config` and keywords are settings of every node, by Kafka's names. Each node is a Broker, with all that can be done to one:
+    `config` and keywords are settings of every node, by Kafka's names. Each node is a complete Broker:
     `cluster.nodes[2].kill_after("Produce")`. Data is in temporary directories: it survives kills, and `close` deletes it.
 
     The cluster ends with the block, with `close()`, or with the process that created it. All methods may be called from any thread.
@@ -55,9 +55,9 @@ class Cluster(Handle):
             if name in self._settings:
                 raise ConfigError(f"{name} is no setting of a testing Cluster: it gives each node its own")
         super().__init__(client or {})
-        Broker(self._settings)  # raises for what no node accepts
+        Broker(self._settings)  # raises ConfigError for settings that no node accepts
         self._node_ids = range(1, nodes + 1)
-        self._ports: list[int] = []  # of the relays: each node's, and at the end one that is never cut
+        self._ports: list[int] = []  # of the relays: one per node, and a last one that is never cut
         self._nodes: dict[int, Broker] = {}
         self._stack = ExitStack()
 
@@ -98,8 +98,8 @@ class Cluster(Handle):
     # --- nodes
 
     def kill(self, node: int) -> None:
-        """Kills a node (SIGKILL). For the others it is alive until its lease ends (broker.session.timeout.ms, or `expire`);
-        then others lead its partitions, if they have them. `restart` starts it again."""
+        """Kills a node (SIGKILL). The other nodes consider it alive until its lease ends (broker.session.timeout.ms, or
+        `expire`); then nodes with in-sync replicas lead its partitions. `restart` starts it again."""
         self._node(node).kill()
 
     def restart(self, node: int) -> None:
@@ -107,8 +107,8 @@ class Cluster(Handle):
         self._node(node).restart()
 
     def pause(self, node: int) -> None:
-        """Suspends a node (SIGSTOP): connections stay open, and requests get no response until `resume`. It keeps its leadership
-        for as long as its lease lasts (broker.session.timeout.ms), or until `expire`."""
+        """Suspends a node (SIGSTOP): connections stay open, and requests get no response until `resume`. It keeps its
+        leadership until its lease ends (broker.session.timeout.ms, or `expire`)."""
         self._node(node).pause()
 
     def resume(self, node: int) -> None:
@@ -116,40 +116,39 @@ class Cluster(Handle):
         self._node(node).resume()
 
     def isolate(self, node: int) -> None:
-        """Cuts a node off from the coordination store, until `heal`: nothing that either sends reaches the other, and neither is
-        told. Its lease ends after broker.session.timeout.ms, or with `expire`. Clients and other nodes still reach it, and it
-        them."""
+        """Cuts a node off from the coordination store until `heal`: data is held back in both directions, without an error. Its
+        lease ends after broker.session.timeout.ms, or with `expire`. Its connections to clients and other nodes stay intact."""
         self._ask({"do": "cut", "name": self._name(node)})
 
     def heal(self, node: int) -> None:
-        """Ends `isolate`: what was sent meanwhile arrives."""
+        """Ends `isolate`, and delivers the data that was held back."""
         self._ask({"do": "heal", "name": self._name(node)})
 
     def expire(self, node: int) -> None:
-        """Ends a node's lease at once, as the store does after broker.session.timeout.ms of silence. A node that runs registers
-        anew."""
+        """Ends a node's lease at once, as the store does after broker.session.timeout.ms of silence. A running node registers
+        again."""
         self._ask({"do": "expire", "key": f"/brokerd/{NAME}/nodes/{self._name(node)}"})
 
     # --- coordination
 
     def stop_coordination(self) -> None:
-        """Stops the coordination store, and keeps what is in it. Leases last until it is back."""
+        """Stops the coordination store. Its data is kept, and no lease ends while it is stopped."""
         self._ask({"do": "stop"})
 
     def start_coordination(self, *, is_empty: bool = False) -> None:
-        """Starts the coordination store again after `stop_coordination`. `is_empty`: it has lost everything."""
+        """Starts the coordination store again after `stop_coordination`. `is_empty`: without its data."""
         self._ask({"do": "start", "is_empty": bool(is_empty)})
 
     # --- topics
 
     def leader(self, topic: str, partition: int) -> int:
-        """The id of the node that leads a partition, as clients are told; -1 = none at present. Raises
+        """The id of a partition's leader, as clients see it; -1 = none at present. Raises
         UnknownTopicOrPartitionError."""
         leader: int = self._told(topic, partition, "leaders")
         return leader
 
     def in_sync(self, topic: str, partition: int) -> list[int]:
-        """The ids of the nodes whose copies of a partition are in sync, its leader included. Raises as `leader` does."""
+        """The ids of the nodes with in-sync replicas of a partition, its leader included. Raises as `leader` does."""
         node_ids: list[int] = self._told(topic, partition, "in_sync")
         return node_ids
 
@@ -204,7 +203,7 @@ class Cluster(Handle):
         return self._nodes[node]
 
     def _new_client(self, end: socket.socket) -> None:
-        """Starts a client below the first node's keeper, which outlives its broker."""
+        """Starts a client as a child of the first node's keeper, which survives a kill of its broker."""
         self._nodes[1].add_client(end, {**self._client_settings, "bootstrap.servers": self.bootstrap_servers})
 
     def _end_coordination(self) -> None:

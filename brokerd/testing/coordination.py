@@ -1,8 +1,8 @@
-"""The coordination store of one Cluster, in a process of its own that its nodes' ends do not touch: an etcd in memory, and in front
-of it a relay for each node, which can be cut off. It ends with the test's process.
+"""The coordination store of one Cluster: an etcd in memory, behind a relay per node that can be cut. It has its own process, so
+it survives the end of any node; it ends with the test's process.
 
-What a cut relay is given it keeps, and passes on once it is healed: as with a network that drops packets, nobody is told, and
-connections stay.
+A cut relay holds back data, and forwards it once it is healed. As in a network that drops packets, connections stay open, and
+neither side gets an error.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ class _Process:
     async def _carried_out(self, head: dict[str, Any]) -> dict[str, Any]:
         """Carries out a command; returns the reply."""
         match head["do"]:
-            case "open":  # the first: starts etcd, and a relay for each of `names`; answers with the relays' ports
+            case "open":  # first command: starts etcd and a relay per name; the reply has the relays' ports
                 await self._etcd.start()
                 self._relays = {name: _Relay(self._etcd) for name in head["names"]}
                 return {"ports": [await relay.start() for relay in self._relays.values()]}
             case "stop":
                 await self._etcd.stop()
-            case "start":  # on another port, since anybody may have been given the old one; with nothing in it if `is_empty`
+            case "start":  # on a new port: another process may have got the old one. `is_empty`: without its data
                 await self._etcd.stop()
                 if head["is_empty"]:
                     self._etcd.clear()
                 self._etcd.port = 0
                 await self._etcd.start()
-            case "expire":  # ends the lease of a key, if there is one
+            case "expire":  # ends the lease of a key, if it has one
                 found = self._etcd.keys.get(head["key"].encode())
                 if found is not None:
                     await self._etcd.end_lease(found.lease)
@@ -85,7 +85,7 @@ class _Process:
 
 
 class _Relay:
-    """Forwards connections from a port of its own to etcd, wherever that is; nothing flows, either way, unless `flows` is set."""
+    """Forwards connections from its own port to etcd's current port; data flows, in either direction, only while `flows` is set."""
 
     def __init__(self, etcd: MemoryEtcd) -> None:
         self.flows = asyncio.Event()

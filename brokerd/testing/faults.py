@@ -89,10 +89,10 @@ class FaultPlan:
 
 
 class FailingDisk:
-    """The state of the disk; shared by all its files, and by the threads that use them."""
+    """The state of the disk, shared by all its files and the threads that use them."""
 
     def __init__(self, how: str = "", *, is_lasting: bool = True) -> None:
-        """Unless `is_lasting`, a sync returns at once."""
+        """Unless `is_lasting`, a sync does nothing."""
         self.is_lasting = is_lasting
         self.how = ""  # one of ERRORS; "" = it works
         self.fail(how)

@@ -101,7 +101,7 @@ class Keeper:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _wait(self, sockets: list[socket.socket], timeout_s: float | None) -> list[socket.socket]:
-        """The readable ones of these sockets. Raises EOFError if the test's process is gone."""
+        """The readable sockets of `sockets`. Raises EOFError if the test's process is gone."""
         ready = self._watched.wait(sockets, timeout_s)
         if self._watched.is_gone:
             raise EOFError
@@ -219,8 +219,8 @@ class Keeper:
         self._is_directory_kept = False  # an earlier failure is over
 
     def _enter_fork(self) -> None:
-        """In a fork, which shall end with the keeper: closes the copies of its sockets, and redirects stdout and stderr to the
-        broker's log."""
+        """Prepares a forked child: makes it end with the keeper, closes its copies of the keeper's sockets, and redirects stdout
+        and stderr to the broker's log."""
         end_with_parent(self._pid)
         self._caller.close()
         self._watched.close()
@@ -237,10 +237,10 @@ class Keeper:
             raise BrokerdError("the broker is paused and takes no commands: resume() it first")
 
     def _tell(self, head: dict[str, Any]) -> None:
-        """Sends a command and waits for its reply, if the broker is running. `_launch` passes the current faults."""
+        """Sends a command and waits for its reply, if the broker is running; otherwise `_launch` passes the current faults."""
         if self._broker is None:
             return
-        with contextlib.suppress(OSError):  # killed: the reply below is its EOF
+        with contextlib.suppress(OSError):  # the broker was killed: the next read returns its EOF
             self._broker.channel.send(head)
         if self._await_reply(_STOP_TIMEOUT_MS) == {}:
             self._on_ended()
@@ -260,7 +260,7 @@ class Keeper:
         return None
 
     def _hear_broker(self, timeout_s: float | None) -> None:
-        """Handles the broker's messages and its end, until only the caller's socket is readable, or none is after `timeout_s`."""
+        """Handles the broker's messages and its end until only the caller's socket is readable, or neither within `timeout_s`."""
         while True:
             ends = [self._broker.channel.socket] if self._broker is not None else []
             ready = self._wait([*ends, self._caller.socket], timeout_s)

@@ -1,6 +1,6 @@
-"""An etcd in memory: the calls of coordination over real gRPC, in the caller's event loop. Behaviour as in etcd's documentation of
-its v3 API; the contract test compares it with the real one. It keeps all history and nothing on disk, so it is for tests and
-first looks alone. `python -m brokerd.testing.memory_etcd PORT` serves until the process that started it ends.
+"""An etcd in memory: the calls that brokerd.coordination uses, over real gRPC, in the caller's event loop. It follows etcd's
+documentation of the v3 API; a contract test compares it with a real etcd. It keeps all history in memory and nothing on disk, so it
+is only for tests and first trials. `python -m brokerd.testing.memory_etcd PORT` serves until its parent process ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from brokerd import wire as wire  # before gRPC: see there
+from brokerd import wire as wire  # before gRPC: see brokerd.wire
 
 # isort: split
 import grpc
@@ -25,13 +25,13 @@ OPERATIONS_MAX = 128
 
 
 class MemoryEtcd:
-    """A store, and the server in front of it. `stop` and `start` again are an outage: the store stays."""
+    """The store and its server. `stop` and then `start` simulate an outage: the data is kept."""
 
-    term, cluster_id, version = 2, 7, "3.4.23"  # what it says of itself
+    term, cluster_id, version = 2, 7, "3.4.23"  # as its responses state them
     interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
 
     def __init__(self) -> None:
-        """Does not serve yet."""
+        """`start` starts the server."""
         self.keys: dict[bytes, pb.KeyValue] = {}
         self.history: list[tuple[int, pb.Event]] = []
         self.revision = 1
@@ -43,12 +43,12 @@ class MemoryEtcd:
 
     @property
     def address(self) -> str:
-        """Where it answers, or answered."""
+        """HOST:PORT of the server, also after `stop`."""
         return f"127.0.0.1:{self.port}"
 
     async def start(self, credentials: grpc.ServerCredentials | None = None) -> None:
-        """Serves, on the same port as before; the first time on a free one, unless `port` was set. Leases begin anew, as with a new
-        leader of etcd. `credentials` None: plaintext."""
+        """Starts the server on `port` (0 = a free one, which is kept). Each lease gets its full TTL again, as after an election in
+        etcd. `credentials` None: plaintext."""
         options = [("grpc.so_reuseport", 0), ("grpc.http2.min_ping_interval_without_data_ms", 5_000)]
         self._server = grpc.aio.server(options=options, interceptors=self.interceptors)
         methods = {name: _unary(act, request) for name, (act, request) in self._calls().items()}
@@ -67,7 +67,7 @@ class MemoryEtcd:
         await self._server.start()
 
     def _calls(self) -> dict[str, tuple[Callable[[Any], Any], Any]]:
-        """The unary calls, each with what carries it out and the type of its request."""
+        """The unary calls by name: handler and type of the request."""
         return {
             "KV/Range": (self._range, pb.RangeRequest),
             "KV/Txn": (self._txn, pb.TxnRequest),
@@ -77,7 +77,7 @@ class MemoryEtcd:
         }
 
     async def stop(self) -> None:
-        """Ends all connections. No lease ends while nobody could renew it."""
+        """Ends all connections. No lease ends while the server is stopped, since clients cannot renew it."""
         for _, timer in self.leases.values():
             timer.cancel()
         server, self._server = self._server, None
@@ -85,7 +85,7 @@ class MemoryEtcd:
             await server.stop(0)
 
     async def put(self, key: str, value: bytes | None) -> None:
-        """Puts or deletes a key, also while no server is up."""
+        """Puts a key, or deletes it if `value` is None; the server need not run."""
         name = key.encode()
         if value is None:
             await self._change([pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=name))])
@@ -93,7 +93,7 @@ class MemoryEtcd:
             await self._change([pb.RequestOp(request_put=pb.PutRequest(key=name, value=value))])
 
     def clear(self) -> None:
-        """Loses everything, as when its directory is lost and it is started again with the same flags. Call it between `stop` and
+        """Drops all data, as if etcd was started again with the same flags and an empty directory. Call it between `stop` and
         `start`."""
         self.keys.clear()
         self.history.clear()
@@ -101,7 +101,7 @@ class MemoryEtcd:
         self.revision = 1
 
     def header(self) -> pb.ResponseHeader:
-        """The header of an answer now."""
+        """A response header with the current revision."""
         return pb.ResponseHeader(cluster_id=self.cluster_id, member_id=1, revision=self.revision, raft_term=self.term)
 
     # --- keys
@@ -174,7 +174,7 @@ class MemoryEtcd:
             async with self._changed:
                 while self.revision <= sent:
                     await self._changed.wait()
-            newest = self.revision  # it may move on while this is told
+            newest = self.revision  # self.revision may advance during the yields
             for revision in sorted({at for at, _ in self.history if at > sent}):
                 events = [event for at, event in self.history if at == revision]
                 new = [event for event in events if _is_in(event.kv.key, request.key, request.range_end)]

@@ -6,7 +6,7 @@ This module imports nothing of brokerd until a test requests a broker.
     brokerd_topic      a topic on it
     brokerd_cluster    three brokers and their coordination store for one test
     brokerd_settings   these brokers' settings: a mapping to override in a conftest.py or a test module
-    brokerd_client     the settings of the test's client, likewise: for a broker with TLS or authentication
+    brokerd_client     the settings of the test's client, to override for a broker with TLS or authentication
 """
 
 from __future__ import annotations

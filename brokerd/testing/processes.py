@@ -40,7 +40,7 @@ def end_with_parent(parent_pid: int) -> None:
 
 
 class Watched:
-    """Watches for the end of a process that is not a child, through a pidfd (Linux 5.3) where there is one."""
+    """Watches for the end of a process that is not a child, through a pidfd (Linux 5.3) where available."""
 
     def __init__(self, pid: int) -> None:
         self._fd = -1
@@ -50,7 +50,7 @@ class Watched:
         except ProcessLookupError:
             self.is_gone = True
         except (OSError, AttributeError):  # an old kernel, or a Python built for one
-            pass  # the EOF of its sockets must do, which a fork of it may hold up
+            pass  # the EOF of its sockets remains as the sign, which a fork of the process may delay
 
     def wait(self, sockets: list[socket.socket], timeout_s: float | None = None) -> list[socket.socket]:
         """The readable sockets; waits at most `timeout_s`, and no longer once the process is gone (`is_gone`)."""

@@ -24,8 +24,8 @@ from brokerd.testing.processes import Watched, fork
 _START_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 10.0
 _LAST_WORDS = 4_000
-# -P: a project's own queue.py or grpc/ beside the tests must not shadow the real one. The path covers a brokerd that this process
-# found by other means than its environment.
+# -P: a project's own queue.py or grpc/ beside the tests must not shadow the real one. The path is for a brokerd that is not
+# installed in the interpreter's environment.
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from brokerd.testing.warm_process import main; main(*map(int, sys.argv[2:]))"
 # Keep libraries, which read these on import, from starting threads before the forks.
 _NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -69,7 +69,7 @@ class _WarmProcess:
         """Closes a forked child's copies."""
         self.channel.close()
         self._said.close()
-        self.process.poll()  # not a child here: Popen sets a return code, and does not warn when it is collected
+        self.process.poll()  # not a child here: poll sets a return code, so that Popen does not warn when it is collected
 
     def end(self) -> None:
         """Ends the process; keepers and their brokers run on until they are closed or this process ends."""
@@ -97,7 +97,7 @@ def new_coordination() -> Channel:
 
 
 def _new_fork(do: str) -> Channel:
-    """A channel to a new fork of the warm process, which is started if there is none, or if it was killed."""
+    """A channel to a new fork of the warm process, which is started if it does not run."""
     global _current
     channel, theirs = pair()
     try:
