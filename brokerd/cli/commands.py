@@ -656,7 +656,7 @@ partitions that are created on the node meanwhile are moved too; then stop the n
         ),
         Command(
             name="adopt",
-            summary="make the data directory of a node alone the first node of a new cluster",
+            summary="make a standalone node's data directory the first node of a new cluster",
             run="start.adopt_directory",
             arguments=(
                 option("--config", "FILE", "TOML file with settings"),
