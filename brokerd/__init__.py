@@ -14,19 +14,19 @@ Exports are imported on first use, so a Spark worker that only discovers data so
     sharing.py                    fair sharing of limited resources
     coordinator/                  the rules of transactions and of consumer groups' offsets
     coordination/                 the coordination store of several nodes: a client of etcd
-    internode/                    generated: the messages that nodes send each other
-    cluster/                      the rules of several nodes: who is there, who holds and leads which partition
-    replication/                  the rules of copies: who is in sync, where copies differ, how they move
+    internode/                    generated: the messages between nodes
+    cluster/                      the rules of a cluster: membership, placement of replicas, leader election
+    replication/                  the rules of replication: in-sync replicas, divergence, reassignment
     server/                       the daemon
     wire/                         the wire contract: generated code and hand-written codecs
     client/ producer/ consumer/   the application API
     aio/                          the same for asyncio
     sink/ datasource/ spark.py    the Spark data source; what Spark programs import
     cli/                          the command line (__main__.py)
-    testing/                      a broker for tests, the users' and this project's
+    testing/                      a broker for the tests of users and of this project
     backoff.py, waiter.py         the wait before a retry; a task waiting for another thread
     event_loop.py                 the event loop of the clients and their tests
-    steps.py                      calls written once for threads and tasks
+    steps.py                      calls written once for both threads and tasks
     allocator.py, process.py      memory, fork and exit of a process
 """
 

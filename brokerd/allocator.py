@@ -23,7 +23,7 @@ def keep_freed_memory() -> bool:
     Moving records constantly allocates and frees buffers of megabytes. By default each comes as fresh pages, which the kernel must
     fault in and zero: more work than copying the bytes (reads cost the daemon 2.5 times the processor time, sends a producer 1.4
     times; the resident set is the same, since glibc keeps no more than was in use). All threads share one arena: glibc returns
-    the end of any other only when it exceeds the trim threshold, and malloc_trim never does, so that every arena would keep up to
+    the end of any other only when it exceeds the trim threshold, and malloc_trim never does, so every arena would keep up to
     64 MiB. Returns False and changes nothing if the C library is not glibc.
     """
     try:
@@ -36,7 +36,7 @@ def keep_freed_memory() -> bool:
 
 @functools.cache
 def tune_spark_worker() -> None:
-    """For the start of a Spark task: `keep_freed_memory`, and excludes all existing objects from garbage collection.
+    """Call at the start of a Spark task: `keep_freed_memory`, and excludes all existing objects from garbage collection.
 
     Spark runs a full collection after each task, before its worker takes the next one. With PySpark, Arrow and gRPC imported, that
     takes some 30 ms to visit modules that are never freed: a micro-batch of a few rows took a sixth longer. Runs once per process,

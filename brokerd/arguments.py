@@ -1,7 +1,7 @@
 """Argument checks shared by the clients: partitions, numbers, offsets to commit. Pure.
 
-Each raises TypeError or ValueError naming the argument before anything has happened: an invalid offset must not come to light in
-the middle of deciding a transaction.
+Each raises TypeError or ValueError naming the argument before anything has happened: an invalid offset must not surface while
+a transaction is being decided.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ UINT32_MAX = 2**32 - 1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A group's committed offset of one partition: the next offset to read, and free text of at most 4096 bytes, returned as it
-    was sent (not made safe to print). `leader_epoch`: of the last record read, -1 = unknown. `leader_epoch_id`: its id, which
+    """A group's committed offset of one partition: the next offset to read, and free text of at most 4096 bytes, returned
+    unchanged (not made safe to print). `leader_epoch`: of the last record read, -1 = unknown. `leader_epoch_id`: its id, which
     identifies the history of the log, 0 = unknown. `commit_timestamp`: when the broker recorded it, ms since 1970, -1 = unknown."""
 
     offset: int

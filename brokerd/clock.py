@@ -17,7 +17,7 @@ class Clock(Protocol):
         """Milliseconds from some fixed start; never goes back."""
 
     def boot_ms(self) -> int:
-        """As `monotonic_ms`, but includes time asleep: for comparisons with other machines' time, not for waiting."""
+        """As `monotonic_ms`, but includes the time the machine slept: for comparing with other machines' time, not for waiting."""
 
     def boot_id(self) -> str:
         """The id of the current boot, which `boot_ms` counts from; empty if unknown."""

@@ -117,8 +117,8 @@ E = TypeVar("E", bound=BrokerdError)
 
 
 def fresh(error: E) -> E:
-    """A copy of a stored error, to raise. Each raise extends the instance's traceback, which keeps the frames of all who caught it,
-    and everything they refer to, alive."""
+    """A copy of a stored error, to raise. Each raise extends the instance's traceback, which keeps alive every frame that caught
+    the error and everything those frames refer to."""
     copied = copy.copy(error)
     copied.__cause__ = error.__cause__
     return copied
@@ -129,8 +129,8 @@ class DataDirectoryError(BrokerdError):
 
 
 class CoordinationError(BrokerdError):
-    """The coordination store of a cluster does not answer, or refuses. `is_fate_unknown`: a change may have been made. `is_away`:
-    it was not reached, and may come later."""
+    """A cluster's coordination store does not respond, or refuses a request. `is_fate_unknown`: the change may have been made.
+    `is_away`: the store was not reached, but may become reachable."""
 
     def __init__(self, message: str, *, is_fate_unknown: bool = False, is_away: bool = False) -> None:
         super().__init__(message)
@@ -382,7 +382,7 @@ class BrokerUnreachableError(ClientError, ConnectionError):
 
     def __init__(self, message: str, *, address: str = "") -> None:
         super().__init__(message)
-        self.address = address  # of the node that did not respond, if it was one
+        self.address = address  # of the node that did not respond; empty = not one node
 
 
 class TransactionStateError(ClientError):
@@ -459,7 +459,7 @@ class DataLossError(ClientError):
 
 
 def some_of(names: Iterable[str], most: int = 5) -> str:
-    """The first names, and how many more there are."""
+    """The first `most` names, and the number of the remaining ones."""
     found = list(names)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more

@@ -12,13 +12,14 @@ TOPIC_NAME_MAX_LENGTH = 249
 TRANSACTIONAL_ID_MAX_LENGTH = 249
 INTERNAL_PREFIX = "__"  # of topics of the broker itself: clients cannot create such names
 _CLUSTER_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
-# A host that a node may give as its address: nothing else that gRPC would take for a target, such as a path.
+# A host that a node may announce as its address. Excludes everything else that gRPC accepts as a target, such as a path.
 HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,32})?\]?")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1
 # A producer id consists of a number that is never reused, a bit that is set if it was assigned to a member of a transaction,
-# and the tag of its owner (server/security/topic_authorizer.py). The id alone identifies both, permanently.
+# and the tag of its owner (server/security/topic_authorizer.py). So the id alone tells whether it is a
+# member's, and whose.
 PRODUCER_NUMBER_BITS = 39
 PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS  # lasts 17 years at a thousand a second
 MEMBER_BIT = PRODUCER_NUMBERS
@@ -73,8 +74,7 @@ def producer_number(producer_id: int) -> int:
 
 
 class LogPosition(NamedTuple):
-    """A reader's position, with the leader epoch id of the record before `offset`, which identifies the log's history (0 =
-    unknown)."""
+    """A reader's position. `leader_epoch_id`: of the record before `offset`; identifies the history of the log; 0 = unknown."""
 
     offset: int
     leader_epoch_id: int = 0
@@ -98,7 +98,7 @@ class TopicInfo(NamedTuple):
 
     topic_id: bytes  # 16 bytes
     leaders: tuple[int, ...]  # node id per partition; -1 = none at present
-    problems: Mapping[int, str] = _NO_PROBLEMS  # why partitions have no leader, or refuse records: damaged, or stopped
+    problems: Mapping[int, str] = _NO_PROBLEMS  # by partition: why it has no leader, or refuses records (damaged or stopped)
     leader_epochs: tuple[int, ...] = ()  # of `leaders`; -1 = unknown
     name: str = ""
 
@@ -119,7 +119,7 @@ class TopicInfo(NamedTuple):
 
     def newer_than(self, seen: TopicInfo) -> TopicInfo:
         """This topic, with the leaders of `seen` where their epochs are higher. A node that missed an election must not send its
-        clients back to the old leader: that one may lack what the new one has acknowledged, which would look like loss."""
+        clients back to the old leader, which may lack records that the new leader acknowledged: that would look like data loss."""
         newer = [one for one, epoch in enumerate(seen.leader_epochs[: self.partition_count]) if epoch > self.leader_epoch(one)]
         if not newer:
             return self
@@ -138,7 +138,7 @@ def new_topic_id() -> bytes:
 
 
 def new_leader_epoch_id() -> int:
-    """A random leader epoch id (32 bits, not 0). Each start of the broker has its own, which no copy of its data shares."""
+    """A random leader epoch id (32 bits, not 0). Drawn when a node becomes leader; no copy of its data shares it."""
     return secrets.randbelow(2**32 - 1) + 1
 
 

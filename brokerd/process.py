@@ -1,11 +1,11 @@
 """Hooks fork and exit for the open clients and producers of a process; no other module hooks either.
 
-A forked child drops its parent's objects without freeing them: gRPC's destructors would crash it, or wait for ever for threads that
-the child does not have. So its garbage collector leaves alone what the parent had, also what was garbage there.
+A forked child never frees the objects of its parent: gRPC's destructors would crash the child, or wait for ever for threads that it
+does not have. So the child's garbage collector ignores all objects of the parent, including garbage.
 
 At exit, unclosed clients are closed silently. By then Python has joined all threads except daemon threads. A daemon thread that is
-still inside a client, or returns to it, would get a "client is closed" error, printed at the end of a program in which nothing
-went wrong. Such a thread ends quietly instead.
+still inside a client, or calls it again, would get a "client is closed" error, printed at the end of a program in which nothing
+went wrong. Such a thread ends silently instead.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def in_forked_child(forget: Callable[[], object]) -> None:
 
 
 class _Collecting:
-    """Keeps the garbage collector off while threads fork: in a child, other hooks than these run first."""
+    """Disables the garbage collector while threads fork, because other hooks may run before ours in the child."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a signal handler may fork, too
         self.forks = 0
-        self.was_on = False  # before the first of them
+        self.was_on = False  # before the first of these forks
 
     def before_fork(self) -> None:
         with self.lock:
@@ -107,7 +107,7 @@ class Open(Generic[T]):
 
 
 def watch_child() -> None:
-    """Hooks the exit of a multiprocessing child; call it once there is something to close. Such a child exits without running
+    """Hooks the exit of a multiprocessing child; call it once an object is open. Such a child exits without running
     atexit callbacks (all of them up to Python 3.13, later those registered before its fork), so the hook runs them."""
     global _watched_pid
     process = sys.modules.get("multiprocessing.process")

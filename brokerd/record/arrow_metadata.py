@@ -39,8 +39,8 @@ class ArrowMetadata(NamedTuple):
 def read_arrow_metadata(payload: memoryview) -> ArrowMetadata:
     """Returns the metadata of the record batch message that fills `payload`. Raises CorruptMessageError on anything else.
 
-    Checks all that the metadata alone can show: every length fits its container, buffers lie inside the body, and the message
-    fills the payload exactly.
+    Checks everything that the metadata alone can show: every length fits its container, buffers lie inside the body, and the
+    message fills the payload exactly.
     """
     try:
         return _read(payload)
@@ -102,7 +102,7 @@ def _read(payload: memoryview) -> ArrowMetadata:
 
 def _refuse_what_arrow_reads_differently(flat: memoryview, version_at: int, custom_at: int) -> None:
     """Refuses metadata versions other than 5, and custom metadata. Arrow honours a codec in the custom metadata of a version 4
-    message (the format before 1.0), and would decompress without bound what this module takes for plain buffers.
+    message (the format before 1.0), and would decompress without bound buffers that this module takes for uncompressed.
     """
     version = _I16.unpack_from(flat, version_at)[0] if version_at else 0
     if version != _VERSION_5:
@@ -131,7 +131,7 @@ def _indirect(flat: memoryview, at: int) -> int:
 
 
 def _fields(flat: memoryview, table: int, count: int) -> list[int]:
-    """Positions of a table's first `count` fields; 0 for one that is absent."""
+    """Positions of a table's first `count` fields; 0 for an absent field."""
     vtable = table - _I32.unpack_from(flat, table)[0]
     if vtable < 0:
         raise IndexError(vtable)

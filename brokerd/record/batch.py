@@ -3,12 +3,12 @@
 A batch is whole, and the next one in its log, if
 
     its header is intact: mark, length and CRC are right for this partition, and the version is known;
-    its base offset is the next offset of the batch before it, and its last_offset_delta is not negative;
-    its leader epoch is neither below that of the batch before it nor above the current one;
+    its base offset is the next offset of the previous batch, and its last_offset_delta is not negative;
+    its leader epoch is neither below that of the previous batch nor above the current one;
     all its bytes are present; and, where the payload is read, the payload's CRC is right.
 
-The record count plays no part: a batch may cover offsets without records, as control batches do. Callers decide what to do
-about a batch that is not whole.
+The record count plays no part: a batch may cover offsets without records, as control batches do. Callers decide how to handle a
+batch that is not whole.
 
 Bytes are held as pa.Buffer, whose slices are not copies and which google-crc32c accepts. header.py stamps headers, schema.py
 encodes columns.
@@ -100,7 +100,7 @@ def values_of(batch: RecordBatch) -> list[bytes]:
 def check_produced(
     data: pa.Buffer, seed: int, *, max_message_bytes: int, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> RecordBatch:
-    """Checks a client's batch before the broker appends it. Allocates nothing of a size that the batch claims.
+    """Checks a client's batch before the broker appends it. Never allocates a size that the batch claims.
 
     Raises MessageTooLargeError, CorruptMessageError, UnsupportedVersionError, InvalidRequestError.
     """
@@ -140,7 +140,7 @@ class Walk(NamedTuple):
     reached_until: bool
     problem: str | None  # why the batch at `end` is not whole
     is_newer: bool  # the problem is an unknown version
-    is_outdated: bool  # the problem is `max_epoch`: the batch has a higher epoch, and is the next otherwise
+    is_outdated: bool  # the batch would be the next one, but its leader epoch is above `max_epoch`
 
 
 def walk_whole(
@@ -157,9 +157,9 @@ def walk_whole(
     only_headers: bool = False,
     positions: list[int] | None = None,
 ) -> Walk:
-    """Walks the whole batches in `data` from `at` on, whose first one has the base offset `offset` (None: any, and gaps are
-    allowed). `start` skips batches below `wanted`; the walk ends at `until_offset`. `only_headers`: payloads need not be in `data`.
-    `end`: end of the log, relative to `data`. `epoch`: of the batch before. `seed` None: no CRC check. `positions` collects the
+    """Walks the whole batches in `data` from `at` on. The first must have base offset `offset` (None: any, and gaps are allowed).
+    `start` skips batches below `wanted`; the walk ends at `until_offset`. `only_headers`: payloads need not be in `data`. `end`: of
+    the log, relative to `data`. `epoch`: leader epoch of the previous batch. `seed` None: no CRC check. `positions` collects the
     batches' positions. A hot loop.
     """
     total = len(data)
@@ -211,7 +211,7 @@ def payload_problem(payload: Bytes, length: int, crc: int) -> str | None:
 
 
 def _cut(needed: int, there: int) -> tuple[int, str | None]:
-    """The bytes needed to go on, or the reason why they are missing."""
+    """The bytes needed to continue, or why they are missing."""
     return (needed, None) if there >= needed else (0, f"the header has only {there} bytes")
 
 
@@ -245,7 +245,7 @@ def begun_below(data: Bytes, until_offset: int) -> tuple[int, int]:
 
 def walk_batches(data: pa.Buffer, seed: int | None = None) -> Iterator[RecordBatch]:
     """Iterates over the whole batches in `data`; skips a truncated last one. With `seed`, checks header CRCs. Offsets may have
-    gaps, since a broker skips batches that an operator has removed.
+    gaps, since a broker skips batches that an operator took out.
 
     Raises CorruptMessageError, UnsupportedVersionError.
     """

@@ -1,6 +1,6 @@
 """The header of a record batch: 96 bytes, little-endian. ARCHITECTURE.md has the table of fields.
 
-The broker reads and stamps headers and never decodes records, so the header carries everything that the broker decides by.
+The broker reads and stamps headers and never decodes records, so the header carries everything that its decisions depend on.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class BatchHeader(NamedTuple):
     max_timestamp: int  # ms
     schema_id: int
     uncompressed_bytes: int
-    leader_epoch_id: int  # S, random, drawn by each leader: no earlier or restored state of this log has it
+    leader_epoch_id: int  # S, random, drawn by each leader: never shared by an earlier or restored state of this log
     clock_ahead_s: int  # S: how far append_timestamp is ahead of the log time, which retention uses
 
     @property
@@ -93,7 +93,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """True if `append_timestamp` replaces the records' own."""
+        """True if `append_timestamp` replaces the records' timestamps."""
         return bool(self.stamp_flags & _LOG_APPEND_TIME)
 
     @property
@@ -258,7 +258,7 @@ def encode_header(header: BatchHeader, seed: int) -> bytes:
 
 
 def stamp(data: bytes | pa.Buffer, header: BatchHeader, seed: int) -> bytes:
-    """The header with which a client's batch begins, with the stamp of `header` and a new header_crc. Takes about a microsecond."""
+    """The header of a client's batch (`data` begins with it), with the stamp of `header` and a new header_crc. Takes about 1 µs."""
     stamped = bytearray(memoryview(data)[: header.header_size])
     _U16.pack_into(stamped, _STAMP_FLAGS_AT, header.stamp_flags)
     _STAMP_TIME.pack_into(stamped, _STAMP_AT, header.base_offset, header.append_timestamp, header.leader_epoch)

@@ -1,6 +1,6 @@
-"""The columns of a batch's records, the nodes and buffers of each in the Arrow message, and their encoding.
+"""The columns of a batch's records, the nodes and buffers of each column in the Arrow message, and their encoding.
 
-Everything that depends on the columns is derived here, so a new schema is an entry in SCHEMAS and no other change. Nodes and
+Everything that depends on the columns is derived here, so a new schema needs only an entry in SCHEMAS. Nodes and
 buffers are numbered as in Arrow's columnar format: a column's own node, then its children's; the validity bitmap first, then
 offsets or data.
 
@@ -61,7 +61,7 @@ class Schema:
         self.nodes = sum(_node_count(field.type) for field in arrow)
         self.buffers = self.columns[-1].end_buffer if self.columns else 0
         self._top_nodes = tuple(column.node for column in self.columns)
-        # (buffer, bits per row, extra bits): its minimum size; if it were shorter, Arrow would read past its end.
+        # (buffer, bits per row, extra bits): its minimum size. Arrow would read past the end of a shorter buffer.
         self._row_buffers = tuple(entry for column in self.columns for entry in _row_buffers(column))
         if TIMESTAMP_NAME not in self.names or self.column(TIMESTAMP_NAME).type != TIMESTAMP_TYPE:
             raise ValueError(f"schema {schema_id} has no column '{TIMESTAMP_NAME}' of {TIMESTAMP_TYPE}: every schema has one")
@@ -98,7 +98,7 @@ class Schema:
         return metadata
 
     def check_timestamps(self, payload: memoryview, metadata: ArrowMetadata, *, record_count: int) -> None:
-        """Checks that timestamps claim no more bytes than `record_count` of them need. Raises CorruptMessageError."""
+        """Checks that the timestamps claim no more bytes than `record_count` records need. Raises CorruptMessageError."""
         own = slice(self.timestamp.first_buffer, self.timestamp.end_buffer)
         claimed = sum(uncompressed_lengths(metadata, payload)[own])
         if claimed > (TIMESTAMP_TYPE.bit_width // 8 + 1) * record_count + _PADDING_MAX_BYTES:

@@ -2,8 +2,9 @@
 
 files.py             the interface to the file system (names.py: file names)
 open_files.py        limits open segment files, and retries when file descriptors run out
-checksummed_file.py  small files, replaced as a whole (spare_files.py: on a full disk too; refusals.py: whether it is)
+checksummed_file.py  small files, replaced atomically (spare_files.py: on a full disk too)
+refusals.py          whether the disk is refusing I/O
 segment.py           a segment: data file and sparse index (segment_bounds.py: without its files)
 scan.py              iterates over batch headers (segment_walk.py: a whole segment, past damage)
-damage.py            damaged ranges (resync.py: finds where the log continues after one; holes.py: those that an operator accepted)
+damage.py            damaged ranges (resync.py: where the log continues after one; holes.py: ranges that an operator accepted)
 """

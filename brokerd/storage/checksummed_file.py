@@ -1,9 +1,9 @@
-"""Small files (documents), replaced as a whole: a header line with kind, version, length and CRC32C, then the body.
+"""Small files (documents), replaced atomically: a header line with kind, version, length and CRC32C, then the body.
 
     brokerd <kind> <version> <bytes of body> <crc32c of the body, seeded with that of "<kind> <version>">\\n<body>
 
-A document is replaced by writing a temporary file, fdatasync, rename, and a sync of the directory, so that a whole one always
-exists. The meaning of the body is up to the caller.
+A document is replaced by writing a temporary file, fdatasync, rename, and a sync of the directory, so an intact one always
+exists. The caller defines the body.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def encode_document(kind: DocumentKind, body: bytes) -> bytes:
 
 
 def decode_document(data: bytes, kind: DocumentKind) -> bytes:
-    """The body of a document. Raises DocumentError if it is damaged, DataDirectoryError if it is whole but of another version."""
+    """The body of a document. Raises DocumentError if it is damaged, DataDirectoryError if it is intact but of another version."""
     line, newline, body = data[:200].partition(b"\n")
     words = line.decode("ascii", "replace").split(" ")
     if not newline or len(words) != 5 or words[:2] != [_NAME, kind.name]:
@@ -74,8 +74,8 @@ def write_document(
     """Replaces the document at `path`, durably on return. Raises NotSyncedError if the new document is in place, but a power cut
     may bring the old one back; any other OSError if the old one is still in place.
 
-    With `sync_dir=False` the caller syncs the directory itself; use it for files derived from the log. With `spares` the write
-    also succeeds on a full disk, as long as there are spare files; some of them stay if the file is derived, or `keeps_spares`.
+    With `sync_dir=False` the caller syncs the directory itself; use it for files derived from the log. With `spares`, the write
+    also succeeds on a full disk while spare files remain. Derived files and `keeps_spares` leave some spare files unused.
     """
     data = encode_document(kind, body)
     try:

@@ -1,4 +1,4 @@
-"""Damaged ranges: offsets of a log that cannot be served, because durable bytes are no longer whole.
+"""Damaged ranges: offsets of a log that cannot be served, because durable bytes are corrupt, missing or unreadable.
 
 Damage stops appends and removals, unless it lies below the log start or an operator has accepted the range (holes.py). No I/O.
 """
@@ -24,7 +24,7 @@ class DamagedRange(NamedTuple):
     resume_position: int = 0
     is_accepted: bool = False
     is_taken_out: bool = False  # accepted, and readers skip it
-    place: str = ""  # file and byte of its beginning, for the broker's log
+    place: str = ""  # file and byte position where it begins, for the broker's log
 
     def is_live(self, log_start_offset: int) -> bool:
         """True if some of the range lies at or above the log start."""
@@ -57,7 +57,7 @@ def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIF
 
 
 def damage_at(ranges: tuple[DamagedRange, ...], offset: int) -> DamagedRange | None:
-    """The range that contains `offset`; None if there is none."""
+    """The range that contains `offset`, or None."""
     return next((damaged for damaged in ranges if damaged.first_offset <= offset < damaged.until_offset), None)
 
 

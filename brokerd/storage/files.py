@@ -1,9 +1,9 @@
 """The interface to the file system: all file I/O of a data directory goes through it.
 
 Paths are relative to the data directory, at most `directory/file`; symbolic links are never followed. Contract: written bytes are
-durable only after `fdatasync` returned, a name only after `sync_dir` of its directory returned, and a failed `fdatasync` must not
-be retried. Not in the contract: atomic writes of any size, order between unsynced writes, preallocation. The fake for tests, which
-loses what was not synced, is tests/support/files.py.
+durable only once `fdatasync` has returned, a name only once `sync_dir` of its directory has returned, and a failed `fdatasync` must
+not be retried. Not in the contract: atomic writes of any size, order between unsynced writes, preallocation. The fake for tests,
+which loses unsynced data, is tests/support/files.py.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
-# Some file systems refuse RWF_NOWAIT: then every read counts as not cached.
+# File systems without RWF_NOWAIT refuse it: every read then counts as not cached.
 _NOWAIT_REFUSED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
-# Large reads are split, so that an fdatasync never waits behind more than one piece.
+# Large reads are split so that an fdatasync never waits behind more than one piece.
 _PIECE_BYTES = 1_048_576
 
 
@@ -58,7 +58,7 @@ class File(Protocol):
 
 
 class Files(Protocol):
-    """The data directory. All methods raise OSError: FileNotFoundError for a missing name, another for a symbolic link."""
+    """The data directory. All methods raise OSError: FileNotFoundError for a missing name, another OSError for a symbolic link."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """Opens an existing regular file."""
@@ -92,7 +92,7 @@ class Files(Protocol):
 
 
 def write_all(file: File, buffers: Sequence[Buffer], position: int, size: int) -> None:
-    """Writes `buffers` (`size` bytes in all) at `position`, repeating short writes. Raises OSError: any part may be written."""
+    """Writes `buffers` (`size` bytes in all) at `position`, repeating short writes. Raises OSError, after any part of them."""
     written = file.pwritev(buffers, position)
     if written == size:
         return
@@ -105,8 +105,8 @@ def write_all(file: File, buffers: Sequence[Buffer], position: int, size: int) -
 
 
 def write_whole(files: Files, path: str, data: bytes) -> None:
-    """Replaces the file at `path` with a temporary file, synced and then renamed; the caller syncs the directory. On OSError the
-    new file is removed, as far as possible."""
+    """Replaces the file at `path` by writing a temporary file, fdatasync and rename; the caller syncs the directory. On OSError,
+    tries to remove the temporary file."""
     temporary = path + TEMPORARY_SUFFIX
     with contextlib.suppress(FileNotFoundError):
         files.unlink(temporary)
@@ -199,14 +199,14 @@ def _without_read_ahead(fd: int) -> int:
 
 
 def _other_owner(fd: int) -> tuple[int, int] | None:
-    """User and group of a directory that root uses and another user owns."""
+    """User and group of a directory's owner, if this process runs as root and another user owns the directory."""
     status = os.fstat(fd)
     return (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid != 0 else None
 
 
 class RealFiles(Files):
-    """A directory on this machine; created if missing, unless `must_exist`. What root creates in it belongs to its owner, so that a
-    repair by root leaves no file that the broker's user cannot open."""
+    """A local directory; created if missing, unless `must_exist`. Files that root creates are given to the directory's owner, so
+    that the broker's user can open every file after a repair by root."""
 
     def __init__(self, root: str, *, must_exist: bool = False) -> None:
         self.root = os.path.abspath(root)
@@ -227,12 +227,12 @@ class RealFiles(Files):
         return RealFile(_without_read_ahead(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)))
 
     def _open(self, path: str, flags: int) -> int:
-        # O_NOFOLLOW applies to the last path component only, so the directory is opened separately. Without O_NONBLOCK, to open a
-        # named pipe in a file's place would wait for its other end; reads of it then fail.
+        # O_NOFOLLOW applies to the last path component only, so the directory is opened separately. Without O_NONBLOCK, opening a
+        # named pipe in place of a file would block; with it, reads of the pipe fail.
         with self._directory(path) as (dir_fd, name):
             fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o640, dir_fd=dir_fd)
             if flags & os.O_CREAT and self._owner is not None:
-                with contextlib.suppress(PermissionError):  # a root without power over this file system
+                with contextlib.suppress(PermissionError):  # root may lack the right on this file system
                     os.fchown(fd, *self._owner)
             return fd
 

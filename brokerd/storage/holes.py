@@ -1,7 +1,7 @@
-"""Holes: offsets of a log that an operator has accepted as lost, or taken out. Each partition's are in a file.
+"""Holes: offsets of a log that an operator has accepted as lost, or taken out. Each partition has one file of holes.
 
-Reads of a hole fail like those of any damage, but appends go on. A whole batch that cannot be decoded may be taken out: readers
-skip it, but it stays in its segment, and its producer's sequences still count.
+Reads of a hole fail like reads of any damage, but appends continue. A whole batch that cannot be decoded may be taken out: readers
+skip the batch, but it stays in its segment, and its producer's sequences still count.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_covered(holes: Iterable[Hole], first_offset: int, until_offset: int) -> b
 
 
 def holes_end(holes: Iterable[Hole]) -> int:
-    """End of the last hole; 0 if there is none. Its offsets were assigned, so the log never ends below it."""
+    """End of the last hole; 0 if there is none. The offsets of a hole were assigned, so the log never ends below it."""
     return max((hole.until_offset for hole in holes), default=0)
 
 
@@ -57,7 +57,7 @@ def joined(holes: Iterable[Hole]) -> list[Hole]:
 
 
 def read_holes(files: Files, directory: str, seed: int) -> list[Hole]:
-    """The holes of a partition; none if the file is missing, damaged or of another log: its damage then stops the log again.
+    """The holes of a partition. None if the file is missing, damaged or of another log: the damage then stops the log again.
     Raises OSError, DataDirectoryError.
     """
     try:

@@ -1,13 +1,13 @@
 """Names of files in a data directory. No name contains a string chosen by a client.
 
-lock meta node-epoch clean-shutdown checkpoint topics                     the data directory's own
+lock meta node-epoch clean-shutdown checkpoint topics                     state of the data directory itself
 spare-0 to spare-3                                                        space reserved for a full disk
 clock                                                                     the wall clock, the log time and the boot clock
 decided-members                                                           an operator's decisions on members whose markers are lost
 <topic id>-<partition>/<base offset, 20 digits>.log .index                a segment and its index
 <topic id>-<partition>/<offset, 20 digits>.snapshot                       producer state below that offset
 <topic id>-<partition>/leader-epochs                                      start offset of each leader epoch
-<topic id>-<partition>/holes                                              offsets that an operator has accepted as lost or taken out
+<topic id>-<partition>/holes                                              offsets that an operator accepted as lost or took out
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class OpenFiles:
             return self._files.open(path, writable=writable)
 
     def _evict(self, count: int) -> int:
-        """Closes up to `count` unused files, the least recently used first; returns how many."""
+        """Closes up to `count` unused files, the least recently used first; returns the number closed."""
         idle: list[Key] = []
         if count > 0:
             for key, handle in self._handles.items():
@@ -114,13 +114,13 @@ class OpenFiles:
 
 
 class PatientFiles:
-    """Files whose calls, when file descriptors run out, close cached files and retry. So the descriptors cached for reads and
+    """A Files that closes cached files and retries when file descriptors run out, so that the descriptors cached for reads and
     appends never starve rolls, retention, topic changes and checkpoints.
 
     A retry is safe: such a call fails at opening a file or directory, before it changes anything.
 
-    What is unlinked leaves the cache after that, not before: a late read could cache it again, and a file that is made anew under
-    the same name would be taken for the removed one.
+    `unlink` drops the file from the cache after removing it. If it did so before, a concurrent read could cache the removed file
+    again, and a new file of the same name would be mistaken for it.
     """
 
     def __init__(self, files: Files, cache: OpenFiles) -> None:

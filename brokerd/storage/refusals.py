@@ -1,5 +1,5 @@
-"""Whether the disk of a data directory refuses what is appended, since it is full or cannot be written, or fails to sync or read:
-said once when that begins, and once when it is over.
+"""Tracks whether the disk of a data directory refuses I/O: it is full, not writable, or fails to sync or read. Logs once when that
+begins and once when it ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from brokerd.clock import Clock
 logger = logging.getLogger(__name__)
 
 _LASTING_MS = 5_000
-_QUIET_MS = 5_000  # on a full disk a few bytes fit now and then
+_QUIET_MS = 5_000  # a full disk still accepts a few bytes now and then
 
 
 class Refusals:
@@ -21,16 +21,16 @@ class Refusals:
         self._directory = directory
         self._clock = clock
         self._last_ms = 0
-        self.since_ms: int | None = None  # on the monotonic clock; None = appends are taken
+        self.since_ms: int | None = None  # of the first refusal, monotonic clock; None = the disk accepts appends
 
     @property
     def is_lasting(self) -> bool:
-        """True if the disk has refused again after some seconds: whoever can do without it does. Once is not enough: nothing ends
-        a refusal sooner."""
+        """True if the disk refused again at least 5 s after the first refusal: the cluster then avoids this disk if it can. One
+        refusal is not enough, since none ends before 5 s."""
         return self.since_ms is not None and self._last_ms - self.since_ms >= _LASTING_MS
 
     def refused(self, error: OSError) -> None:
-        """The disk has refused an append, a sync, or a read. In any thread."""
+        """Records a refused append, sync or read. Thread-safe."""
         self._last_ms = self._clock.monotonic_ms()
         if self.since_ms is None:
             self.since_ms = self._last_ms
@@ -38,7 +38,7 @@ class Refusals:
             logger.error(text, self._directory, error.strerror)
 
     def worked(self) -> None:
-        """The disk has taken something. In any thread."""
+        """Records a successful write. Thread-safe."""
         if self.since_ms is not None and self._clock.monotonic_ms() - self._last_ms >= _QUIET_MS:
             self.since_ms = None
             logger.info("data.dir %s: the disk takes appends again", self._directory)

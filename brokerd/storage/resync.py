@@ -1,17 +1,17 @@
 """Finds where a log continues after a bad batch.
 
-Bytes after a bad batch that look like a batch need not be one: a record's value may hold a forged batch of this very partition,
-with correct CRCs and fitting offsets, since nothing in them is secret. So a candidate is accepted
+Bytes after a bad batch that look like a batch need not be one: a record's value may hold a forged batch of the same partition,
+with correct CRCs and matching offsets, since nothing in a batch is secret. So a candidate is accepted
 
-    1  if two of three facts in the bad batch's header lead to it: its length, its offsets, its payload's CRC;
-    2  otherwise, if that header is unreadable and the batches from the candidate on reach the end of the segment, or a bad batch
-       whose header leads on by rule 1, and no later batch repeats one of their offsets. Of several, the first that the bad header's
-       offsets do not contradict is taken.
+    1  if two of three fields of the bad batch's header point to it: length, offsets, payload CRC;
+    2  otherwise, if that header is unreadable, the batches from the candidate on reach the end of the segment, or a bad batch whose
+       header leads on by rule 1, and no later batch repeats one of their offsets. Of several candidates, the first that the bad
+       header's offsets do not contradict is taken.
 
-If the bad batch's header is whole, its length is certain, and no candidate inside the batch is considered. One case is undecidable:
-in a batch whose header is lost, a value that extends to the end of the batch and fits the offsets of the next one.
+If the bad batch's header is intact, its length is certain, and candidates inside the batch are ignored. One case is undecidable:
+the header of a batch is lost, and a value in it extends to the batch's end and continues at the offsets of the next batch.
 
-What the disk cannot read (EIO) is no batch, nor part of one.
+Bytes that the disk cannot read (EIO) belong to no whole batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from brokerd.storage.files import File
 from brokerd.storage.scan import Scan
 
 _WINDOW_BYTES = 1_048_576
-_BLOCK_BYTES = 4_096  # a page: what cannot be read is no smaller
+_BLOCK_BYTES = 4_096  # a page, the smallest unit that a disk fails to read
 _ALIGNMENT = 8
 
 
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 class _BadBatch(NamedTuple):
-    """A bad batch: where it begins, and what is left of its header (None: nothing)."""
+    """A bad batch: its position, the offset expected there, and its header as read (None: unreadable)."""
 
     position: int
     offset: int
@@ -67,7 +67,7 @@ class Resync:
     _: KW_ONLY
     end: int  # the segment's size
     limit_offset: int = NO_OFFSET_LIMIT  # the base of the next segment, if known
-    known_offset: int = NO_OFFSET_LIMIT  # an offset where a batch must begin or the segment end, if known
+    known_offset: int = NO_OFFSET_LIMIT  # an offset where a batch must begin or the segment must end, if known
     cut_offsets: Collection[int] = ()  # where an operator may have cut the log
     epoch: int = 0
     max_epoch: int = NO_EPOCH_LIMIT
@@ -122,7 +122,7 @@ class Resync:
         return None
 
     def _follow(self, place: Place, bad: _BadBatch) -> tuple[Place | None, int]:
-        """Applies rule 2. Returns the place where the log continues, or None, and the position where the search goes on."""
+        """Applies rule 2. Returns the place where the log continues, or None, and the position where the search continues."""
         first = place
         reaches = False
         scan = Scan(
@@ -201,7 +201,7 @@ class Resync:
                     raise
                 if limit == _BLOCK_BYTES:
                     at += limit - at % limit
-                limit = _BLOCK_BYTES  # until one can be read: each read that fails may take the disk seconds
+                limit = _BLOCK_BYTES  # until a read succeeds: each failed read may take seconds
                 continue
             limit = _WINDOW_BYTES
             found = window.find(MARK)
@@ -213,7 +213,7 @@ class Resync:
                 found = window.find(MARK, found + 1)
             if not window:  # the file is shorter than it should be
                 return
-            at += len(window)  # a mark is aligned, and so lies in one window
+            at += len(window)  # marks are aligned, so none crosses two windows
 
     def _whole_at(self, position: int, offset: int) -> Place | None:
         """The batch at `position` if it is whole and lies between `offset` and the segment's end."""
@@ -224,7 +224,7 @@ class Resync:
         return None if payload_problem(payload, header.batch_length, header.payload_crc) else Place(position, header)
 
     def _read(self, size: int, position: int) -> bytes:
-        """Fewer bytes, or none, if the file ends before, or the disk cannot read them."""
+        """The bytes at `position`: fewer if the file ends before, none if the disk cannot read them."""
         try:
             return bytes(self.file.pread(size, position))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Iterates over the batches of a segment file, header by header, until one is not whole or not the next (record/batch.py).
+"""Iterates over the batches of a segment file, header by header, up to one that is not whole or not the next (record/batch.py).
 
 resync.py finds where a log continues after a bad batch; segment_walk.py walks past it.
 """
@@ -71,7 +71,7 @@ class Scan:
                 self.problem, self.must_keep, needed = walk.problem, walk.is_newer or walk.is_outdated, walk.needed or HEADER_SIZE
                 self.is_outdated = walk.is_outdated
                 if not positions and not walk.needed and walk.problem is None:
-                    self.problem = "bytes are missing"  # the file ends after a whole batch, before its end
+                    self.problem = "bytes are missing"  # the file ends after a whole batch, but before `end`
         except OSError as error:
             self.problem, self.must_keep, self.error = f"reading failed: {error.strerror}", True, error
 
@@ -92,7 +92,7 @@ class Scan:
         return payload_problem(payload, header.batch_length, header.payload_crc)
 
     def _read(self, position: int, size: int) -> None:
-        """Reads bytes into the window, which is large while batches are small, to save reads: not where the disk cannot read."""
+        """Reads bytes into the window. It is large while batches are small, to save reads, until a large read fails with EIO."""
         at = position - self._window_at
         if at < 0 or at + size > len(self._window):
             are_small = self._reads_ahead and 0 < self.position - self.batch_position <= _LARGE_WINDOW_BYTES // 8

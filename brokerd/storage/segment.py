@@ -1,6 +1,6 @@
 """One segment: a data file that begins at a base offset, and its sparse index. Contains no policy.
 
-The index maps offset to position, and time to position. It is derived from the log, so never trusted. Entries are about
+The index maps offset to position, and time to position. It is derived from the log and never trusted. Entries are about
 index.interval.bytes apart; a search gives the position of a batch at or before the wanted one, and the reader walks headers from
 there. The index file is written after a roll or at shutdown, with a summary that a reader compares with the segment.
 
@@ -174,7 +174,7 @@ class Segment(SegmentBounds):
 
     def write_index(self) -> None:
         """Writes the index file, if the index is loaded; the caller syncs the directory. Raises OSError."""
-        index = self.index  # a reader that meets a bad batch may drop it meanwhile
+        index = self.index  # a reader that finds a bad batch may drop the index meanwhile
         if index is not None:
             summary = self.summary()
             columns = (index.offsets.tobytes(), index.positions.tobytes(), index.times.tobytes())
@@ -203,7 +203,7 @@ class Segment(SegmentBounds):
         return Scan(file, self._seed, position=position, end=self.size_bytes, next_offset=offset, max_epoch=max_epoch)
 
     def truncate_file(self) -> None:
-        """Cuts the data file to `size_bytes`, durably on return; the index file goes first. Raises OSError."""
+        """Removes the index file, then cuts the data file to `size_bytes`, durably on return. Raises OSError."""
         self.remove_index()
         with self._open_files.use(self.path, writable=True) as file:
             file.truncate(self.size_bytes)
@@ -239,7 +239,7 @@ class Segment(SegmentBounds):
         return index
 
     def blank(self) -> Segment:
-        """The same segment as before its first batch, to be filled by `note`."""
+        """This segment without batches; `note` adds them."""
         blank = Segment(self._files, self._open_files, self.directory, self.base_offset, self._seed)
         blank.index = SparseIndex()
         return blank

@@ -1,4 +1,4 @@
-"""Walks one segment file, past damage. Shared by the walk over a log, dump and rebuild.
+"""Walks one segment file, past damage. Shared by recovery and the offline tools.
 
 The walk yields whole batches, tells a torn tail from damage, and finds the damaged offsets and the batch where the log continues.
 Read-only; the caller decides what to do about the damage.
@@ -33,8 +33,8 @@ class Lost(NamedTuple):
 
 @dataclass(eq=False)
 class SegmentWalk:
-    """`scan` yields the headers of whole batches up to a bad one, and says what is wrong there. After `go_past`, it is another one,
-    which yields the rest.
+    """`scan` yields the headers of whole batches up to a bad one, and holds the problem found there. `go_past` replaces `scan` by
+    one that yields the rest.
     """
 
     file: File
@@ -43,7 +43,7 @@ class SegmentWalk:
     base_offset: int
     end: int  # the file's size
     successor: int | None = None  # base offset of the next segment, if there is one
-    durable_end: int = 0  # everything below was durable, and perhaps more unless `is_durable_end_known`
+    durable_end: int = 0  # everything below was durable; more may have been unless `is_durable_end_known`
     is_durable_end_known: bool = True
     cut_offsets: Collection[int] = ()  # where an operator may have cut the log
     epoch_at: Callable[[int], int] = lambda _: 0  # the lowest leader epoch possible at an offset

@@ -2,7 +2,7 @@
 
 To free space, brokerd must first write: a segment is removed only after a checkpoint with a log start above it. So a few files are
 kept ready, large enough for the next documents, with their blocks written and synced. On a full disk, one of them is overwritten in
-place, which needs no new blocks, then truncated, synced and renamed. Unlinking one and writing a new file would not do: a
+place, which needs no new blocks, then truncated, synced and renamed. Unlinking one and writing a new file would not work: a
 producer's retry could take the freed space first. Copy-on-write file systems may refuse even the overwrite.
 """
 
@@ -64,7 +64,7 @@ class SpareFiles:
         """Turns a spare file into the file at `path`, its content durable on return; the caller syncs the directory.
 
         On OSError the old file at `path` is still there. ENOSPC: there is no spare file, or `is_derived` and the remaining ones are
-        kept for files not derived from the log.
+        reserved for files not derived from the log.
         """
         with self._lock:
             name, file = self._take(path, _KEPT_FROM_DERIVED if is_derived else 0)

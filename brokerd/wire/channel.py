@@ -11,8 +11,8 @@ from brokerd.wire.methods import SERVICE, UNARY, UNARY_RESPONSE_MAX_BYTES, UNARY
 if TYPE_CHECKING:
     from brokerd.config.broker import BrokerConfig
 
-# Calls that our client puts on one connection; below max.streams.per.connection, which is at least 100. At that limit gRPC makes a
-# call wait until another ends, and a stream may never end.
+# Calls that our client puts on one connection; below max.streams.per.connection, which is at least 100. At that limit gRPC queues a
+# call until another ends, and a stream may never end.
 STREAMS_PER_CONNECTION = 64
 CALLS_PER_CONNECTION = 32
 
@@ -53,7 +53,7 @@ CHANNEL_ARGUMENTS: tuple[tuple[str, int | str], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Despite its name, this limits the time of one connection attempt, handshakes included, like Kafka's
-    # socket.connection.setup.timeout.ms. A distant broker with TLS, or a busy one, needs more than a moment.
+    # socket.connection.setup.timeout.ms. A distant broker with TLS, or a busy broker, may need seconds.
     ("grpc.min_reconnect_backoff_ms", 10_000),
     # Each client object owns its connection; by default, channels with equal arguments share one.
     ("grpc.use_local_subchannel_pool", 1),
@@ -61,15 +61,15 @@ CHANNEL_ARGUMENTS: tuple[tuple[str, int | str], ...] = (
     ("grpc.enable_http_proxy", 0),
 )
 
-# Between nodes. What a leader sends at once to one that copies from it is bounded (server/replication/serving.py), but may be more
-# than a client takes: large batches of several partitions, or what is known of a million producers.
+# Between nodes. The size of a leader's response to a follower is bounded (server/replication/serving.py), but may exceed a client's
+# limit: large batches of several partitions, or the state of a million producers.
 NODE_ARGUMENTS: tuple[tuple[str, int | str], ...] = tuple(
     {**dict(CHANNEL_ARGUMENTS), "grpc.max_receive_message_length": _NO_LIMIT}.items()
 )
 
 SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (
-    *{**dict(_COMMON), "grpc.max_send_message_length": _NO_LIMIT}.items(),  # who receives has one
-    # With it, a second daemon could bind the same port without an error.
+    *{**dict(_COMMON), "grpc.max_send_message_length": _NO_LIMIT}.items(),  # the receiver has a limit
+    # With SO_REUSEPORT, a second daemon could bind the same port without an error.
     ("grpc.so_reuseport", 0),
     # gRPC's default cancels bursts of more than about a thousand calls waiting to be accepted.
     ("grpc.server.max_pending_requests", 20_000),
@@ -87,7 +87,7 @@ SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (
     ("grpc.max_metadata_size", 8_192),
     ("grpc.absolute_max_metadata_size", 16_384),
     # By default gRPC counts ended calls until their memory is freed, and refuses calls of a client that stays within
-    # max.streams.per.connection: the client would see UNAVAILABLE, where HTTP/2 makes it wait.
+    # max.streams.per.connection: the client would see UNAVAILABLE, where HTTP/2 makes a call wait.
     ("grpc.http.overload_protection", 0),
     # Accept our own clients' pings: by default, a call that waits two minutes for its response loses its connection. (Unlike gRPC's
     # constant, the name has no "recv".)
@@ -104,7 +104,7 @@ def server_arguments(config: BrokerConfig) -> tuple[tuple[str, int], ...]:
         # An open call costs 20 KB before any of it is read and before the caller is authenticated.
         "grpc.max_concurrent_streams": config.max_streams_per_connection,
         "grpc.max_connection_idle_ms": config.connections_max_idle_ms,
-        # gRPC assembles a message before any other code sees it, and holds it however slowly it arrives.
+        # gRPC assembles a whole message before any other code sees it, however slowly it arrives.
         "grpc.max_receive_message_length": config.socket_request_max_bytes,
     }
     return tuple({**dict(SERVER_ARGUMENTS), **configured}.items())

@@ -1,4 +1,4 @@
-"""The only translation between errors.py and the wire."""
+"""Translates the errors of brokerd/errors.py to and from protobuf; no other module does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brokerd.errors import ERROR_CLASSES, ErrorCode, ErrorFields, Fate, WireErro
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
 
-# A call that fails as a whole has a status code, which carries less than an error. The error itself travels in the trailing
+# A call that fails as a whole has a gRPC status code, which carries less than an error. The error itself travels in the trailing
 # metadata under this key.
 TRAILER_KEY = "brokerd-error-bin"
 # The longest delay that one response may impose on a client.
@@ -40,7 +40,7 @@ def from_proto(error: error_pb2.Error) -> WireError:
     found = error_from_code(code, plain_text(error.message), fate=fate)
     for name in _NUMBERS:
         setattr(found, name, getattr(error, name))
-    # What the other side says, bounded.
+    # Bounded, since the peer chooses the value.
     found.retry_after_ms = min(max(0, error.retry_after_ms), RETRY_AFTER_MAX_MS)
     return found
 

@@ -15,8 +15,8 @@ PRODUCE = f"/{SERVICE}/Produce"
 FETCH = f"/{SERVICE}/Fetch"
 # Largest unary request: two bytes of an empty submessage become about seventy when parsed.
 UNARY_REQUEST_MAX_BYTES = 2_097_152
-# Largest response that a client reads, for the same reason: enough for some hundred thousand partitions, for the settings of all
-# topics with their documentation, or for the metadata of a thousand offsets.
+# Largest response that a client reads, for the same reason. The exceptions have room for some hundred thousand partitions, the
+# settings of all topics with their documentation, or the metadata of a thousand offsets.
 UNARY_RESPONSE_MAX_BYTES = 2_097_152
 UNARY_RESPONSES_MAX_BYTES = {
     "Metadata": 8_388_608,
@@ -25,7 +25,7 @@ UNARY_RESPONSES_MAX_BYTES = {
     "DescribeGroup": 8_388_608,
 }
 STREAMS = ("Produce", "Fetch")
-# Methods of transactions, producer ids and groups: of a cluster's nodes, only the coordinator answers them.
+# Methods of transactions, producer ids and groups: in a cluster, only the coordinator answers them.
 OF_COORDINATOR = frozenset(
     {
         "AbortTransaction",

@@ -18,10 +18,10 @@ RECORDS_FIELD = 15
 _RECORDS_TAG = RECORDS_FIELD << 3 | 2
 _VARINT_MAX_BYTES = 10
 _BYTE_MAX = 0x7F
-# One-byte tags of length-delimited fields other than the records: if short, as most are, they are skipped at once.
+# One-byte tags of length-delimited fields other than the records. Most such fields are short and are skipped at once.
 _SHORT_TAGS = frozenset(number << 3 | 2 for number in range(1, RECORDS_FIELD))
 _GROUP_TYPES = (3, 4)  # start and end of a group: not in our messages, but legal; its content is skipped field by field
-# Largest number of top-level fields in one message: partitions, records and the few others.
+# Largest number of top-level fields in one message: partitions, records and a few others.
 MAX_FIELDS = 262_144
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
@@ -31,8 +31,8 @@ M = TypeVar("M", bound=Message)
 
 
 def join_records(head: Message, records: Iterable[Sequence[Bytes]]) -> bytes:
-    """The bytes of a message: `head`, whose `records` field is empty, and its records, each given in parts that are concatenated.
-    One copy.
+    """The bytes of a message: `head`, whose `records` field is empty, then its records, each given in parts that are concatenated.
+    Copies the records once.
     """
     parts: list[Bytes] = [head.SerializeToString()]
     for entry in records:

@@ -8,7 +8,7 @@ TEXT_MAX_CHARACTERS = 1_000
 # Control characters (they move the cursor, change colours, rename the window), characters that change the writing direction or end
 # a line, and lone surrogates, which cannot be sent to a terminal.
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-# gRPC's words for a connection that has ended, which say no more than that.
+# gRPC's texts for a connection that has ended, without a further reason.
 _ENDED_IN_GRPC = (
     "Cancelling all calls",
     "GOAWAY received",
@@ -43,7 +43,7 @@ def without_wrapping(details: str) -> str:
 
 
 def says_lost(details: str) -> bool:
-    """True if gRPC's text says no more than that the connection was lost."""
+    """True if gRPC's text says only that the connection was lost."""
     return not details or any(text in details for text in _ENDED_IN_GRPC)
 
 
