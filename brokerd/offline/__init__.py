@@ -1,9 +1,9 @@
 """Reads, checks and repairs data directories without a broker, for the commands `doctor` and `dump-log`. Functions return their
 results and print nothing. Neither clients nor the server may import this package.
 
-dump.py             prints any file, down to records; works beside a running broker
+dump.py             describes any file, down to records; a broker may be running
 doctor.py           checks a data directory (partition_check.py: one partition), and repairs it at an operator's request
 rebuild.py          rebuilds lost files from the logs
-lost_markers.py     transaction members whose markers are lost: their outcome, or an operator's decision on it
-coordinator_log.py  the coordinator's log, decoded for display and read as at start-up
+lost_markers.py     transaction members whose markers are lost: their outcome, from a log or an operator
+coordinator_log.py  reads the coordinator's log, for display and as the broker does at start-up
 """

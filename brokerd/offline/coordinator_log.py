@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_records(files: Files, tp: TopicIdPartition, log_start_offset: int) -> list[CoordinatorRecord | None]:
-    """The readable records, oldest first, with None wherever others are lost, as a start reads them. Raises
+    """The readable records as a start of the broker reads them, oldest first; None marks each place where records are lost. Raises
     OSError, DataDirectoryError.
     """
     holes = read_holes(files, tp.directory_name, crc_seed(tp))

@@ -4,8 +4,8 @@
 the checkpoint, accept damage as lost (a hole), give up damage with everything after it, take out a batch that cannot be decoded, or
 decide the outcome of members whose markers are lost. rebuild.py rebuilds the directory's other files.
 
-In a cluster, a repaired copy passes for whole: it stays in the in-sync set, and if it is elected, what other copies have is lost.
-So only those partitions are repaired of which the operator says that no other copy is left (`only_copies`).
+In a cluster, a repaired copy counts as complete: it stays in the in-sync set, and if it is elected, records that only other copies
+have are lost. So a repair needs the operator's word that no other copy is left, and covers only those partitions (`only_copies`).
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ _END_UNKNOWN = (
 
 
 class _Directory:
-    """A data directory, and the files that describe it. `entries`: the checkpoint's, with the ends that the mark of a clean stop
-    tells; the latter alone if the checkpoint is lost. `findings` are about these files.
+    """A data directory, and the files that describe it. `entries`: the checkpoint's, with durable ends raised to those in the
+    clean-shutdown mark; from the mark alone if the checkpoint is lost. `findings` concern these files.
     """
 
     def __init__(self, files: Files) -> None:
         self.files = files
         self.topics = TopicStore(files)
         self.meta: Meta | None = None  # None if it is lost
-        self._node_epoch: int | None = None  # the same
+        self._node_epoch: int | None = None  # None if it is lost
         self.findings: list[Finding] = []
         for name, read in (
             (META, self._read_meta),
@@ -104,8 +104,8 @@ class _Directory:
         self._node_epoch = read_node_epoch(self.files)
 
     def check_only_copies(self, names: Collection[str], only_copies: Collection[str], held: Collection[str]) -> None:
-        """Checks that the partitions `names`, of those in `held`, may be repaired. Raises DataDirectoryError if they may have other
-        copies, or if one of `only_copies` is not in `held`.
+        """Checks that the partitions `names` may be repaired. Raises DataDirectoryError if they may have other copies, or if one of
+        `only_copies` is not in `held`, the partitions of this directory.
         """
         if self.meta is None and names:
             raise DataDirectoryError(
@@ -142,14 +142,14 @@ class _Directory:
 
     @property
     def elections(self) -> int:
-        """How often starts have raised the leader epochs here: as each start of a node alone does. In a cluster, its controller
-        elects, and a higher epoch would tell the node that etcd has gone back.
+        """How often starts have raised the leader epochs: each start of a standalone node raises them by one. 0 in a cluster, where
+        the controller elects, and an epoch above etcd's would make the node conclude that etcd was set back to an older state.
         """
         return 0 if self._node_epoch is None or (self.meta is not None and self.meta.cluster_name) else self._node_epoch
 
     def durable_checks(self) -> list[PartitionCheck]:
-        """A check of each partition, not yet run. Raises DataDirectoryError if the node epoch is lost, or the checkpoint, since
-        durable ends are unknown then."""
+        """A check of each partition, not yet run. Raises DataDirectoryError if the node epoch is lost, or the checkpoint, without
+        which durable ends are unknown."""
         if self.is_checkpoint_lost:
             raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
         _ = self.node_epoch
@@ -177,7 +177,7 @@ class _Directory:
         ]
 
     def unknown_directories(self) -> Iterator[Finding]:
-        """Findings on directories of partitions that no topic has."""
+        """Findings on partition directories that belong to no topic."""
         known = {topic.id: topic.partitions_here for topic in self.topics.all()}
         for name in self.files.listdir():
             tp = parse_partition_directory(name)
@@ -225,7 +225,7 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
 
 
 def _of_cluster(meta: Meta) -> Iterator[Finding]:
-    """What comes before the advice of all other findings, for a node that may have good copies elsewhere."""
+    """The note that precedes all other findings on a cluster's node: other nodes may have good copies."""
     if meta.cluster_name:
         text = (
             f"this is node {meta.node_id} of cluster '{meta.cluster_name}', and other nodes may have good copies: look at `brokerd "
@@ -237,8 +237,8 @@ def _of_cluster(meta: Meta) -> Iterator[Finding]:
 
 
 def _of_coordinator_log(files: Files, check: PartitionCheck, *, is_unusable: bool) -> Iterator[Finding]:
-    """The consequence of errors in the coordinator's log, which the broker uses as a whole or not at all; and the error of one
-    whose batches are intact but which ends too early, as after a rebuilt checkpoint."""
+    """The consequence of errors in the coordinator's log, of which the broker needs every record; and the error of a log whose
+    batches are intact but which ends too early, as after a rebuilt checkpoint."""
     if is_unusable:
         yield check.finding(Severity.ERROR, "", IF_UNUSABLE)
     elif problem := problem_of_log(files, check):
@@ -247,10 +247,10 @@ def _of_coordinator_log(files: Files, check: PartitionCheck, *, is_unusable: boo
 
 
 def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Finding]:
-    """Rebuilds a missing or damaged checkpoint. The intact part of each log was durable, and what the mark of a clean stop, the
-    newest whole snapshot or a hole says; what follows is taken for a torn tail. In a cluster, that holds for `only_copies`; all
-    others count as damaged at their ends, where they may lack what was acknowledged. Returns notes on what it wrote. Raises
-    DataDirectoryError if the checkpoint is intact.
+    """Rebuilds a missing or damaged checkpoint. Durable are the intact part of each log and everything below the ends in the
+    clean-shutdown mark, the newest intact snapshot and the holes; the rest counts as a torn tail. In a cluster, this holds for
+    `only_copies`; all other partitions count as damaged at their ends, where acknowledged records may be missing. Returns notes on
+    what it wrote. Raises DataDirectoryError if the checkpoint is intact.
     """
     with locked(path) as files:
         directory = _Directory(files)
@@ -258,7 +258,7 @@ def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Fin
             raise DataDirectoryError("the checkpoint is in order; nothing to do")
         node_epoch = directory.node_epoch
         entries, findings = {}, []
-        checks = directory.checks(of_unknown_topics=True)  # whose topics may be restored later
+        checks = directory.checks(of_unknown_topics=True)  # their topics may be restored later
         held = [check.name for check in checks]
         directory.check_only_copies(held, only_copies, held)
         for check in checks:
@@ -269,7 +269,7 @@ def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Fin
             text = f"it starts at offset {check.first_offset}, and its next record gets offset {check.end_offset}"
             if check.damaged:
                 text += "; it is damaged, as `brokerd doctor` says now"
-            if is_lost:  # as a new partition, it would give its offsets again
+            if is_lost:  # a new, empty partition would assign its offsets again
                 entries[check.tp] = entries[check.tp]._replace(durable_end=check.end_offset + 1)
                 text = "its directory is missing: it counts as damaged"
             elif only_copies and check.name not in only_copies:
@@ -283,9 +283,9 @@ def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Fin
 
 
 def accept_damaged(path: str, only_copies: Collection[str] = ()) -> list[Finding]:
-    """Accepts each damaged range as lost: it becomes a hole, and reading it is an error. From the next start on the rest of the
-    partition is served and takes appends. In a cluster, repairs `only_copies` alone. Returns notes on holes, and findings on lost
-    markers and lost files of the directory. Raises DataDirectoryError.
+    """Accepts each damaged range as lost: it becomes a hole, and reading it is an error. From the next start on, the broker serves
+    the rest of the partition and accepts appends. In a cluster, repairs `only_copies` alone. Returns notes on holes, and findings
+    on lost markers and lost files of the directory. Raises DataDirectoryError.
     """
     return _with_damaged(path, only_copies, _accept)
 
@@ -299,9 +299,9 @@ def give_up_damaged(path: str, only_copies: Collection[str] = ()) -> list[Findin
 
 def take_out(path: str, partition: str, offset: int, only_copies: Collection[str] = ()) -> list[Finding]:
     """Takes the batch at `offset` out of a partition (named topic-number): readers skip it from the next start on. Its bytes stay:
-    its offsets are not reused, and its producer's sequence numbers still count. In the coordinator's log, which is no use without
-    it, it counts as lost instead. Returns a note. Raises DataDirectoryError, and changes nothing, if there is no such batch, if it
-    is the coordinator's and intact, or if another node of the cluster may have it whole. Idempotent.
+    its offsets are not reused, and its producer's sequence numbers still count. In the coordinator's log, of which every record is
+    needed, the batch counts as lost instead. Returns a note. Raises DataDirectoryError, and changes nothing, if there is no such
+    batch, if it is the coordinator's and intact, or if another node of the cluster may have it intact. Idempotent.
     """
     with locked(path) as files:
         directory = _Directory(files)
@@ -314,7 +314,7 @@ def take_out(path: str, partition: str, offset: int, only_copies: Collection[str
                 f"offset {offset} of {partition} cannot be taken out: only durable batches can be, offsets "
                 f"{check.first_offset} to {durable_end - 1}; a start of the broker recovers later ones"
             )
-        batches = batches_of(files, check.tp, offset)  # as long as it is referenced, its file is open
+        batches = batches_of(files, check.tp, offset)  # the reference keeps the batch's file open
         found = next((one for one in batches if one[2].next_offset > offset), None)
         if found is None or found[2].base_offset > offset:
             raise DataDirectoryError(f"{partition} has no whole batch at offset {offset}: for damage use `--accept-damaged`")
@@ -324,7 +324,7 @@ def take_out(path: str, partition: str, offset: int, only_copies: Collection[str
         problem = decoding_problem(check.tp, batch)
         if is_own and problem is None:
             raise DataDirectoryError(f"the batch of {partition} at offset {offset} is intact: without it commits could be lost")
-        is_changed = payload_crc(batch.payload) != header.payload_crc  # else readers can decode it from no other copy either
+        is_changed = payload_crc(batch.payload) != header.payload_crc  # if not, no other copy can be decoded either
         if only_copies or problem is None or is_changed:
             directory.check_only_copies([partition], only_copies, [partition])
         check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
@@ -351,7 +351,7 @@ def _with_damaged(
             if check.damaged and (not only_copies or check.name in only_copies):
                 findings.extend(repair(files, check))
         if findings:
-            # Last, since it drops the clean mark, which alone may have had the latest durable ends.
+            # Last, since it drops the clean-shutdown mark, which may be the only file with the latest durable ends.
             for check in checks:
                 if directory.entries.get(check.tp, LOST_ENTRY).leader_epoch == LOST_ENTRY.leader_epoch:
                     epoch = lost_leader_epoch(check.epochs, directory.elections)
@@ -365,7 +365,8 @@ def _with_damaged(
 
 def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committed: bool) -> list[Finding]:
     """Decides that members whose markers are lost are committed or aborted: those of `producer_ids`, or all whose outcome is
-    unknown. The next start carries it out; until then it may be repeated or changed. Returns notes. Raises DataDirectoryError.
+    unknown. The next start applies the decision; until then it may be repeated or changed. Returns notes. Raises
+    DataDirectoryError.
     """
     outcome = Outcome.COMMITTED if is_committed else Outcome.ABORTED
     with locked(path) as files:
@@ -389,7 +390,7 @@ def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
 def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
     assert check.cut is not None
     first, end = check.damaged[0].first_offset, check.end_offset
-    # The hole first: after a crash between the two, it covers the remaining data.
+    # The hole first: after a crash between the two steps, it covers the remaining data.
     _write_holes(files, check, [Hole(first, end)])
     cut_log(files, check.tp, *check.cut)
     text = f"offsets {first} to {end - 1} are given up ({max(check.entry.durable_end - first, 0)} were durable)"
@@ -405,7 +406,7 @@ def _write_holes(files: Files, check: PartitionCheck, holes: list[Hole]) -> None
 
 
 def _replace_checkpoint(files: Files, node_epoch: int, entries: dict[TopicIdPartition, CheckpointEntry]) -> None:
-    """Writes the checkpoint, and drops the clean mark."""
+    """Writes the checkpoint, and removes the clean-shutdown mark."""
     write_checkpoint(files, node_epoch, entries)
     if CLEAN_SHUTDOWN in files.listdir():
         files.unlink(CLEAN_SHUTDOWN)

@@ -49,7 +49,7 @@ def describe_path(path: str, records: DecodeRecords | None = None) -> Iterator[E
                     yield from describe_path(below, records)
                 except DataDirectoryError:
                     if os.path.lexists(below):
-                        raise  # else a broker that runs has removed it meanwhile
+                        raise  # otherwise a running broker has removed it meanwhile
         return
     parent, name = os.path.split(os.path.abspath(path))
     describer = _describer(name)

@@ -44,12 +44,12 @@ class LostMarker(NamedTuple):
 
     @property
     def is_unknown(self) -> bool:
-        """True if the coordinator's log does not tell the outcome."""
+        """True if the outcome is not in the coordinator's log."""
         return self.ending.outcome is Outcome.UNKNOWN
 
 
 def find_lost_markers(files: Files, checks: Iterable[PartitionCheck]) -> list[LostMarker]:
-    """The lost markers that the next start would find; `checks` must have run. Reads no log unless a partition has lost offsets.
+    """The lost markers that the next start would find; `checks` must have run. Reads logs only if a partition has lost offsets.
     Raises OSError, DataDirectoryError."""
     everything = list(checks)
     known = [one for one in everything if not is_coordinator_log(one.tp)]
@@ -99,7 +99,7 @@ def findings_of(files: Files, lost: Iterable[LostMarker]) -> list[Finding]:
 
 
 def decide_by_markers(files: Files, lost: Iterable[LostMarker]) -> None:
-    """Durably decides every unknown outcome that a marker in another partition gives. Raises OSError, DataDirectoryError."""
+    """Durably decides every unknown outcome that a marker in another partition states. Raises OSError, DataDirectoryError."""
     found = {one.data.producer_id: one.elsewhere.outcome for one in lost if one.is_unknown and one.elsewhere is not None}
     if found:
         _add(files, found)

@@ -45,7 +45,7 @@ OUTDATED = (
 )
 
 
-_NO_INDEX_BYTES = 2**62  # between two entries: the walk builds no index
+_NO_INDEX_BYTES = 2**62  # index interval: the walk adds no entry
 
 
 class Severity(enum.Enum):
@@ -67,16 +67,16 @@ class Finding(NamedTuple):
 
 
 class _Replayed(NamedTuple):
-    """The state that all batches below an offset leave behind."""
+    """The producer state after all batches below an offset."""
 
     producers: Mapping[int, ProducerStateEntry]
     aborted: tuple[AbortedTransaction, ...]
 
 
 class PartitionCheck:
-    """Checks one partition. Call `run` once; it sets the offsets, `holes`, `damaged`, `cut` and `torn_bytes`, and adds to `entry`
-    what the holes say. Unless `is_durable_end_known`, as the checkpoint is lost, the intact part of the log counts as durable, and
-    what the newest snapshot says."""
+    """Checks one partition. Call `run` once: it sets the offsets, `holes`, `damaged`, `cut` and `torn_bytes`, and raises `entry`'s
+    durable end to the end of the holes. Unless `is_durable_end_known` (the checkpoint is lost), the intact part of the log and
+    everything below the newest snapshot count as durable."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class PartitionCheck:
         self.damaged: list[Hole] = []  # unreadable ranges outside the holes, in order
         self.is_outdated = False  # the checkpoint and the node epoch are older than the log
         self.cut: tuple[int, int] | None = None  # base offset of the segment, and position in it, of the first of `damaged`
-        self.torn_bytes = 0  # which the next start cuts
+        self.torn_bytes = 0  # bytes that the next start cuts
         self._is_whole = True
 
     def run(self) -> list[Finding]:
@@ -140,7 +140,7 @@ class PartitionCheck:
 
     @property
     def is_given_up(self) -> bool:
-        """True if the files are being removed: nothing else is said of them."""
+        """True if the partition is being removed from this node: `run` reports only that."""
         return self.entry.recovery_point == GIVEN_UP
 
     @property
@@ -157,7 +157,7 @@ class PartitionCheck:
         self._findings.append(self.finding(severity, name, message, offset))
 
     def recovery_input(self, read_only_reason: str) -> RecoveryInput:
-        """What a start would know of the partition; every payload is to be checked."""
+        """The input that recovery would get at a start, but with every payload checked."""
         return RecoveryInput(
             tp=self.tp,
             name=self.name,
@@ -171,7 +171,7 @@ class PartitionCheck:
         )
 
     def _walk(self, names: list[str], snapshots: set[int]) -> LogWalk:
-        """Walks the log as a start does, with every payload."""
+        """Walks the log as a start does, and checks every payload."""
         given = self.recovery_input("" if self._is_durable_end_known else "the checkpoint is lost")
         sizes = segment_sizes(self._open_files, self._directory, names)
 
@@ -274,8 +274,8 @@ class PartitionCheck:
             self._add(Severity.ERROR, name, text, snapshot.offset)
 
     def _are_aborted(self, known: Sequence[AbortedTransaction], replayed: Sequence[AbortedTransaction]) -> bool:
-        """True if a snapshot has the aborted transactions that the log has. It may lack those below the log start, and may have
-        some whose first records the log has deleted.
+        """True if a snapshot has the same aborted transactions as the log. It may lack those below the log start, and may have
+        some whose first records are no longer in the log.
         """
         readable_from = self.entry.log_start_offset
         found = {(entry.producer_id, entry.marker_offset): entry for entry in known if entry.marker_offset >= readable_from}
@@ -307,7 +307,7 @@ class PartitionCheck:
 
 
 def _overlap(segment: Segment, damaged: DamagedRange) -> bool:
-    """True if the damage lies in the segment, or is its end: how far it reaches is not known then."""
+    """True if the damage overlaps the segment, or begins at its end: the extent of such damage is unknown."""
     return damaged.first_offset <= segment.next_offset and segment.base_offset < damaged.until_offset
 
 
@@ -317,7 +317,7 @@ def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: Mapping[in
 
 
 def _are_same(known: ProducerStateEntry, replayed: ProducerStateEntry | None) -> bool:
-    """Compares the last batches that both have: an earlier version kept fewer."""
+    """Compares the last batches, as many as both hold: an earlier version kept fewer."""
     if replayed is None:
         return False
     count = min(len(known.batches), len(replayed.batches))
@@ -325,7 +325,7 @@ def _are_same(known: ProducerStateEntry, replayed: ProducerStateEntry | None) ->
 
 
 def decoding_problem(tp: TopicIdPartition, batch: RecordBatch) -> str | None:
-    """Why readers with default settings, or a start in the coordinator's log, cannot decode a batch of this partition, or None."""
+    """Why readers with default settings (coordinator's log: a start) cannot decode a batch of this partition, or None."""
     try:
         if is_coordinator_log(tp):
             describe_records(batch)
@@ -337,9 +337,8 @@ def decoding_problem(tp: TopicIdPartition, batch: RecordBatch) -> str | None:
 
 
 def _is_prefix(known: tuple[EpochEntry, ...], entries: list[EpochEntry]) -> bool:
-    """True if the file matches the log. The log may have started a new epoch since, and retention may have deleted the first
-    ones."""
+    """True if the file matches the log. The log may have newer epochs, and retention may have deleted the first epochs."""
     starts = {entry.epoch: entry for entry in known}
     last = known[-1].epoch if known else -1
-    # The first epoch in the log may have started in segments that are gone.
+    # The first epoch in the log may have started in segments that were deleted.
     return all(starts.get(entry.epoch) == entry for entry in entries[1:] if entry.epoch <= last)

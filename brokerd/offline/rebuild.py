@@ -1,8 +1,8 @@
 """Rebuilds lost files of a data directory from its logs: topics, node epoch, and meta (cluster id and node id).
 
 Runs only at an operator's request, and only on files that are missing or damaged; a damaged file is kept as `<name>.damaged`.
-Epochs, which must never be reused, continue far above all that are found. Topic names and settings are not in the logs: they are
-lost, except where a cluster has them.
+Epochs, which must never be reused, continue far above the largest found. Topic names and settings are not in the logs: they are
+lost, except in a cluster, where etcd has them.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ def _is_lost(files: Files, read: Callable[[Files], object]) -> bool:
 
 
 def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str, str], *, is_partial: bool) -> list[Topic]:
-    """`is_partial`: other nodes may have the partitions that are not here. Those in the checkpoint were here: if their logs are
-    lost, they are held as damaged, since the node would make them anew, empty, and could lead them.
+    """`is_partial`: the node belongs to a cluster, so other nodes may have the partitions that are missing here. Partitions in the
+    checkpoint were here. If their logs are lost, they stay listed, as damaged: otherwise the node would create them again, empty,
+    and could lead them.
     """
     here: dict[bytes, list[int]] = {}
     known = _read_checkpoint(files)[1]
@@ -133,7 +134,7 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen_epoch: int) 
                 notes.append((TOPICS, f"topic {topic.id.hex()} is called '{topic.name}' and has {count}; settings are lost"))
     if NODE_EPOCH in lost:
         epoch = max(seen_epoch, 0) + EPOCH_MARGIN
-        if clean := take_clean_mark(files, seen_epoch, keep=True):  # it alone may have the latest durable ends
+        if clean := take_clean_mark(files, seen_epoch, keep=True):  # maybe the only file with the latest durable ends
             write_clean_mark(files, epoch, clean)
         create_node_epoch(files, epoch)
         notes.append((NODE_EPOCH, f"the node epoch continues at {epoch}; the last one known is {seen_epoch}"))
