@@ -36,7 +36,7 @@ def keep_freed_memory() -> bool:
 
 @functools.cache
 def tune_spark_worker() -> None:
-    """Call at the start of a Spark task: `keep_freed_memory`, and excludes all existing objects from garbage collection.
+    """Call at the start of a Spark task: `keep_freed_memory`, and exclude all existing objects from garbage collection.
 
     Spark runs a full collection after each task, before its worker takes the next one. With PySpark, Arrow and gRPC imported, that
     takes some 30 ms to visit modules that are never freed: a micro-batch of a few rows took a sixth longer. Runs once per process,

@@ -18,7 +18,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1
 # A producer id consists of a number that is never reused, a bit that is set if it was assigned to a member of a transaction,
-# and the tag of its owner (server/security/topic_authorizer.py). So the id alone tells whether and whose member it is.
+# and the tag of its owner (server/security/topic_authorizer.py). The id alone shows both, permanently.
 PRODUCER_NUMBER_BITS = 39
 PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS  # lasts 17 years at a thousand a second
 MEMBER_BIT = PRODUCER_NUMBERS

@@ -1,7 +1,7 @@
 """Hooks fork and exit for the open clients and producers of a process; no other module hooks either.
 
-A forked child never frees the objects of its parent: gRPC's destructors would crash the child, or wait for ever for threads that it
-does not have. So the child's garbage collector ignores all objects of the parent, including garbage.
+A forked child never frees its parent's objects: gRPC's destructors would crash the child, or wait for ever for threads that the
+child does not have. So the child's garbage collector ignores all objects of the parent, including garbage.
 
 At exit, unclosed clients are closed silently. By then Python has joined all threads except daemon threads. A daemon thread that is
 still inside a client, or calls it again, would get a "client is closed" error, printed at the end of a program in which nothing

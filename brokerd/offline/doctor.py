@@ -247,8 +247,8 @@ def _of_coordinator_log(files: Files, check: PartitionCheck, *, is_unusable: boo
 
 
 def rebuild_checkpoint(path: str, only_copies: Collection[str] = ()) -> list[Finding]:
-    """Rebuilds a missing or damaged checkpoint. Durable are the intact part of each log and everything below the ends in the
-    clean-shutdown mark, the newest intact snapshot and the holes; the rest counts as a torn tail. In a cluster, this holds for
+    """Rebuilds a missing or damaged checkpoint. The intact part of each log and everything below the ends in the clean-shutdown
+    mark, the newest intact snapshot and the holes count as durable; the rest counts as a torn tail. In a cluster, this holds for
     `only_copies`; all other partitions count as damaged at their ends, where acknowledged records may be missing. Returns notes on
     what it wrote. Raises DataDirectoryError if the checkpoint is intact.
     """

@@ -92,7 +92,7 @@ class Files(Protocol):
 
 
 def write_all(file: File, buffers: Sequence[Buffer], position: int, size: int) -> None:
-    """Writes `buffers` (`size` bytes in all) at `position`, repeating short writes. Raises OSError, after any part of them."""
+    """Writes `buffers` (`size` bytes in all) at `position`, repeating short writes. Raises OSError; a part may be written."""
     written = file.pwritev(buffers, position)
     if written == size:
         return

@@ -30,7 +30,7 @@ class Refusals:
         return self.since_ms is not None and self._last_ms - self.since_ms >= _LASTING_MS
 
     def refused(self, error: OSError) -> None:
-        """Records a refused append, sync or read. Thread-safe."""
+        """Records a refused append, sync or read. Call it from any thread."""
         self._last_ms = self._clock.monotonic_ms()
         if self.since_ms is None:
             self.since_ms = self._last_ms
@@ -38,7 +38,7 @@ class Refusals:
             logger.error(text, self._directory, error.strerror)
 
     def worked(self) -> None:
-        """Records a successful write. Thread-safe."""
+        """Records a successful write. Call it from any thread."""
         if self.since_ms is not None and self._clock.monotonic_ms() - self._last_ms >= _QUIET_MS:
             self.since_ms = None
             logger.info("data.dir %s: the disk takes appends again", self._directory)

@@ -9,7 +9,7 @@ with correct CRCs and matching offsets, since nothing in a batch is secret. So a
        header's offsets do not contradict is taken.
 
 If the bad batch's header is intact, its length is certain, and candidates inside the batch are ignored. One case is undecidable:
-the header of a batch is lost, and a value in it extends to the batch's end and continues at the offsets of the next batch.
+the header of a batch is lost, and a value in it holds forged batches up to the batch's end that fit the next batch's offsets.
 
 Bytes that the disk cannot read (EIO) belong to no whole batch.
 """
