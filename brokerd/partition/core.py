@@ -1,8 +1,8 @@
 """One partition as a state machine: events in, decisions out. No files, clock, locks or logging.
 
 Decisions (`append_as_leader`, `append_marker`, `retained_from`, ...) change no state, except that `begin_flush` records the flush
-under way. Events (`written`, `rolled`, `flushed`, `flush_failed`, `retired`, ...) report what was done; those that move a log end
-return it (log_ends.py). A failed write is not reported. partition.py carries the decisions out.
+under way. Events (`written`, `rolled`, `flushed`, `flush_failed`, `retired`, ...) report completed I/O; those that move a log end
+return it (log_ends.py). A failed write is not reported. partition.py carries out the decisions.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from brokerd.storage.damage import DamagedRange, damage_at, damage_error, first_
 from brokerd.storage.segment_bounds import SegmentBounds
 
 HIGH_WATERMARK = -1  # in DeleteRecords: delete up to the high watermark
-TIMESTAMP_MAX_MS = (2**63 - 1) // 1_000  # records have microseconds in 64 bits
-# Of offsets and times that a leader may stamp. Near 2^63 a log end, or the time of an append, would not fit into the directory's
-# files: no checkpoint could be written, of any partition. Clients' batches do not get a log there: they cover too few offsets each.
+TIMESTAMP_MAX_MS = (2**63 - 1) // 1_000  # records store microseconds in 64 bits
+# The largest offset or time that a follower accepts from a leader. Near 2^63, log ends and append times overflow the directory's
+# files, and no partition's checkpoint could be written. Client batches cover too few offsets for a log to get that far.
 STAMPED_MAX = 2**62
 _LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 
@@ -58,10 +58,10 @@ class Truncation(NamedTuple):
     """The decision to cut the log at `offset`, or at the start of the batch that contains it. Report the cut with `truncated`."""
 
     offset: int
-    kept: int  # number of segments that stay, the last of them cut
+    kept: int  # number of segments that stay; the last one is shortened
     snapshot_offsets: Sequence[int]  # snapshots to remove, before the segments
-    restore_from: Sequence[int]  # snapshots, the newest first, of which one restores producers; later batches are replayed on top
-    leader_epoch: int  # of the leader that is followed: the cut is void in another one
+    restore_from: Sequence[int]  # candidate snapshots for restoring producers, newest first; later batches are replayed on top
+    leader_epoch: int  # the follower's epoch at the decision; in any other epoch the cut is void
 
 
 class OpenData(NamedTuple):
@@ -76,8 +76,8 @@ class OpenData(NamedTuple):
 
 
 class InSync(NamedTuple):
-    """Whom a leader's high watermark waits for. `followers`: the other nodes that are in sync, or about to join. Unless as many
-    replicas are in sync as min.insync.replicas, or all that there are, the high watermark stays where it is.
+    """The in-sync set of a leader. The high watermark waits for `followers`: the other nodes in sync or about to join. The high
+    watermark advances only while `members` is at least min.insync.replicas, or `replicas` if that is lower.
     """
 
     followers: Collection[int] = ()
@@ -103,11 +103,11 @@ class PartitionCore:
         self.name = name
         self.config = config
         self.role = Role.NONE
-        self.leader_epoch = state.leader_epoch  # the highest of this partition; stamped on what its leader appends
+        self.leader_epoch = state.leader_epoch  # the highest of this partition; the leader stamps it on its batches
         self.leader_epoch_id = 0
         self.epoch_start_offset = 0  # the log end when this node began to lead
-        self.in_sync = ALONE  # of a leader
-        self.is_cut_off = False  # of a leader: no other replica in sync can be reached, nor who would let it go on without them
+        self.in_sync = ALONE  # leader only
+        self.is_cut_off = False  # leader only: it reaches neither another in-sync replica nor the coordination store
         self.health = LogHealth(name, state.damaged, state.read_only_reason)
         self.producers = state.producers
         self.epochs = state.epochs
@@ -139,11 +139,11 @@ class PartitionCore:
     def append_as_leader(
         self, header: BatchHeader, now_ms: int, *, clock_ahead_ms: int = 0, is_open_member: bool = False
     ) -> Append | BatchMetadata:
-        """Places a producer's batch at the log end, or returns the earlier batch that it duplicates. `is_open_member`: its producer
+        """Places a producer's batch at the log end, or returns the earlier batch that it duplicates. `is_open_member`: the producer
         is a member of an open transaction. A producer id issued for a transaction may never be used outside it.
 
-        Raises WireErrors with fate NOT_APPENDED; DuplicateSequenceError if the batch is in the log, but older than the batches
-        kept in producer state.
+        Raises WireErrors with fate NOT_APPENDED; DuplicateSequenceError if the batch is in the log but older than the batches kept
+        in producer state.
         """
         self._check_takes_appends(Role.LEADER)
         if header.is_transactional != is_open_member or (not is_open_member and header.is_of_member):
@@ -155,7 +155,7 @@ class PartitionCore:
             if isinstance(prepared, BatchMetadata):
                 return prepared
             entry = prepared
-        # Not for duplicates: they were accepted once, and get the same response whatever the clock says now.
+        # Duplicates are exempt: they must get the response of the accepted original, whatever the clock says now.
         _check_timestamps(self.name, header, self.config, now_ms)
         return self._at_end(stamped, entry)
 
@@ -165,10 +165,10 @@ class PartitionCore:
         return self._at_end(self._stamped(header, now_ms, clock_ahead_ms), None, marker)
 
     def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
-        """Places a batch stamped by the leader. `marker`: its content if it is a control batch.
+        """Places a batch stamped by the leader at the log end. `marker`: its content if it is a control batch.
 
-        Raises CorruptMessageError if it does not continue this log, or is beyond STAMPED_MAX; NotLeaderError unless this replica is
-        a follower; the errors of LogHealth.check_writable if the log has stopped.
+        Raises CorruptMessageError if the batch does not continue this log or exceeds STAMPED_MAX; NotLeaderError unless this
+        replica is a follower; the errors of LogHealth.check_writable if the log has stopped.
         """
         self._check_takes_appends(Role.FOLLOWER)
         end = self.ends.log_end_offset
@@ -212,8 +212,8 @@ class PartitionCore:
         return self.ends.written(active.next_offset, append.size_bytes)
 
     def _check_takes_appends(self, role: Role) -> None:
-        """Raises NotLeaderError unless this replica has the role, and if it hands over; the errors of LogHealth.check_writable if
-        the log has stopped otherwise.
+        """Raises NotLeaderError if this replica does not have the role, or hands over a damaged or read-only log; otherwise the
+        errors of LogHealth.check_writable.
         """
         try:
             self.health.check_writable(self.ends.log_start_offset)
@@ -246,7 +246,7 @@ class PartitionCore:
         )
 
     def _at_end(self, header: BatchHeader, producer: ProducerStateEntry | None, marker: Marker | None = None) -> Append:
-        """Places a stamped batch at the log end: in a new segment if it would exceed segment.bytes, or the active one has reached
+        """Places a stamped batch at the log end. Rolls first if the active segment would exceed segment.bytes or has reached
         segment.ms.
         """
         active, size_bytes = self.segments[-1], header.size
@@ -267,7 +267,7 @@ class PartitionCore:
 
     def aborted_transactions(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap a range just read below the last stable offset. Raises OffsetOutOfRangeError if
-        the log start has meanwhile passed `from_offset`: their index entries may be gone.
+        the log start has passed `from_offset` since the read: index entries may be gone.
         """
         if from_offset < self.ends.log_start_offset:
             raise OffsetOutOfRangeError(
@@ -279,7 +279,7 @@ class PartitionCore:
     # Durability
 
     def begin_flush(self) -> FlushPlan | None:
-        """Begins a flush and returns its plan; None if nothing is dirty, a flush or a cut is under way, or the log failed or is
+        """Begins a flush and returns its plan. None if nothing is dirty, a flush or a cut is under way, or the log has failed or is
         deleted.
         """
         health = self.health
@@ -292,12 +292,12 @@ class PartitionCore:
         return self.ends.durable_to(plan.end_offset) if self.flushes.done(plan, outcome) else NOTHING_MOVED
 
     def flush_failed(self, plan: FlushPlan, error: OSError) -> None:
-        """Reports a failed sync: the log stops, since the kernel may have dropped those pages. Reads continue."""
+        """Reports a failed sync. The log stops, since the kernel may have dropped the dirty pages. Reads continue."""
         self.flushes.ended(plan)
         self.failed(error)
 
     def damage_found(self, damaged: DamagedRange) -> None:
-        """Reports a damaged range that a reader found. Callable from any thread, but from one at a time."""
+        """Reports a damaged range found by a reader. Callable from any thread, one at a time."""
         self.health.damaged = (*self.health.damaged, damaged)
 
     def deleted(self) -> None:
@@ -308,7 +308,7 @@ class PartitionCore:
     # Role and epoch
 
     def lead(self, epoch: int, in_sync: InSync = ALONE, *, epoch_id: int = 0) -> Moved:
-        """Makes this node the leader in a new epoch, already durable. Raises FencedLeaderEpochError."""
+        """Makes this node the leader in a new epoch, which must be durable. Raises FencedLeaderEpochError."""
         self._check_epoch(epoch, max(self.leader_epoch, self.epochs.latest))
         self.role, self.leader_epoch, self.leader_epoch_id = Role.LEADER, epoch, epoch_id
         self.epoch_start_offset = self.ends.log_end_offset
@@ -317,8 +317,8 @@ class PartitionCore:
         return self.set_in_sync(in_sync)
 
     def follow(self, epoch: int) -> None:
-        """Makes this node a follower of the leader of `epoch`, which may be the one that it followed before a start. Raises
-        FencedLeaderEpochError.
+        """Makes this node a follower in `epoch`. Without a role, as after a start, it may follow again in the epoch it already
+        knows. Raises FencedLeaderEpochError.
         """
         ended = self.leader_epoch - 1 if self.role is Role.NONE else self.leader_epoch
         self._check_epoch(epoch, max(ended, self.epochs.latest - 1))
@@ -331,23 +331,23 @@ class PartitionCore:
         self.ends.follow()
 
     def set_in_sync(self, in_sync: InSync) -> Moved:
-        """Sets the replicas that are in sync, on a leader."""
+        """Sets the in-sync set. Leader only."""
         self.in_sync = in_sync
         return self.ends.in_sync(in_sync.followers, is_enough=self.has_enough_in_sync)
 
     @property
     def has_enough_in_sync(self) -> bool:
-        """True if a leader may acknowledge what all in-sync replicas have."""
+        """True if enough replicas are in sync for the leader to acknowledge acks=all."""
         return self.in_sync.members >= min(self.config.min_insync_replicas, self.in_sync.replicas)
 
     @property
     def hands_over(self) -> bool:
-        """True on a leader whose log has stopped while another replica is in sync: that one will lead, so clients try again."""
+        """True on a leader whose log has stopped while another replica is in sync. That replica will be elected; clients retry."""
         return self.role is Role.LEADER and self.in_sync.members > 1 and self.is_stopped
 
     @property
     def tenure(self) -> tuple[Role, int]:
-        """The role and the epoch. Only a change of tenure lets records above the high watermark change."""
+        """The role and the epoch. Records above the high watermark can change only when the tenure changes."""
         return self.role, self.leader_epoch
 
     def check_tenure(self, tenure: tuple[Role, int]) -> None:
@@ -356,9 +356,9 @@ class PartitionCore:
             raise self._not_leader("the leader has changed meanwhile")
 
     def latest_offset(self, *, is_committed: bool = False) -> int:
-        """The high watermark, or the last stable offset with `is_committed`. Raises OffsetNotAvailableError until the high
-        watermark has reached the log end at which the epoch began: the leader before may have acknowledged records up to there. For
-        the last stable offset, also until it is known which commits hold back what: the leader before may have shown more.
+        """The high watermark or, with `is_committed`, the last stable offset. Raises OffsetNotAvailableError until the high
+        watermark reaches the start of this epoch, up to which the previous leader may have acknowledged records; with
+        `is_committed` also while UNSETTLED is held back, since the previous leader may have shown a higher last stable offset.
         """
         ends = self.ends
         if ends.high_watermark < self.epoch_start_offset:
@@ -385,8 +385,8 @@ class PartitionCore:
         return self.epochs.entry_at(offset - 1)
 
     def check_history(self, position: LogPosition) -> None:
-        """Raises LogTruncationError if the position belongs to another history than this log. Positions at or below the log start,
-        and those after a damaged record, are not checked."""
+        """Raises LogTruncationError if the position belongs to another history than this log. Positions at or below the log start
+        and positions right after a damaged record are not checked."""
         offset, epoch_id = position
         if not epoch_id or offset <= self.ends.log_start_offset or self.health.is_damaged_at(offset - 1):
             return
@@ -405,8 +405,8 @@ class PartitionCore:
 
     def deletion_target(self, before_offset: int) -> int:
         """The log start that DeleteRecords requests. Raises OffsetOutOfRangeError, OffsetNotAvailableError, NotLeaderError;
-        StorageError and LogDamagedError if the log has stopped: its checkpoint entry no longer changes, so the new log start would
-        not be durable.
+        StorageError and LogDamagedError if the log has stopped: its checkpoint entry no longer changes, so a new log start could
+        not be made durable.
         """
         self._check_takes_appends(Role.LEADER)
         ends = self.ends
@@ -423,7 +423,7 @@ class PartitionCore:
         config, start, size = self.config, self.ends.log_start_offset, self.size_bytes
         if self.is_stopped:
             return start
-        # Undecided transactions stay, and everything above them.
+        # Keep undecided transactions and everything above them.
         limit = self.ends.last_stable_offset
         for segment, successor in zip(self.segments, self.segments[1:], strict=False):
             is_old = segment.has_passed(config.retention_ms, now_ms)
@@ -435,18 +435,16 @@ class PartitionCore:
         return start
 
     def must_close_last(self, now_ms: int) -> bool:
-        """True if the active segment is fully flushed and older than retention.ms: rolling lets retention remove it."""
+        """True if the active segment is flushed and older than retention.ms. Retention can remove it only after a roll."""
         last = self.segments[-1]
         is_idle = self.flushes.dirty_bytes == 0 and self.flushes.under_way is None
         return is_idle and last.size_bytes > 0 and last.has_passed(self.config.retention_ms, now_ms)
 
     def removable_count(self, durable_start: int) -> int:
-        """How many segments, oldest first, lie below the log start and may be removed. `durable_start`: the log start in the
-        checkpoint on disk.
-        """
+        """Number of segments, oldest first, that may be removed. `durable_start`: the log start in the checkpoint on disk."""
         if self.is_stopped:
             return 0
-        # Their producers must be in a durable snapshot that survives any cut, so one at or below the high watermark.
+        # A durable snapshot must cover their producers. It must survive any cut, so it must lie at or below the high watermark.
         ends = self.ends
         start = min(ends.log_start_offset, durable_start, self.snapshots.newest_below(ends.high_watermark))
         count = 0
@@ -457,13 +455,13 @@ class PartitionCore:
         return count
 
     def retired(self, count: int) -> None:
-        """Reports that the `count` oldest segments are removed. Their aborted transactions are dropped only now: a log start that
-        is not durable may fall back after a crash."""
+        """Reports that the `count` oldest segments are removed. Their aborted transactions are dropped only now, because a log
+        start that is not durable may fall back after a crash."""
         self.segments = self.segments[count:]
         self.producers.aborted.forget_below(self.segments[0].base_offset)
 
     def failed(self, error: OSError) -> None:
-        """Reports a disk error that leaves the log inconsistent: stops it until the next start."""
+        """Reports a disk error that leaves the log inconsistent. The log stops until the next start."""
         self.health.failure = error
         self.flushes.give_up()
 
@@ -471,24 +469,24 @@ class PartitionCore:
 
     def truncate_to(self, offset: int) -> Truncation:
         """Decides what a follower removes so that its log ends at `offset`, or at the start of the batch that contains it. Flush
-        everything first. Nothing is appended, flushed or removed until `cut_ended`. Raises ValueError below the high watermark,
-        since acknowledged records are never dropped; NotLeaderError unless this replica is a follower.
+        everything first. Appends, flushes and removals stop until `cut_ended`. Raises ValueError below the high watermark, since
+        acknowledged records are never dropped; NotLeaderError unless this replica is a follower.
         """
         self._check_takes_appends(Role.FOLLOWER)
         if offset < self.ends.high_watermark:
             raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.ends.high_watermark}")
         assert not self.flushes.has_unsynced, "all is flushed before a cut"
         kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
-        # Of those that stay, one that the log no longer confirms could be restored by a later cut. The one at the cut may be the
-        # only one that knows the producers of removed segments.
+        # Snapshots above the cut must go: the log no longer confirms them, but a later cut could restore one. A snapshot exactly at
+        # the cut stays: it may be the only one that covers the producers of removed segments.
         below = [known for known in self.snapshots.durable if known <= offset]
         gone = self.snapshots.durable[len(below) :]
         self.health.is_being_cut = True
         return Truncation(offset, kept, gone, below[::-1], self.leader_epoch)
 
     def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> Moved:
-        """Lets the log end with segment `last`, before the cut is made on disk. `producers`: the state after its remaining batches.
-        Raises NotLeaderError if role or epoch have changed since the decision.
+        """Makes `last` the final segment, before the files are cut. `producers`: the state after the remaining batches. Raises
+        NotLeaderError if role or epoch have changed since the decision.
         """
         self.check_tenure((Role.FOLLOWER, truncation.leader_epoch))
         end = last.next_offset
@@ -499,11 +497,11 @@ class PartitionCore:
         self.snapshots.forget(truncation.snapshot_offsets, end)
         self.flushes.truncate(end)
         moved = self.ends.truncated(end, producers.open_transactions)
-        self.snapshots.waiting.append(self.snapshot())  # the cut removed those above it
+        self.snapshots.waiting.append(self.snapshot())  # replaces those that the cut removes
         return (LogEnd.LOG_END, *moved)
 
     def cut_ended(self, error: OSError | None = None) -> None:
-        """Reports that a cut is made on disk, or was given up before `truncated`. An error stops the log."""
+        """Reports that a cut is complete on disk, or was abandoned before `truncated`. An error stops the log."""
         self.health.is_being_cut = False
         if error is not None:
             self.failed(error)
@@ -516,8 +514,8 @@ class PartitionCore:
         return snapshot_of(self._seed, self.ends.log_end_offset, epochs, self.producers)
 
     def checkpoint_entry(self) -> CheckpointEntry:
-        """This log's entry for the next checkpoint. May advance the recovery point, but not past damage: the next start finds it
-        again.
+        """This log's entry for the next checkpoint. May advance the recovery point, but not past damage, so that the next start
+        finds the damage again.
         """
         ends, recovery_point = self.ends, self.flushes.advance_recovery_point()
         damaged = self.health.first_damage(ends.log_start_offset)
@@ -536,15 +534,15 @@ class PartitionCore:
 
 
 class LogHealth:
-    """Why a log has stopped, if it has: deletion, a disk error, damage, read-only. Each lasts until the next start, except damage,
-    which ends once the log start passes it. A log also stops while it is being cut.
+    """The reasons why a log has stopped: deletion, a disk error, damage, read-only, or a cut under way. Damage lasts until the log
+    start passes it, a cut until `cut_ended`, the others until the next start.
     """
 
     def __init__(self, name: str, damaged: Sequence[DamagedRange] = (), read_only_reason: str = "") -> None:
         self._name = name
         self.is_deleted = False
         self.is_being_cut = False
-        self.failure: OSError | None = None  # of a flush or a cut
+        self.failure: OSError | None = None  # from a flush or a cut
         self.damaged = tuple(damaged)
         self.read_only_reason = read_only_reason
 
@@ -588,8 +586,8 @@ class LogHealth:
 
 
 def _check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wall_ms: int) -> None:
-    """Raises InvalidTimestampError if a producer's timestamp is too far in the future: it would hide all later records from
-    look-ups by time. Topics with LogAppendTime are exempt.
+    """Raises InvalidTimestampError if a record's timestamp is too far in the future: it would hide all later records from look-ups
+    by time. Topics with LogAppendTime are exempt.
     """
     if config.message_timestamp_type == "LogAppendTime":
         return

@@ -1,7 +1,7 @@
-"""Cuts of followers' logs, which end then where the leader's agrees with them.
+"""Cuts followers' logs where they diverge from the leader's.
 
-A cut (`truncate`) runs in steps, whose order matters: after a crash in between, recovery finds a log that ends either at the cut or
-where it did before.
+The order of the steps in `truncate` matters: after a crash between two steps, recovery finds a log that ends either at the cut or
+at its former end.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _WIPE_BYTES = 1_048_576
 
 
 def truncate(cuts: Mapping[Partition, int], checkpoint_job: Callable[[], Job]) -> Steps[dict[Partition, Exception]]:
-    """Cuts followers' logs at these offsets, with one checkpoint for all. Everything must have been flushed. Returns the errors
-    of the logs that were not cut: WireErrors, ValueError below the high watermark; after an OSError the log may have stopped.
+    """Cuts followers' logs at these offsets, with one checkpoint for all. Flush everything first. Returns the errors of the logs
+    that were not cut: WireErrors, ValueError below the high watermark; after an OSError the log may have stopped.
     """
     failed: dict[Partition, Exception] = {}
     begun: dict[Partition, LogCut] = {}
@@ -43,7 +43,7 @@ def truncate(cuts: Mapping[Partition, int], checkpoint_job: Callable[[], Job]) -
             failed[partition] = error
             partition.core.cut_ended()
     try:
-        # Before the files change, so that a start does not take the removed batches for missing ones.
+        # Before the files change. Otherwise recovery would report the removed batches as damage.
         yield checkpoint_job()
     except OSError as error:
         for partition in begun:
@@ -61,10 +61,10 @@ def truncate(cuts: Mapping[Partition, int], checkpoint_job: Callable[[], Job]) -
 
 
 class LogCut:
-    """One cut. Call `read` first, which changes no file, then `make`, both in any thread."""
+    """One cut. Call `read`, which changes no files, then `make`, both in any thread."""
 
     def __init__(self, partition: Partition, offset: int) -> None:
-        """Decides what to cut. Raises as PartitionCore.truncate_to does."""
+        """Decides what to cut. Raises the errors of PartitionCore.truncate_to."""
         self.truncation = truncation = partition.core.truncate_to(offset)
         self._files, self._open_files = partition.resources.files, partition.resources.open_files
         self._seed = partition.crc_seed
@@ -72,12 +72,12 @@ class LogCut:
         self._index_interval_bytes = partition.config.index_interval_bytes
         self._kept = partition.segments[: truncation.kept]
         self._gone = partition.segments[truncation.kept :]
-        self.last = self._kept[-1].blank()  # as it will be after the cut
-        self.producers = ProducerStates(partition.name, limit=partition.resources.max_producer_ids)  # at the cut, after `read`
+        self.last = self._kept[-1].blank()  # `read` fills in its bounds and index after the cut
+        self.producers = ProducerStates(partition.name, limit=partition.resources.max_producer_ids)  # `read` fills in the state
 
     def read(self) -> None:
-        """Finds the state at the cut, and the bounds and index of the last remaining segment. Raises OSError; StorageError if the
-        state cannot be determined.
+        """Determines the producer state at the cut, and the bounds and index of the last remaining segment. Raises OSError;
+        StorageError if the state cannot be determined.
         """
         from_offset = self._restore()
         for segment in self._kept:
@@ -99,7 +99,7 @@ class LogCut:
         return marker
 
     def make(self, epochs: Sequence[EpochEntry]) -> None:
-        """Makes the cut, durably on return. No `durable_end` in the checkpoint on disk may lie above it. Raises OSError."""
+        """Makes the cut, durably on return. The `durable_end` in the checkpoint on disk must not exceed it. Raises OSError."""
         self._wipe(self._kept[-1], self.last.size_bytes)
         for segment in self._gone:
             self._wipe(segment, 0)
@@ -113,8 +113,8 @@ class LogCut:
         self._files.sync_dir(self._directory)
 
     def _wipe(self, segment: Segment, position: int) -> None:
-        """Overwrites the cut bytes with zeros. Otherwise, after a power cut, stale blocks under newly written data could bring back
-        whole batches that pass for part of the log.
+        """Overwrites the cut bytes with zeros. Otherwise, after a power cut, stale blocks under newly written data could reappear
+        as whole batches of this log.
         """
         with self._open_files.use(segment.path, writable=True) as file:
             while position < segment.size_bytes:
@@ -124,7 +124,7 @@ class LogCut:
             file.fdatasync()
 
     def _restore(self) -> int:
-        """Restores producers from the newest snapshot that can be read, if there is one. Returns its offset, or 0."""
+        """Restores producers from the newest readable snapshot. Returns its offset; 0 if none is needed. Raises StorageError."""
         first_offset = self._kept[0].base_offset
         for offset in self.truncation.restore_from:
             snapshot = read_snapshot(self._files, self._directory, offset, self._seed) if offset >= first_offset else None

@@ -1,8 +1,8 @@
-"""Files derived from one partition's log, which a scan of the log can rebuild: snapshots, and the leader epochs.
+"""Files derived from one partition's log: snapshots and the leader epochs. A scan of the log rebuilds them.
 
-A snapshot saves recovery from replaying the whole log, and keeps the state of batches that retention has removed. recovery.py
-decides which one is valid. Trailing empty parts are left out: a body ends after the producers, the forgotten numbers or the
-aborted transactions.
+A snapshot spares recovery a replay of the whole log, and preserves the producer state of batches that retention has removed.
+recovery.py decides which one is valid. Trailing empty parts are omitted: the body ends after the producers, the forgotten numbers
+or the aborted transactions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PRODUCER = struct.Struct("<qhBBq")
 _BATCH = struct.Struct("<iiqqqi?")
 # One struct per number of batches: packs a producer in one call. A roll may snapshot a hundred thousand producers.
 _WHOLE = [struct.Struct(_PRODUCER.format + _BATCH.format[1:] * count) for count in range(WINDOW_BATCHES + 1)]
-_COUNT = struct.Struct("<I")  # of what follows, if anything does
+_COUNT = struct.Struct("<I")  # number of entries that follow; omitted with a trailing empty part
 _FORGOTTEN = struct.Struct("<iq")
 _ABORTED = struct.Struct("<qqqq")
 EPOCHS_KIND = DocumentKind("leader-epochs", 1)
@@ -55,7 +55,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(body: bytes) -> Snapshot:
-    """The snapshot of a file's body. Raises DocumentError."""
+    """Decodes the body of a snapshot file. Raises DocumentError."""
     try:
         seed, offset, epoch_count, producer_count = _HEAD.unpack_from(body)
         at = _HEAD.size
@@ -79,7 +79,7 @@ def decode_snapshot(body: bytes) -> Snapshot:
 
 
 def _decode_counted(body: bytes, at: int, entry: struct.Struct) -> tuple[list[tuple[Any, ...]], int]:
-    """The entries at position `at`, none at the body's end, and their end. Raises struct.error."""
+    """The entries at position `at` (none at the end of the body) and the position after them. Raises struct.error."""
     if at == len(body):
         return [], at
     (count,) = _COUNT.unpack_from(body, at)
@@ -106,7 +106,7 @@ def read_snapshot(files: Files, directory: str, offset: int, seed: int) -> Snaps
 
 
 def snapshot_end(files: Files, directory: str, seed: int) -> int:
-    """The offset of the newest whole snapshot; 0 if there is none. All below was durable: it is written after the sync."""
+    """The offset of the newest intact snapshot, or 0. Everything below it was durable: a snapshot is written after the sync."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = files.listdir(directory)
@@ -134,7 +134,7 @@ def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
 
 
 def decode_epochs(body: bytes, at: int, count: int) -> tuple[tuple[EpochEntry, ...], int]:
-    """`count` entries from position `at`, and their end. Raises struct.error if `body` is too short."""
+    """`count` entries from position `at`, and the position after them. Raises struct.error if `body` is too short."""
     entries = tuple(EpochEntry(*_EPOCH.unpack_from(body, at + n * _EPOCH.size)) for n in range(count))
     return entries, at + count * _EPOCH.size
 

@@ -1,8 +1,8 @@
-"""The start offset of each leader epoch: a list per partition. No I/O: derived_files.py keeps it in a file.
+"""The start offset of each leader epoch of one partition. No I/O: derived_files.py keeps the list in a file.
 
-Besides its number, an epoch has a random id, drawn by its leader and stamped on every batch. Diverged logs, such as a
-restored copy and the original that kept running, never draw the same id. So the epoch id of the record before a position tells
-which history the position belongs to.
+Besides its number, an epoch has a random id, drawn by its leader and stamped on every batch. Diverged logs, such as a restored copy
+and the original that kept running, never draw the same id. So the epoch id of the record before a position identifies the history
+of that position.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LeaderEpochs:
         return self.entries[-1].id if self.entries else 0
 
     def may_have(self, epoch: int, epoch_id: int) -> bool:
-        """False if this epoch has another id here: two leaders have written it."""
+        """False if this log has the epoch under another id: two leaders have used the same number."""
         at = bisect_right(self.entries, epoch, key=_epoch)
         known = self.entries[at - 1] if at else None
         return known is None or known.epoch != epoch or epoch_id in (known.id, 0) or not known.id
@@ -75,8 +75,8 @@ class LeaderEpochs:
         return -1 if entry is None else entry.epoch
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The newest epoch that is not above `epoch`, -1 if there is none, and where it ends (KIP-101). Of two logs, the one with
-        the newer last batch asked for the last epoch of the other, both agree up to the lower of their ends of it.
+        """The newest epoch not above `epoch` (-1 if there is none), and its end offset (KIP-101). Of two logs, ask the one with the
+        newer last batch for the last epoch of the other: they agree up to the lower of their end offsets for the epoch found.
         """
         at = bisect_right(self.entries, epoch, key=_epoch)
         end_offset = self.entries[at].start_offset if at < len(self.entries) else log_end_offset
@@ -88,8 +88,8 @@ class LeaderEpochs:
         return entry is not None and (entry.epoch, entry.id) == (header.leader_epoch, header.leader_epoch_id)
 
     def parts_at(self, offset: int, epoch_id: int, log_end_offset: int) -> int | None:
-        """The offset where this log diverges from the one whose record before `offset` has epoch id `epoch_id`; None if the two
-        agree up to `offset`, or this log's epochs there are unknown; UNKNOWN_OFFSET if they differ, but where is unknown.
+        """The offset at which this log diverges from a log whose record before `offset` has epoch id `epoch_id`. None if the two
+        agree up to `offset`, or this log's epochs there are unknown; UNKNOWN_OFFSET if they diverge at an unknown offset.
 
         If this log has the epoch id and that epoch reaches `offset`, both logs agree up to there: one run of the broker wrote the
         epoch, each offset once. An id missing from the list was never in this log, unless its epochs below `offset` are unknown.

@@ -1,11 +1,11 @@
-"""The ends of one partition's log: how far it is written, durable and readable. Each event returns the ends that it moved. No I/O.
+"""The ends of one partition's log: where its written, durable and readable parts end. Each event returns the ends it moved. No I/O.
 
     log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
 
 A transaction is open from a member's first batch until its marker, which takes effect once it lies below the high watermark. A
 commit also holds back the last stable offset of each of its partitions, from the decision until all of them have durable markers. A
 replica that starts with its high watermark below its log end cannot tell which transactions ended in between. So its last stable
-offset stays at the one that a leader announced until the high watermark has passed all of that range.
+offset stays at the last announced one until the high watermark has passed that whole range.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-# In `held_back`, in place of a commit: it is not known yet which commits hold back what. No transactional id is empty.
+# Key in `held_back` while it is unknown which commits hold back this partition. No transactional id is empty.
 UNSETTLED = ""
 _NOWHERE = -1
 _NO_LIMIT = 2**63 - 1
 
 
 class LogEnd(enum.Enum):
-    """The ends that requests wait for: consumers for the high watermark or the last stable offset, followers for the log end. When
-    the log start moves, every waiting request is checked again.
+    """The ends that requests wait for: consumers for the high watermark or the last stable offset, followers for the log end. A
+    move of the log start rechecks every waiting request.
     """
 
     LOG_START = "log start"
@@ -34,14 +34,14 @@ class LogEnd(enum.Enum):
     __hash__ = object.__hash__  # hashed on every append: Enum.__hash__ is a Python function
 
 
-Moved = tuple[LogEnd, ...]  # the ends that one event moved: wake the requests that wait for them
+Moved = tuple[LogEnd, ...]  # the ends moved by one event; the caller wakes the requests that wait for them
 
 NOTHING_MOVED: Moved = ()
 LOG_END_MOVED: Moved = (LogEnd.LOG_END,)
 
 
 class _Ended(NamedTuple):
-    """Transactions ended by one marker that is not yet below the high watermark; `first_offset` is their lowest."""
+    """Transactions ended by one marker not yet below the high watermark. `first_offset` is the lowest of their first offsets."""
 
     marker_offset: int
     first_offset: int
@@ -59,32 +59,32 @@ class LogEnds:
         *,
         announced_stable_offset: int = 0,
     ) -> None:
-        """`open_transactions`: first offsets of transactions without a marker, ascending; a live view, read on every event."""
+        """`open_transactions`: producer id -> first offset, ascending, of transactions without a marker; a live view."""
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
         self.durable_end = log_end_offset
         self.log_end_offset = log_end_offset
         self.appended_bytes = 0  # since the start
         self.readable_bytes = 0  # the part below the high watermark; a fetch with min_bytes compares two readings
-        self.counted_from = log_end_offset  # batches below are not in these numbers: they were there before the start
+        self.counted_from = log_end_offset  # the byte counters exclude batches below, which precede the start
         self._unreadable: deque[tuple[int, int]] = deque()  # (next offset of a batch, appended_bytes with it)
         self.held_back: dict[str, int] = {}  # commit -> first offset
         self._open = open_transactions
         self._ended: list[_Ended] = []
-        # (stable, until): what limits the last stable offset until the high watermark has reached `until`; see the module.
+        # (stable, until): the last stable offset may not exceed `stable` until the high watermark reaches `until`; see the module.
         stable = min(high_watermark, announced_stable_offset)
         self._unknown = (stable, log_end_offset) if high_watermark < log_end_offset else None
         self._replicas: dict[int, int] | None = None  # durable ends of the other in-sync replicas; None unless leader
-        self._is_enough = True  # of a leader: so many are in sync that the high watermark may move
-        self._leader_high_watermark = _NOWHERE  # on a follower: the leader's last reported one
-        self._leader_stable_offset = _NOWHERE  # on a follower: the leader's last reported one
-        self._leader_log_start = _NOWHERE  # on a follower: the leader's last reported one
+        self._is_enough = True  # leader only: enough replicas are in sync for the high watermark to advance
+        self._leader_high_watermark = _NOWHERE  # follower only: as last reported by the leader
+        self._leader_stable_offset = _NOWHERE  # follower only: as last reported by the leader
+        self._leader_log_start = _NOWHERE  # follower only: as last reported by the leader
         self._announced_stable_offset = announced_stable_offset
         self.last_stable_offset = self._stable_end()
 
     @property
     def announced_stable_offset(self) -> int:
-        """The highest last stable offset that a leader has announced, this node or another, and that this replica confirms."""
+        """The highest last stable offset announced by a leader (this node or another) that this replica's own log confirms."""
         return max(self._announced_stable_offset, min(self.last_stable_offset, self._leader_stable_offset))
 
     def of(self, end: LogEnd) -> int:
@@ -107,7 +107,7 @@ class LogEnds:
         return LOG_END_MOVED
 
     def truncated(self, log_end_offset: int, open_transactions: Mapping[int, int]) -> Moved:
-        """The log, fully durable before, was cut at `log_end_offset`. `open_transactions`: as in `__init__`, for what is left."""
+        """The log, fully durable before, was cut at `log_end_offset`. `open_transactions`: as in `__init__`, after the cut."""
         self.log_end_offset = log_end_offset
         self._open = open_transactions
         self._ended = [ended for ended in self._ended if ended.marker_offset < log_end_offset]
@@ -124,7 +124,7 @@ class LogEnds:
         return self._advance()
 
     def bytes_below(self, offset: int) -> int:
-        """The value `readable_bytes` will have when the high watermark reaches `offset`, which must not lie below it."""
+        """The value of `readable_bytes` once the high watermark reaches `offset`, which must not lie below the high watermark."""
         below = self.readable_bytes
         for next_offset, appended_bytes in self._unreadable:
             if next_offset > offset:
@@ -135,12 +135,12 @@ class LogEnds:
     # Replicas
 
     def lead(self) -> None:
-        """Makes this node the leader; followers are set by `in_sync`."""
+        """Makes this node the leader. `in_sync` sets the followers."""
         self._replicas = {}
         self._leader_stable_offset, self._leader_log_start = _NO_LIMIT, _NOWHERE
 
     def follow(self) -> None:
-        """Makes this node a non-leader: the high watermark follows the leader's, and the leader knows what commits hold back."""
+        """Makes this node a non-leader. The high watermark follows the leader's. Holds are dropped, since the leader keeps them."""
         self._announced_stable_offset = self.announced_stable_offset
         self.held_back.clear()
         self.last_stable_offset = self._stable_end()
@@ -148,8 +148,8 @@ class LogEnds:
         self._leader_high_watermark = self._leader_stable_offset = self._leader_log_start = _NOWHERE
 
     def in_sync(self, followers: Iterable[int], *, is_enough: bool = True) -> Moved:
-        """Sets the other in-sync replicas. A new one counts as having nothing durable until `replica_at`. The high watermark stays
-        where it is while they are not enough.
+        """Sets the other in-sync replicas. A new one counts as having nothing durable until `replica_at`. The high watermark
+        advances only if `is_enough`.
         """
         known, self._is_enough = self._replicas or {}, is_enough
         self._replicas = {node: known.get(node, _NOWHERE) for node in followers}
@@ -170,7 +170,7 @@ class LogEnds:
         return self._advance()
 
     def _advance(self) -> Moved:
-        """Advances the high watermark, and on a follower the log start to the leader's, as far as the high watermark lets it."""
+        """Advances the high watermark. On a follower, also advances the log start to the leader's, up to the high watermark."""
         moved = self._advance_high_watermark()
         start = min(self._leader_log_start, self.high_watermark)
         return (*moved, *self.set_log_start(start)) if start > self.log_start_offset else moved
@@ -198,18 +198,18 @@ class LogEnds:
     # Transactions, and the log start
 
     def ended(self, first_offset: int, marker_offset: int) -> None:
-        """A marker ended transactions, the earliest of which began at `first_offset`."""
+        """A marker ended transactions. The earliest began at `first_offset`."""
         self._ended.append(_Ended(marker_offset, first_offset))
 
     def hold_back(self, commit: str, first_offset: int) -> Moved:
-        """Keeps the last stable offset at or below `first_offset`, where the commit's data begins, until `release`. Before the
-        commit's first marker this moves nothing; after a restart it may move back, so call it before the first read.
+        """Keeps the last stable offset at or below `first_offset`, where the commit's data begins, until `release`. Moves nothing
+        before the commit's first marker. After a restart it may lower the last stable offset: call it before the first read.
         """
         self.held_back[commit] = first_offset
         return self._move_stable()
 
     def release(self, commit: str) -> Moved:
-        """Lets a commit's markers take effect, once all its partitions have theirs durably."""
+        """Lets a commit's markers take effect. Call it once they are durable in all its partitions."""
         self.held_back.pop(commit, None)
         return self._move_stable()
 
@@ -230,8 +230,8 @@ class LogEnds:
     def _stable_end(self) -> int:
         """The last stable offset: the high watermark, or the lowest first offset of an undecided transaction below it.
 
-        It does not stop at damage: a streaming reader would wait there forever, and a batch read would take it for the end of the
-        log. Instead, readers reach the damaged range and get LOG_DAMAGED.
+        It does not stop at damage: a streaming reader would wait there forever, and a batch read would take the damage for the end
+        of the log. Instead, readers reach the damaged range and get LOG_DAMAGED.
         """
         end = next(iter(self._open.values()), self.high_watermark)
         if self._ended:

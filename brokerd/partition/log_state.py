@@ -1,5 +1,5 @@
-"""What is stored of one partition besides its log: snapshots, its entries in the checkpoint and the clean-shutdown mark; and its
-state after recovery. Values only: derived_files.py, datadir/checkpoint.py and datadir/node_state.py write the files.
+"""Values stored for one partition besides its log (snapshots, entries in the checkpoint and the clean-shutdown mark), and its state
+after recovery. No I/O: derived_files.py, datadir/checkpoint.py and datadir/node_state.py write the files.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from brokerd.storage.segment_bounds import SegmentBounds
 
 
 class Snapshot(NamedTuple):
-    """Producer state, leader epochs and aborted transactions after all batches below `offset`. Holds a copy of the state; the flush
-    encodes it later, since copying takes a tenth of the time of encoding.
+    """Producer state, leader epochs and aborted transactions after all batches below `offset`. Holds a copy of the state, which the
+    flush encodes later: copying takes a tenth of the time of encoding.
     """
 
     seed: int  # CRC seed of the partition
@@ -34,26 +34,26 @@ def snapshot_of(seed: int, offset: int, epochs: tuple[EpochEntry, ...], producer
 
 
 class CheckpointEntry(NamedTuple):
-    """What a start must know of a log: offsets, none above `durable_end`, and the leader epoch."""
+    """A log's entry in the checkpoint, the input of recovery: offsets, none above `durable_end`, and the leader epoch."""
 
     recovery_point: int  # recovery checks payloads from here on
-    durable_end: int  # recovery takes a bad batch below for damage, above for a torn tail
+    durable_end: int  # a bad batch below is damage, a bad batch above is a torn tail
     log_start_offset: int  # recovery and retention remove segments below
-    leader_epoch: int  # the highest one: recovery takes no batch of a higher one for part of the log, and no leader has it again
-    high_watermark: int = 0  # where one of several replicas begins, which cannot tell by itself what is committed
-    announced_stable_offset: int = 0  # by the leader, this node or another: where one of several replicas begins
+    leader_epoch: int  # the highest one, never given to another leader; to recovery, a batch with a higher epoch is damage
+    high_watermark: int = 0  # initial value for one of several replicas, which cannot tell alone what is committed
+    announced_stable_offset: int = 0  # last stable offset announced by a leader; initial value for one of several replicas
 
     def known_durable(self, *ends: int) -> CheckpointEntry:
-        """The entry, with `durable_end` raised to other offsets known to be durable: a checkpoint may lag behind."""
+        """The entry with `durable_end` raised to other offsets known to be durable, since a checkpoint may lag behind."""
         return self._replace(durable_end=max(self.durable_end, *ends))
 
 
 FIRST_EPOCH = 1
-# A partition is made in the first epoch, so that epoch is durable with the partition itself.
+# A partition is created in the first epoch, so that epoch becomes durable together with the partition.
 NEW_PARTITION = CheckpointEntry(0, 0, 0, FIRST_EPOCH)
-GIVEN_UP = -1  # as recovery point: the files are being removed, and a start goes on with that
-# For a partition without an entry: recovery takes batches of every epoch. It would cut acknowledged ones if it took the partition
-# for a new one whose entry is in fact lost.
+GIVEN_UP = -1  # in place of a recovery point: the files are being removed, and the next start completes the removal
+# For a partition without an entry: recovery accepts batches of every epoch. The entry may have been lost, and with NEW_PARTITION
+# recovery would then take acknowledged batches for damage.
 LOST_ENTRY = NEW_PARTITION._replace(leader_epoch=NO_EPOCH_LIMIT)
 
 
@@ -84,7 +84,7 @@ class LogState:
     leader_epoch: int = 0  # the highest that this partition has had
     damaged: list[DamagedRange] = field(default_factory=list)
     read_only_reason: str = ""
-    is_outdated: bool = False  # the checkpoint and the node epoch are older than the log, which is damaged therefore
+    is_outdated: bool = False  # the checkpoint and the node epoch are older than the log, so the log counts as damaged
     snapshot_offsets: list[int] = field(default_factory=list)
     high_watermark: int | None = None  # None = no other replicas: the log end offset
     announced_stable_offset: int = 0

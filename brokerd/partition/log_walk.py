@@ -1,8 +1,8 @@
-"""Walks one partition's segments, and finds damage, a torn tail, and the state of producers and epochs. Read-only: at startup
-recovery.py acts on the results, and `brokerd doctor` reports them.
+"""Walks one partition's segments to find damage, a torn tail, and the state of producers and epochs. Read-only: at startup
+recovery.py acts on the results; `brokerd doctor` reports them.
 
-A walk starts from a snapshot of producer state, or from an empty state, and checks the snapshot against the log: its offset must be
-a batch boundary, and every walked batch below it must have the leader epoch that the snapshot records.
+A walk starts from a snapshot of producer state or from an empty state. It checks the snapshot against the log: the offset must be a
+batch boundary, and every walked batch below it must have the leader epoch that the snapshot records.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class RecoveryInput(NamedTuple):
     name: str
     index_interval_bytes: int
     max_producer_ids: int
-    free_producer_number: int  # batches that are missing may be of any lower one
+    free_producer_number: int  # missing batches may belong to any producer with a lower number
     checkpoint: CheckpointEntry
     clean: CleanLog | None
     read_only_reason: str
-    may_be_cut: bool = False  # another replica may lead and cut this log above its high watermark: keep what the cut needs
-    is_durable_end_known: bool = True  # else all that is intact counts as durable
+    may_be_cut: bool = False  # a leader may have this log cut above its high watermark: keep what the cut needs
+    is_durable_end_known: bool = True  # if False, everything intact counts as durable
 
 
 class LogWalk:
@@ -57,9 +57,9 @@ class LogWalk:
         is_clean: bool,
         on_batch: Callable[[Segment, File, int, BatchHeader], None] | None = None,
     ) -> None:
-        """`sizes`: file size of each segment, by base offset. `holes`: ranges that an operator has accepted as lost, or taken out.
-        `is_clean`: the segments are as a clean shutdown left them. `on_batch` is called with the place of each batch that
-        is read, before the batch is applied to `producers` and `epochs`.
+        """`sizes`: file size of each segment, by base offset. `holes`: ranges that an operator has accepted as lost or taken out.
+        `is_clean`: the segments are as a clean shutdown left them. `on_batch` is called with the place of each scanned batch,
+        before the batch is applied to `producers` and `epochs`.
         """
         self._open_files = open_files
         self._given = given
@@ -83,11 +83,11 @@ class LogWalk:
         self.contradicts_snapshot = False
         self.is_outdated = False  # the checkpoint and the node epoch are older than the log
         self.damaged: list[DamagedRange] = []
-        self.cut: tuple[int, int] | None = None  # base offset of the segment, and position in it, of the first damage that stops
-        self.rebuilt: list[Segment] = []  # segments that were scanned: their index is new
-        self.forgotten: list[Segment] = []  # below the log start, no longer part of the log: left by an interrupted removal
-        self.torn: Segment | None = None  # cut it to its size_bytes
-        self.removed: list[Segment] = []  # remove these: they follow a torn tail or a gap above the durable end
+        self.cut: tuple[int, int] | None = None  # (segment base offset, position) of the first damage that stops the log
+        self.rebuilt: list[Segment] = []  # scanned segments, whose index is new
+        self.forgotten: list[Segment] = []  # segments below the log start, left by an interrupted removal
+        self.torn: Segment | None = None  # the segment to cut to its size_bytes
+        self.removed: list[Segment] = []  # segments to remove: they follow a torn tail or a gap above the durable end
         self.cut_bytes = 0
 
     def run(self) -> None:
@@ -96,7 +96,7 @@ class LogWalk:
         if self._snapshot is None and self.first_offset > 0:
             self.producers.forget_all(self._given.free_producer_number)
         self.end = self._walk()
-        # Of segments to be removed, none has been walked: their `size_bytes` is 0.
+        # Segments to remove were never walked, so their `size_bytes` is 0.
         cut = self.removed if self.torn is None else [self.torn, *self.removed]
         self.cut_bytes = sum(self._sizes[segment.base_offset] - segment.size_bytes for segment in cut)
         if self.end < self._durable_end:
@@ -110,7 +110,7 @@ class LogWalk:
 
     @property
     def is_stopped(self) -> bool:
-        """True if there is damage not accepted by an operator: nothing may be changed then."""
+        """True if there is damage that no operator has accepted. Nothing may be changed then."""
         return first_that_stops(self.damaged, self._log_start) is not None
 
     @property
@@ -119,7 +119,7 @@ class LogWalk:
         return self.segments[0].base_offset if self.segments else self._log_start
 
     def _first_needed(self) -> int:
-        """The offset below which neither records nor producer state are needed from the segments."""
+        """The offset below which the segments' records and producer state are not needed."""
         if self._snapshot is None or self._given.may_be_cut:
             return 0
         return min(self._log_start, self._snapshot.offset)
@@ -134,7 +134,7 @@ class LogWalk:
         start = self._log_start
         expected = self.first_offset
         if expected > start and not self._given.read_only_reason:
-            # No crash does this: a log start is durable before the segments below it are removed.
+            # Not caused by a crash: a log start is durable before the segments below it are removed.
             reason = "segments are missing, or the checkpoint is older than the log"
             self._damage(start, expected, reason, at=(expected, 0), resume=(expected, 0))
         at = 0
@@ -163,7 +163,7 @@ class LogWalk:
         return expected
 
     def _is_missing(self, expected: int, base_offset: int) -> bool:
-        """True if offsets between `expected`, the next in the log, and the next segment's base were durable, and so are lost."""
+        """True if durable offsets are lost between `expected`, the next offset, and `base_offset` of the next segment."""
         return expected < (min(base_offset, self._durable_end) if self._given.is_durable_end_known else base_offset)
 
     def _stop_at(self, at: int) -> None:
@@ -172,7 +172,7 @@ class LogWalk:
         self.segments = self.segments[:at]
 
     def _believe_summary(self, segment: Segment, next_base: int | None) -> bool:
-        """Takes the bounds from the index if no scan is needed and they match the file size and `next_base`; True if so."""
+        """Takes the segment's bounds from its index, if no scan is needed and they match file size and `next_base`. True if so."""
         if next_base is None or self._snapshot is None or next_base > self._snapshot.offset:
             return False
         if self._clean_end is None and next_base > self._given.checkpoint.recovery_point:
@@ -184,8 +184,8 @@ class LogWalk:
         return True
 
     def _has_later_epochs(self, at: int) -> bool:
-        """True if the segments from `at` on, which a crash would leave above a torn tail, hold a batch that was written after
-        the checkpoint and the node epoch. No crash does this: a leader epoch is durable before its first batch.
+        """True if a batch in the segments from `at` on has a leader epoch above the checkpoint's. Then they are not the remains of
+        a crash above a torn tail: a leader epoch is durable before its first batch, so the checkpoint is older than the log.
         """
         for segment in self.segments[at:]:
             with self._open_files.use(segment.path) as file:
@@ -241,21 +241,21 @@ class LogWalk:
         )
 
     def _lowest_epoch(self, offset: int) -> int:
-        """The lowest epoch that the batch at `offset` may have. The snapshot's epochs count only above the snapshot; below, they
-        are what the walk checks.
+        """The lowest leader epoch that the batch at `offset` may have. The snapshot's epochs count only from the snapshot on; below
+        it, the walk verifies them.
         """
         is_below = self._snapshot is not None and offset < self._snapshot.offset
         return max(self._walked_epoch, 0 if is_below else self._snapshot_epochs.latest, 0)
 
     def _take(self, header: BatchHeader, file: File, segment: Segment, position: int) -> None:
-        """Applies a batch to epochs and, above the snapshot, to producers; below, compares it with the snapshot's epochs."""
+        """Applies a batch to the epochs. Above the snapshot, applies it to producers; below, checks the snapshot against it."""
         if self._on_batch is not None:
             self._on_batch(segment, file, position, header)
         snapshot = self._snapshot
         if snapshot is None or header.base_offset >= snapshot.offset:
             marker = read_marker(file, position, header)
             if marker is None and header.is_control:
-                # If it were ignored, the transactions that it committed would stay open, and be aborted later.
+                # If the batch were ignored, transactions that it committed would stay open, and be aborted later.
                 at, resume = (segment.base_offset, position), (segment.base_offset, position + header.size)
                 self._damage(header.base_offset, header.next_offset, "the control batch cannot be read", at=at, resume=resume)
             self.producers.replay(header, marker)

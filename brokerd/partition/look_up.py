@@ -1,12 +1,12 @@
-"""Look-ups in one partition: the first record at or after a time, a reader's backlog in bytes, how far a number of bytes reaches,
-and where the newest records begin.
+"""Look-ups in one partition: the first record at or after a time, a reader's backlog in bytes, the offset that a number of bytes
+reaches, and the start of the newest records.
 
-All but the first read only headers. Sizes are sizes on disk, which are also those of a fetch. The sparse index narrows an offset
-down to a few batches, so the cost of backlog and reach does not depend on the size of the range.
+All but the first read only headers. Sizes are bytes on disk, as in a fetch. The sparse index narrows an offset down to a few
+batches, so the cost of backlog and reach does not depend on the size of the range.
 
-A look-up by time decodes the timestamp column of one batch. If no record in it has a timestamp as large as its header promises, it
-returns the start of the next batch that promises one. So the cost does not depend on what clients wrote, and a reader may start a
-little early, never late.
+A look-up by time decodes the timestamp column of one batch. If no record there has a timestamp as large as the header promises, it
+returns the start of the next batch whose header promises one. So the cost does not depend on what clients wrote, and a reader may
+start a little early, never late.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """`size_bytes` on disk, from the batch that contains the first record; `append_timestamp` of that batch, ms, or -1."""
+    """`size_bytes` on disk, from the batch with the first unread record on; `append_timestamp` of that batch, ms, or -1."""
 
     size_bytes: int
     append_timestamp: int
@@ -62,7 +62,7 @@ class LookUpAbandoned(Exception):  # noqa: N818 - not a failure: the caller is g
 
 
 class _LookUp(NamedTuple):
-    """The log to search, and whether the caller still waits for the result."""
+    """The log to search. `is_wanted` returns False once the caller no longer waits."""
 
     reader: PartitionReader
     is_wanted: IsWanted
@@ -72,9 +72,9 @@ class _LookUp(NamedTuple):
         return segment.loaded_index(self.reader.core.config.index_interval_bytes)
 
     def headers(self, file: File, segment: Segment, begin: tuple[int, int] | None) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches from `begin` on (offset and position, None: the start), past damage. A wrong index
-        entry may look like a bad batch, so the first time, the scan restarts at the segment's start and yields headers again.
-        Raises OSError, LookUpAbandoned.
+        """Positions and headers of the batches from `begin` on (offset and position; None: the segment's start), past damage. A
+        wrong index entry may look like a bad batch, so at the first bad batch the scan restarts at the segment's start and yields
+        headers again. Raises OSError, LookUpAbandoned.
         """
         is_start = begin is None
         while True:
@@ -121,13 +121,13 @@ class LookUps:
             found = _find(look_up, timestamp_ms, log_start_offset, until_offset)
             end = found.offset if found is not None else until_offset
             for damaged in self._reader.damaged:
-                # The record may have been in the damaged range, so neither a later record nor None would be right.
+                # The record may have been in the damaged range, so neither a later record nor None is certain.
                 if damaged.stops(log_start_offset) and damaged.first_offset < end:
                     raise self._reader.refusal(damaged)
             return found
 
     def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
-        """What a reader at `offset` has left to read."""
+        """The backlog of a reader at `offset`."""
         until_offset = self._core.latest_offset(is_committed=is_committed)
         with self._begun(is_wanted) as look_up:
             offset = max(offset, self._core.ends.log_start_offset)
@@ -147,8 +147,8 @@ class LookUps:
     def reach(
         self, from_offset: int, until_offset: int, max_bytes: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
     ) -> Reach:
-        """How far `max_bytes` of whole batches reach, starting with the one that contains `from_offset`: the end of the last batch
-        that fits (at least the first), at most `until_offset`.
+        """The end of the last whole batch that fits into `max_bytes`, counted from the batch that contains `from_offset`. The first
+        batch always fits. The result is at most `until_offset`.
         """
         end = min(until_offset, self._core.latest_offset(is_committed=is_committed))
         with self._begun(is_wanted) as look_up:
@@ -160,8 +160,8 @@ class LookUps:
     ) -> int:
         """The offset of the first of the newest `count` readable records below `until_offset`; the log start if there are fewer.
 
-        Offset arithmetic is not enough: control batches take offsets too, and so do aborted records, which read_committed readers
-        skip, and records that are lost or taken out. So records are counted by headers, backwards from the end in growing pieces.
+        Offset arithmetic is not enough, since control batches, aborted records (skipped by read_committed readers), and lost or
+        taken-out records take offsets too. So records are counted by headers, backwards from the end in growing pieces.
         """
         until_offset = min(until_offset, self._core.latest_offset(is_committed=is_committed))
         # A copy: the event loop changes the index meanwhile.
@@ -179,7 +179,7 @@ class LookUps:
             return log_start_offset if count else until_offset
 
     def has_transactions(self, from_offset: int, *, is_wanted: IsWanted = _always) -> bool:
-        """True if a batch from `from_offset` on is of a transaction: a member's, or a marker. Raises StorageError."""
+        """True if a batch from `from_offset` on is transactional or a control batch. Raises StorageError."""
         with self._begun(is_wanted) as look_up:
             return any(
                 header.next_offset > from_offset and (header.is_transactional or header.is_control)
@@ -192,15 +192,15 @@ class LookUps:
             yield _LookUp(self._reader, is_wanted)
         except FileNotFoundError:
             self._core.health.check_exists()
-            # Retention or a cut was faster; a retry will probably succeed.
+            # Retention or a cut has removed the file; a retry will probably succeed.
             raise StorageError(f"{self._core.name}: the log has just been cut", retry_after_ms=_RETRY_AFTER_MS) from None
         except OSError as error:
             raise StorageError(f"{self._core.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
 
 
 def _find(look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: int) -> OffsetAndTimestamp | None:
-    """The first readable record from `first_offset` up to `until_offset` whose timestamp is at least `timestamp_ms`; or the start
-    of its batch, if the records there have no timestamps of their own, or another batch was decoded already.
+    """The first readable record from `first_offset` up to `until_offset` whose timestamp is at least `timestamp_ms`. Returns the
+    start of its batch if the records have no timestamps of their own, or one batch has been decoded already.
     """
     reader, has_decoded = look_up.reader, False
     for segment in reader.segments:
@@ -227,12 +227,12 @@ def _find(look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: 
 def _find_in_batch(
     header: BatchHeader, times: pa.Array | None, timestamp_ms: int, whole: OffsetAndTimestamp
 ) -> OffsetAndTimestamp | None:
-    """The record within a batch, from the offset of `whole` on; `whole` if not all times are known; None if no record matches."""
+    """The first match in a batch, from the offset of `whole` on. Without a match: `whole` if some times are unknown, else None."""
     if times is None:
         return whole
     import pyarrow.compute as pc
 
-    # Records have microseconds; Kafka's clients see milliseconds, rounded down.
+    # Records store microseconds; Kafka's clients see milliseconds, rounded down.
     matches = pc.greater_equal(times, min(timestamp_ms, TIMESTAMP_MAX_MS) * _US_PER_MS)
     skipped = whole.offset - header.base_offset
     at = pc.index(matches.slice(skipped), True).as_py()
@@ -261,7 +261,7 @@ def _times(reader: PartitionReader, file: File, position: int, header: BatchHead
 
 
 def _batch_of(look_up: _LookUp, segment: Segment, offset: int) -> tuple[int, BatchHeader | None]:
-    """Position and header of the batch that contains `offset`, or of the next readable one in the segment; the segment's end and
+    """Position and header of the batch that contains `offset`, or of the next readable batch in the segment; the segment's end and
     None if there is none. Raises OSError, LookUpAbandoned.
     """
     begin = look_up.index_of(segment).floor(offset)
@@ -341,13 +341,13 @@ def _headers(look_up: _LookUp, begin: int, end: int) -> Iterator[BatchHeader]:
 
 
 def _records(look_up: _LookUp, begin: int, end: int, aborted: list[AbortedTransaction]) -> Iterator[tuple[int, int]]:
-    """The offset ranges [first, until) of batches between `begin` and `end` whose records readers get."""
+    """The offset ranges [first, until) of the batches between `begin` and `end` whose records are visible to readers."""
     for header in _headers(look_up, begin, end):
         first, until = max(begin, header.base_offset), min(end, header.next_offset)
         is_void = header.is_transactional and any(
             header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset for one in aborted
         )
-        is_lost = damage_at(look_up.reader.damaged, first) is not None  # taken out, too
+        is_lost = damage_at(look_up.reader.damaged, first) is not None  # or taken out
         if first < until and not (header.is_control or is_void or is_lost):
             yield first, until
         begin = max(begin, until)

@@ -1,4 +1,4 @@
-"""Markers: which transactions a control batch commits or aborts, and which transactions' markers damage may have destroyed."""
+"""Markers: which transactions a control batch commits or aborts, and which transactions may have lost their marker to damage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def marker_of(batch: RecordBatch) -> Marker | None:
 
 
 def read_marker(file: File, position: int, header: BatchHeader) -> Marker | None:
-    """The marker in a batch of a file; None if it is not a control batch, or cannot be read. Raises OSError."""
+    """The marker in a batch of a file; None if the batch is not a control batch or cannot be decoded. Raises OSError."""
     if not header.is_control:
         return None
     try:
@@ -47,7 +47,7 @@ class UnmarkedData(NamedTuple):
 def unmarked_data(producers: ProducerStates, damaged: Iterable[DamagedRange], log_start_offset: int) -> list[UnmarkedData]:
     """All data of open transactions in a partition, ordered by first offset.
 
-    A marker comes after all data of its member. Batches that an operator has taken out are whole, so their markers were applied.
+    A marker follows all data of its member. Batches that an operator has taken out are intact, so their markers were applied.
     """
     lost = sorted((one.first_offset, one.until_offset) for one in damaged if not one.is_taken_out)
     found = []
@@ -60,11 +60,11 @@ def unmarked_data(producers: ProducerStates, damaged: Iterable[DamagedRange], lo
 
 
 def with_lost_markers(found: Iterable[UnmarkedData]) -> set[int]:
-    """Producer ids of the members whose marker may have been in a damaged range. `found`: of all partitions.
+    """Producer ids of the members whose marker may have been in a damaged range. `found`: the unmarked data of all partitions.
 
     A commit completes only once every partition with its data has a durable marker. So a partition with the member's data, no
-    damage after it and no marker proves that there was no complete commit. Data below the log start is ignored: it proves nothing
-    and is never read.
+    damage after it and no marker proves that no commit completed. Data below the log start is ignored: it proves nothing and is
+    never read.
     """
     lost: set[int] = set()
     whole: set[int] = set()
@@ -75,7 +75,7 @@ def with_lost_markers(found: Iterable[UnmarkedData]) -> set[int]:
 
 
 def undecided_text(partition: str, data: UnmarkedData) -> str:
-    """Message: it is unknown whether these records are committed, and what to do about it."""
+    """The message that it is unknown whether these records are committed, with the remedies."""
     first, until = data.lost or (data.end_offset, data.end_offset)
     return (
         f"{partition}: producer {data.producer_id} wrote records from offset {data.first_offset} to {data.end_offset - 1} in a "

@@ -1,5 +1,5 @@
-"""One partition: carries out the decisions of its core (core.py) on files, reports the results to it, and wakes the operations that
-wait for a log end that moved.
+"""The shell of one partition: carries out the decisions of its core (core.py) on files, reports the results to the core, and wakes
+operations that wait for a moved log end.
 
 Everything runs in the event loop, except FlushTask.run, `read` and the look-ups, which may run in any thread. recovery.py rebuilds
 the state after a crash.
@@ -63,14 +63,14 @@ def _ignore(*_: object) -> None:
 
 
 class LogAppendInfo(NamedTuple):
-    """The place of a batch in the log. It is durable once high_watermark > last_offset, duplicates included."""
+    """The place of a batch in the log. The batch, even a duplicate, is durable once high_watermark > last_offset."""
 
     base_offset: int
     last_offset: int
     append_timestamp: int
-    is_log_append_time: bool  # append_timestamp replaces the records' own
+    is_log_append_time: bool  # append_timestamp replaces the records' own timestamps
     is_duplicate: bool
-    leader_epoch: int  # in which this node answers: not that of a duplicate's batch
+    leader_epoch: int  # the current one, even if the original of a duplicate was appended in an earlier epoch
 
 
 @dataclass(slots=True)
@@ -85,17 +85,17 @@ class LogResources:
     moved: set[Partition] = field(default_factory=set)
     # Queues a partition for a flush, in the appending caller's turn.
     flush_soon: Callable[[Partition, Caller], object] = _ignore
-    # Adds to the number of unsynced bytes of all partitions.
+    # Adds to the unsynced bytes of all partitions.
     count_unsynced: Callable[[int], object] = _ignore
-    # Whether the disk refuses appends, or does not sync or read.
+    # Tracks whether the disk fails appends, syncs or reads.
     refusals: Refusals = field(default_factory=lambda: Refusals("", SystemClock()))
 
 
 class FlushTask:
-    """One flush: planned by the core and reported in the event loop, run in a thread. Call `run` once."""
+    """One flush. The core plans it, a thread runs it, and the event loop reports its outcome to the core. Call `run` once."""
 
     def __init__(self, resources: LogResources, directory: str, seed: int, plan: FlushPlan, segments: Sequence[Segment]) -> None:
-        """`segments`: those sealed by the plan, then the active one. The task takes over their dirty handles."""
+        """`segments`: the plan's sealed segments, then the active one. The task takes over their dirty handles."""
         self._resources = resources
         self._directory = directory
         self._seed = seed
@@ -106,12 +106,12 @@ class FlushTask:
             if segment.dirty_handle is not None:
                 self.handles.append(segment.dirty_handle)
                 segment.dirty_handle = None
-        self.outcome = FlushOutcome(has_snapshots=False)  # of a `run` that did not raise
-        self.duration_ns = 0  # of a `run` that synced everything
+        self.outcome = FlushOutcome(has_snapshots=False)  # valid if `run` did not raise
+        self.duration_ns = 0  # set if `run` synced everything
 
     def run(self) -> None:
-        """Syncs data files in order, and the directory after a roll; then writes the derived files. Raises OSError if a sync
-        failed: the log must stop then, since the kernel may have dropped its pages.
+        """Syncs data files in order, then the directory if a segment was sealed, then writes the derived files. Raises OSError if
+        a sync failed; the log must then stop, since the kernel may have dropped its dirty pages.
         """
         started_ns = stopwatch_ns()
         for handle in self.handles:
@@ -169,18 +169,18 @@ class Partition:
         self.config = config
         self.core = core = PartitionCore(self.name, self.crc_seed, config, state)
         self.ends, self.health, self.epochs = core.ends, core.health, core.epochs
-        # Questions that the core alone answers.
+        # Delegated to the core.
         self.latest_offset, self.check_history, self.epoch_before = core.latest_offset, core.check_history, core.epoch_before
         self.aborted_transactions, self.open_data = core.aborted_transactions, core.open_data
         self.deletion_target, self.retained_from = core.deletion_target, core.retained_from
         self.checkpoint_entry = core.checkpoint_entry
-        self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)  # the operations that wait for an end to move
+        self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)  # operations waiting for an end to move
         on_damage = partial(resources.moved.add, self)
         self._reader = PartitionReader(self.core, self.crc_seed, resources.open_files, resources.refusals, on_damage)
         self.look_ups = LookUps(self._reader)
         self._directory = tp.directory_name
         self.resources = resources
-        self._is_refused = False  # the last append, by the disk
+        self._is_refused = False  # the disk refused the last append
         resources.moved.add(self)
 
     # State
@@ -213,17 +213,17 @@ class Partition:
 
     @property
     def is_refused(self) -> bool:
-        """True if the disk has refused appends for some seconds, among them the last one here."""
+        """True if the disk has been refusing writes for some seconds, and refused the last append to this partition."""
         return self._is_refused and self.resources.refusals.is_lasting
 
     @property
     def damage(self) -> LogDamagedError | None:
-        """The error that refuses appends because of damage not accepted by an operator; None without such damage."""
+        """The LogDamagedError that appends get; None unless the log has damage that no operator has accepted."""
         stopping = self.health.first_damage(self.ends.log_start_offset)
         return damage_error(self.name, stopping) if stopping is not None else None
 
     def wake(self, moved: Moved = (LogEnd.LOG_START,)) -> None:
-        """Wakes the operations that wait for these ends; all operations if the log start is among them, as by default."""
+        """Wakes the operations that wait for these ends. If the log start is among them (the default), wakes all operations."""
         for end in moved if LogEnd.LOG_START not in moved else tuple(self.waiters):
             waiters = self.waiters.get(end)
             if waiters is not None:
@@ -233,7 +233,7 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        """True if this node leads the partition. Only the leader answers requests for it."""
+        """True if this node leads the partition. Only the leader answers clients' requests."""
         return self.core.role is Role.LEADER
 
     @property
@@ -251,12 +251,12 @@ class Partition:
         return self.core.epoch_start_offset
 
     def set_cut_off(self, is_cut_off: bool) -> None:
-        """While this leader reaches nobody whom it needs, it refuses appends with acks=all, and readers at its end: another one may
-        lead."""
+        """Marks a leader that reaches neither another in-sync replica nor the coordination store. Meanwhile it refuses acks=all
+        appends and fetches at the log end, since another node may already lead."""
         self.core.is_cut_off = is_cut_off
 
     def check_not_cut_off(self) -> None:
-        """Raises NotReadyError while `set_cut_off` says so."""
+        """Raises NotReadyError while this leader is cut off."""
         if self.core.is_cut_off:
             raise NotReadyError(
                 f"{self.name}: its leader reaches neither another replica nor the coordination store",
@@ -269,29 +269,29 @@ class Partition:
         return self.core.role is Role.LEADER and self.core.leader_epoch == epoch
 
     def lead(self, epoch: int, in_sync: InSync = ALONE, *, epoch_id: int = 0) -> Moved:
-        """Makes this node the leader in a new, durable epoch, and wakes all waiting operations, so that those of an earlier epoch
-        end before anything else happens. Raises FencedLeaderEpochError.
+        """Makes this node the leader in a new, durable epoch. Wakes all waiting operations, so that those of an earlier epoch end
+        before anything else happens. Raises FencedLeaderEpochError.
         """
         moved = self.core.lead(epoch, in_sync, epoch_id=epoch_id)
         self.wake()
         return moved
 
     def follow(self, epoch: int) -> None:
-        """Makes this node a follower of the leader of `epoch`. Wakes and raises as `lead` does."""
+        """Makes this node a follower in `epoch`. Wakes and raises as `lead` does."""
         self.core.follow(epoch)
         self.wake()
 
     def check_follows(self, epoch: int) -> None:
-        """Raises NotLeaderError unless this node follows the leader of this epoch."""
+        """Raises NotLeaderError unless this node is a follower in this epoch."""
         self.core.check_tenure((Role.FOLLOWER, epoch))
 
     def resign(self) -> None:
-        """Takes this node's role away, and wakes all waiting operations."""
+        """Resets this node's role to NONE, and wakes all waiting operations."""
         self.core.resign()
         self.wake()
 
     def replica_fetched(self, node: int, durable_end: int) -> Moved:
-        """Counts what a follower has made durable, as its fetch reports: the high watermark is the lowest durable end of the
+        """Records the durable end that a follower's fetch reports. It may advance the high watermark, the lowest durable end of the
         in-sync replicas. Ignored unless this node leads and the follower is in sync.
         """
         moved = self.ends.replica_at(node, durable_end)
@@ -299,28 +299,28 @@ class Partition:
         return moved
 
     def leader_told(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> None:
-        """Takes over the ends of the leader's log, as far as this one has them. Ignored unless this node follows."""
+        """Adopts the leader's log ends, as far as this log reaches. Ignored unless this node follows."""
         if self.core.role is Role.FOLLOWER:
             self.resources.moved.add(self)
             self.wake(self.ends.leader_at(high_watermark, last_stable_offset, log_start_offset))
 
     def set_in_sync(self, in_sync: InSync) -> None:
-        """Sets the replicas that are in sync, on a leader."""
+        """Sets the in-sync set. Leader only."""
         self.wake(self.core.set_in_sync(in_sync))
 
     @property
     def has_enough_in_sync(self) -> bool:
-        """False if acks=all is refused on a leader: fewer replicas are in sync than min.insync.replicas."""
+        """False on a leader that refuses acks=all because fewer replicas are in sync than min.insync.replicas."""
         return self.core.has_enough_in_sync
 
     @property
     def may_be_succeeded(self) -> bool:
-        """True on a leader if another node may lead by now, of which this one has not heard: another replica is in sync, or may be.
-        None joins but by this leader."""
+        """True on a leader that may have been replaced without knowing it, because another replica is, or may be, in sync. Only
+        this leader adds replicas to the in-sync set."""
         return bool(self.core.in_sync.followers)
 
     def check_enough_in_sync(self) -> None:
-        """Raises NotEnoughReplicasError or NotReadyError if nothing may be appended that all in-sync replicas shall have."""
+        """Raises NotEnoughReplicasError or NotReadyError if acks=all appends must be refused."""
         self.check_not_cut_off()
         if not self.has_enough_in_sync:
             raise NotEnoughReplicasError(
@@ -341,8 +341,8 @@ class Partition:
         is_open_member: bool = False,
         caller: Caller = NOBODY,
     ) -> LogAppendInfo:
-        """Writes a batch to the page cache and queues its flush, in the turn of `caller`; returns the place of the earlier batch
-        for a duplicate. A client's batch must have passed `check_produced`. `is_open_member`: its producer is a member of an open
+        """Writes a batch to the page cache and queues its flush in the turn of `caller`. For a duplicate, returns the place of the
+        original. A client's batch must have passed `check_produced`. `is_open_member`: the producer is a member of an open
         transaction. `clock_ahead_ms`: how far the wall clock is ahead of the log time. Raises WireErrors with their fate.
         """
         decided = self.core.append_as_leader(
@@ -364,7 +364,7 @@ class Partition:
         return self._append_stamped(decided, batch, caller)
 
     def append_as_follower(self, batch: RecordBatch) -> None:
-        """Checks both CRCs of the leader's next batch, and writes it byte for byte. Raises WireErrors with their fate."""
+        """Checks both CRCs of a batch from the leader and appends it byte for byte. Raises WireErrors with their fate."""
         problem = header_problem(batch.header, batch.header_bytes, self.crc_seed)
         if problem is None and payload_crc(batch.payload) != batch.header.payload_crc:
             problem = PAYLOAD_CHANGED
@@ -403,7 +403,7 @@ class Partition:
         self.wake(moved)
 
     def _append_error(self, error: OSError) -> StorageError | ResourceExhaustedError:
-        # Written bytes that could not be truncated again may turn up as a whole batch after a crash.
+        # After a crash, recovery may find a whole batch in excess bytes that could not be truncated.
         fate = Fate.UNKNOWN if self.segments[-1].has_excess_bytes else Fate.NOT_APPENDED
         if is_too_many_open(error):
             return ResourceExhaustedError(f"{self.name}: too many open files", fate=fate, retry_after_ms=_RETRY_AFTER_MS)
@@ -422,8 +422,8 @@ class Partition:
     def read(
         self, offset: int, *, below: LogEnd, max_bytes: int, cached_only: bool, first_batch_max_bytes: int = NO_LIMIT
     ) -> FetchDataInfo:
-        """Reads whole batches below a log end, starting with the one that contains `offset`: up to about `max_bytes`, but the
-        first one even if larger, up to `first_batch_max_bytes`. Consumers read below the high watermark or the last stable offset.
+        """Reads whole batches below a log end, starting with the one that contains `offset`: about `max_bytes`, but a larger first
+        batch up to `first_batch_max_bytes`. Consumers read below the high watermark or the last stable offset.
 
         Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError; NotLeaderError if role
         or epoch change during a read above the high watermark; NeedsRoom if the first batch is too large; with `cached_only`
@@ -442,7 +442,7 @@ class Partition:
                 first_batch_max_bytes=first_batch_max_bytes,
             )
         except FileNotFoundError:
-            # Removed during the read: deletion, retention and cuts update the log's state before they change files.
+            # Removed during the read. Deletion, retention and cuts update the log's state before the files, so these checks see it.
             self.health.check_exists()
             self.core.check_tenure(tenure)
             self.check_in_range(offset)
@@ -452,20 +452,20 @@ class Partition:
         return found
 
     def read_checked(self, offset: int, *, below: LogEnd, max_bytes: int, first_batch_max_bytes: int = NO_LIMIT) -> FetchDataInfo:
-        """As `read`, in a thread, with payloads checked: they may have lain on the disk for long, or reached somebody with a wrong
-        CRC. One that has changed stops the log; raises LogDamagedError then, or NotLeaderError where another replica will lead.
+        """Like `read`, in a thread, but also checks payload CRCs: the data may be old, or has reached a client with a wrong CRC. A
+        mismatch stops the log and raises LogDamagedError, or NotLeaderError if another replica will lead.
         """
         tenure = self.core.tenure
         found = self.read(offset, below=below, max_bytes=max_bytes, cached_only=False, first_batch_max_bytes=first_batch_max_bytes)
         for chunk in found.chunks:
             for batch in walk_batches(pa.py_buffer(chunk)):
                 if payload_crc(batch.payload) != batch.header.payload_crc:
-                    self.core.check_tenure(tenure)  # another one may have let it be cut
+                    self.core.check_tenure(tenure)  # a new leader may have had these bytes cut
                     raise self._reader.payload_changed(batch.header)
         return found
 
     def check_in_range(self, offset: int) -> None:
-        """Raises OffsetOutOfRangeError unless the offset lies between the log start and the log end, both included."""
+        """Raises OffsetOutOfRangeError unless log start <= offset <= log end."""
         ends = self.ends
         if not ends.log_start_offset <= offset <= ends.log_end_offset:
             raise OffsetOutOfRangeError(
@@ -478,20 +478,20 @@ class Partition:
 
     @property
     def producers(self) -> ProducerStates:
-        """The producer state, open transactions included. Of its changes, only `expire` is called from outside."""
+        """The producer state, open transactions included. Outside this package only `expire` and `bound_forgotten` change it."""
         return self.core.producers
 
     def hold_back(self, commit: str, first_offset: int) -> None:
-        """Keeps the last stable offset at or below the commit's data until `release`; see LogEnds."""
+        """Keeps the last stable offset at or below `first_offset`, where the commit's data begins, until `release`."""
         self.wake(self.ends.hold_back(commit, first_offset))
 
     def release(self, commit: str) -> Moved:
-        """Lets the markers of a commit take effect. Wakes no operation; the caller does, once all partitions are released."""
+        """Lets the markers of a commit take effect. The caller wakes waiting operations, after all partitions are released."""
         return self.ends.release(commit)
 
     def snapshot_at(self, offset: int) -> Snapshot:
-        """What a log must know of batches that it does not have, if it begins with the batch at `offset`: of each producer those of
-        its last batches that are below. Their offsets are told if they are sent again.
+        """The snapshot for a copy whose log begins with the batch at `offset`: it has each producer's last batches below `offset`,
+        so that the copy recognises their retries as duplicates and returns the original offsets.
         """
         entries = self.producers.entries
         before = {producer_id: entry for producer_id, entry in entries.items() if entry.batches[0].last_offset < offset}
@@ -500,7 +500,7 @@ class Partition:
             batches = tuple(batch for batch in entry.batches if batch.last_offset < offset)
             first_offset = entry.txn_first_offset if entry.txn_first_offset < offset else NO_OFFSET
             before[producer_id] = entry._replace(batches=batches, txn_first_offset=first_offset)
-        if split:  # they have written less recently, then
+        if split:  # entries are ordered by last write, which is now earlier for these producers
             before = dict(sorted(before.items(), key=lambda known: known[1].batches[-1].last_offset))
         epochs = self.core.epochs.below(offset)
         return Snapshot(self.crc_seed, offset, epochs, before, dict(self.producers.forgotten))
@@ -514,11 +514,11 @@ class Partition:
 
     @property
     def has_unsynced(self) -> bool:
-        """True while a flush is due or under way that a cut has to wait for."""
+        """True while a cut must wait for a flush that is due or under way."""
         return self.core.flushes.has_unsynced
 
     def prepare_flush(self) -> FlushTask | None:
-        """Begins a flush, to be run in a thread; None if nothing is dirty, a flush is under way or the log has stopped."""
+        """Begins a flush, for a thread to run. None under the conditions of PartitionCore.begin_flush."""
         plan = self.core.begin_flush()
         if plan is None:
             return None
@@ -538,13 +538,13 @@ class Partition:
         return moved
 
     def fail_flush(self, task: FlushTask, error: BaseException) -> None:
-        """Ends a flush whose `task.run()` has raised, and stops the log: whatever the error, what is durable is unknown. Reads
-        continue.
+        """Ends a flush whose `task.run()` has raised, and stops the log: after any error it is unknown which bytes are durable.
+        Reads continue.
         """
         if not isinstance(error, OSError):
             logger.error("%s: internal error in a flush", self.name, exc_info=error)
             error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
-        elif not self.health.is_deleted:  # the files of a deleted one were removed meanwhile
+        elif not self.health.is_deleted:  # a deleted log's files may be removed during a flush
             self.resources.refusals.refused(error)
         task.release()
         before_bytes = self.core.flushes.flushed_bytes
@@ -552,7 +552,7 @@ class Partition:
         self._give_up(before_bytes)
 
     def flush(self) -> None:
-        """Flushes everything, waiting for the disk. Raises OSError; the log has then stopped, unless no sync was tried."""
+        """Flushes everything, waiting for the disk. Raises OSError. The log has then stopped, except after an `untried_error`."""
         task = self.prepare_flush()
         if task is not None:
             try:
@@ -565,7 +565,7 @@ class Partition:
                 raise task.outcome.untried_error
 
     def _give_up(self, before_bytes: int) -> None:
-        """Releases the dirty bytes of a log that has stopped, and wakes all. `before_bytes`: `flushed_bytes` before the stop."""
+        """Releases the dirty bytes of a stopped log, and wakes all operations. `before_bytes`: `flushed_bytes` before the stop."""
         for segment in self.segments:
             segment.release_dirty()
         self.resources.count_unsynced(before_bytes - self.core.flushes.flushed_bytes)
@@ -574,14 +574,14 @@ class Partition:
     # Retention, truncation, deletion
 
     def set_log_start(self, offset: int) -> Moved:
-        """Moves the log start. It is durable once the checkpoint has been written."""
+        """Moves the log start, which is durable after the next checkpoint."""
         self.resources.moved.add(self)
         moved = self.ends.set_log_start(offset)
         self.wake(moved)
         return moved
 
     def roll_if_expired(self, now_ms: int) -> bool:
-        """Rolls the active segment if it has passed retention. True if retention must wait for a flush first. Raises OSError."""
+        """Rolls the active segment if it has passed retention. True if retention must wait for a flush. Raises OSError."""
         if self.is_stopped:
             return False
         if self.core.must_close_last(now_ms):
@@ -589,7 +589,7 @@ class Partition:
         return bool(self.core.flushes.sealed) or bool(self.core.snapshots.waiting)
 
     def take_removable(self, durable_start: int) -> tuple[Sequence[Segment], Sequence[int]]:
-        """Takes segments below the log start, and snapshots no longer needed, out of the state; the caller removes their files.
+        """Drops segments below the log start and unneeded snapshots from the state and returns them; the caller removes the files.
         `durable_start`: the log start in the checkpoint on disk.
         """
         count = self.core.removable_count(durable_start)
@@ -600,7 +600,7 @@ class Partition:
         return removable, self.core.take_old_snapshots()
 
     def begin_cut(self, truncation: Truncation, last: Segment, producers: ProducerStates) -> None:
-        """Lets the log end with segment `last`, and producers be as there: reads find nothing above it from now on. Raises
+        """Makes `last` the final segment and `producers` the producer state. Reads no longer see the cut records. Raises
         NotLeaderError if role or epoch have changed since the decision.
         """
         moved = self.core.truncated(truncation, last, producers)
@@ -609,14 +609,14 @@ class Partition:
         self.wake(moved)
 
     def write_end(self) -> CleanLog | None:
-        """Writes the active segment's index and a snapshot at the log end, if missing, so that the next start need not scan the
-        log; a failure only makes that start slower. Call it once everything is flushed, in any thread. Returns the entry for the
-        clean-shutdown mark; None if the log did not end cleanly.
+        """Writes the active segment's index and a snapshot at the log end, if missing, to spare the next start a scan; a failure
+        only makes that start slower. Call it once everything is flushed, in any thread. Returns the entry for the clean-shutdown
+        mark; None if the log did not end cleanly.
         """
         ends = self.ends
         if self.is_stopped or ends.durable_end != ends.log_end_offset:
             return None
-        last = self.segments[-1]  # which only a log that has stopped may lack
+        last = self.segments[-1]  # exists: only a stopped log may have no segments
         files, has_snapshot = self.resources.files, ends.log_end_offset in self.core.snapshots.durable
         if not (has_snapshot and last.has_written_index):
             try:

@@ -6,13 +6,13 @@ of both are in log_state.py.
 
 The state is derived from the batches in log order. It excludes producers silent for producer.id.expiration.ms, and keeps at most
 max.producer.ids.per.partition others: a new producer evicts the one silent longest. Eviction depends on the order of batches alone,
-so every replay forgets the same producers.
+so every replay evicts the same producers.
 
-A forgotten producer must not write anything twice. At a later sequence it is refused as unknown; but every producer starts at
-sequence 0, so a retry of its first batch would be accepted. Therefore `forgotten` keeps the largest number among the forgotten ids
-of each owner, and an unknown producer whose number is not larger is refused at sequence 0 too. Numbers only rise, so new producers,
-and producers that request another id, are above it; a client that makes up numbers can keep out the producers of its own principal
-alone. Expired producers do not raise it: no retry is that old.
+A forgotten (evicted) producer must not write a batch twice. Its later sequences are refused as unknown, but a retry of its first
+batch, at sequence 0, would be accepted. Therefore `forgotten` keeps, per owner, the largest number among the forgotten ids, and an
+unknown producer whose number is not larger is refused at sequence 0 too. Numbers only rise, so new producers, and producers that
+request another id, are above it. A client that invents numbers can lock out only producers of its own principal. Expired producers
+do not raise the number: no retry is that old.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from brokerd.errors import (
 from brokerd.ids import PRODUCER_NUMBERS, producer_number, producer_tag
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
 
-# Those that a producer may have in flight, which are Kafka's five, and the one before: a copy that begins anew above that one
-# (Partition.snapshot_at) must know its sequence once the others are cut off.
+# The five batches that a producer may have in flight, as in Kafka, and the one before: a copy whose log begins above that batch
+# (Partition.snapshot_at) needs its sequence if the other five are cut.
 WINDOW_BATCHES = 6
 NO_OFFSET = -1
 NO_NUMBER = -1
 ANY_OWNER = -1  # in place of an owner tag
-FORGOTTEN_OWNERS = 1_000  # with a number of their own
+FORGOTTEN_OWNERS = 1_000  # limit of owners with their own entry in `forgotten`; others share ANY_OWNER
 _HALF_RING = (SEQUENCE_MAX + 1) // 2
 _marker_offset = attrgetter("marker_offset")
 
 
 class BatchMetadata(NamedTuple):
-    """One accepted batch. Sequences are inclusive; `timestamp` is the log time of the append, ms. The last two fields are as in the
-    batch's header: a duplicate is answered with the time that the batch carries.
+    """One accepted batch. Sequences are inclusive; `timestamp` is the log time of the append, ms. The last two fields are the
+    header's, so that the response to a duplicate carries the original append time.
     """
 
     first_sequence: int
@@ -60,7 +60,7 @@ class BatchMetadata(NamedTuple):
 
     @property
     def append_timestamp(self) -> int:
-        """The wall clock's time of the append, ms since 1970."""
+        """The wall-clock time of the append, ms since 1970."""
         return self.timestamp + 1_000 * self.clock_ahead_s
 
 
@@ -69,7 +69,7 @@ class ProducerStateEntry(NamedTuple):
 
     epoch: int
     batches: tuple[BatchMetadata, ...]
-    has_wrapped: bool  # the sequence went past 2^31-1 in this epoch: every smaller number has been used
+    has_wrapped: bool  # the sequence has passed 2^31-1 in this epoch, so every smaller number has been used
     txn_first_offset: int = NO_OFFSET
 
     @property
@@ -84,7 +84,7 @@ class ProducerStateEntry(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """Ends the transactions of these members."""
+    """The content of a control batch: the members whose transactions it ends, by producer id."""
 
     committed_ids: Sequence[int] = ()
     aborted_ids: Sequence[int] = ()
@@ -107,10 +107,10 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedTransactions:
-    """Index of one partition's aborted transactions, ordered by marker offset, whose records read_committed readers skip.
+    """Index of one partition's aborted transactions, ordered by marker offset. read_committed readers skip their records.
 
-    Look-ups go by overlap: a batch is aborted if it has that producer id and lies between the first offset and the marker. Matching
-    the first offset or the marker alone would let aborted records through where a range ends inside a transaction.
+    Look-ups match by overlap: a batch is aborted if it has the producer id and lies between the first offset and the marker.
+    Matching the first offset or the marker alone would let aborted records through where a range ends inside a transaction.
     """
 
     def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
@@ -141,7 +141,7 @@ class AbortedTransactions:
         return found
 
     def forget_below(self, offset: int) -> None:
-        """Drops transactions whose marker lies below `offset`, where records can no longer be read."""
+        """Drops transactions whose marker lies below `offset`, since their records can no longer be read."""
         del self._entries[: bisect_left(self._entries, offset, key=_marker_offset)]
 
 
@@ -205,7 +205,7 @@ class ProducerStates:
         self.aborted = AbortedTransactions(aborted)
 
     def replayed(self, header: BatchHeader) -> ProducerStateEntry | None:
-        """The entry after a batch already in the log; None if it is not an idempotent producer's. Checks and changes nothing."""
+        """The entry after a batch already in the log; None for a control batch or without a producer id. No checks, no changes."""
         if header.producer_id < 0 or header.is_control:
             return None
         entry = self.entries.get(header.producer_id)
@@ -222,8 +222,8 @@ class ProducerStates:
             self.end_transactions(marker, header.base_offset)
 
     def end_transactions(self, marker: Marker, marker_offset: int) -> None:
-        """Removes the members that a marker in the log ends: their ids are never used again. Aborted ones with records in this
-        partition are added to the index of aborted transactions.
+        """Removes the members that a marker in the log ends, since their ids are never used again. Adds aborted members with
+        records in this partition to the index of aborted transactions.
         """
         begun = {producer_id: self.open_transactions.pop(producer_id, NO_OFFSET) for producer_id in marker.producer_ids}
         for producer_id in begun:
@@ -259,20 +259,20 @@ class ProducerStates:
 
     def forget_all(self, free_number: int) -> None:
         """Forgets all producers without an open transaction, because batches are missing. Any producer with a number below
-        `free_number` may have written them, so neither a known entry nor its absence proves anything.
+        `free_number` may have written them, so neither an entry nor its absence proves anything.
         """
         while self._forget_oldest():
             pass
         self._forget(ANY_OWNER, free_number - 1)
 
     def bound_forgotten(self, limit: int) -> None:
-        """Call it once it is known that the numbers from `limit` on have not been given: those are new, not forgotten."""
+        """Lowers the `forgotten` numbers below `limit`, the first producer number not issued yet."""
         self.forgotten = {tag: min(number, limit - 1) for tag, number in self.forgotten.items()}
 
     @property
     def highest_number(self) -> int:
-        """The highest number of a producer that is known, or known to be forgotten; NO_NUMBER if there is none."""
-        forgotten = (number for number in self.forgotten.values() if number < PRODUCER_NUMBERS - 1)  # else: any
+        """The highest producer number seen here, forgotten producers included; NO_NUMBER if there is none."""
+        forgotten = (number for number in self.forgotten.values() if number < PRODUCER_NUMBERS - 1)  # the maximum: unknown
         aborted = (entry.producer_id for entry in self.aborted.entries)
         return max(itertools.chain((NO_NUMBER,), forgotten, map(producer_number, itertools.chain(self.entries, aborted))))
 
@@ -282,7 +282,7 @@ class ProducerStates:
             return False
         oldest = next(iter(self.entries))
         while oldest in self.open_transactions:
-            # Kept until its marker, wherever it is in the order; at the end the next search does not meet it.
+            # Kept until its marker, whatever its position. Moved to the end, so that the next search skips it.
             self.entries.move_to_end(oldest)
             oldest = next(iter(self.entries))
         del self.entries[oldest]
@@ -294,7 +294,7 @@ class ProducerStates:
 
     def _forget(self, tag: int, number: int) -> None:
         if tag not in self.forgotten and len(self.forgotten) >= FORGOTTEN_OWNERS:
-            tag = ANY_OWNER  # without authentication, clients make up owners as well
+            tag = ANY_OWNER  # without authentication, clients can invent owners too
         self.forgotten[tag] = max(self._forgotten(tag), number)
 
     def _check_sequence(self, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
@@ -305,8 +305,8 @@ class ProducerStates:
         expected = entry.batches[-1].last_sequence + 1 & SEQUENCE_MAX
         if first == expected:
             return None
-        # How far it begins behind the expected sequence. More than half the ring behind means a gap ahead: calling that a
-        # duplicate would lose the batch. Before the first wrap, no sequence lies below 0.
+        # Distance of the first sequence behind the expected one. More than half the ring means a gap ahead: treating that as a
+        # duplicate would lose the batch. Before the first wrap there are no sequences below 0.
         behind = (expected - first) & SEQUENCE_MAX
         is_used = behind <= _HALF_RING and (entry.has_wrapped or behind <= entry.last_sequence + 1)
         if is_used and header.last_offset_delta < behind:

@@ -1,6 +1,6 @@
 """Reads whole batches from one partition's files. Runs in the event loop (with cached_only) or in a thread.
 
-It takes the segments as an immutable tuple, so rolls and retention in the event loop do not disturb a read. Partition.read bounds
+A read takes the segments as an immutable tuple, so rolls and retention in the event loop do not disturb it. Partition.read bounds
 each read by a log end.
 """
 
@@ -31,15 +31,15 @@ logger = logging.getLogger(__name__)
 NO_LIMIT = 2**63 - 1
 _HINTS_MAX = 256
 _PROBE_BYTES = 4_096
-# RWF_NOWAIT does not wait for the disk, but makes the kernel start reading what is missing: for some megabytes, 10 ms of work in
-# the event loop. So a large read first probes single bytes; if one is not cached, a thread does the read.
+# RWF_NOWAIT does not wait for the disk, but makes the kernel start reading missing pages: for some megabytes, 10 ms of work in the
+# event loop. So a large read first probes single bytes. If one is not cached, a thread does the read.
 _INLINE_BYTES = 131_072
 _PROBE_EVERY_BYTES = 262_144
 _COPY_ADVICE = "; while other copies are in sync, take this one away with `brokerd cluster reassign`, and give it back"
 
 
 class NeedsRoom(Exception):  # noqa: N818 - not a failure: repeat with room for `size_bytes`
-    """The first batch is larger than `first_batch_max_bytes`."""
+    """The first batch, of `size_bytes`, exceeds `first_batch_max_bytes`."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)
@@ -47,8 +47,8 @@ class NeedsRoom(Exception):  # noqa: N818 - not a failure: repeat with room for 
 
 
 class FetchDataInfo(NamedTuple):
-    """Whole batches, as consecutive bytes-like chunks. `first_offset` is the base offset of the first batch, which may lie below
-    the requested offset; `until_offset`, the log end that bounded the read."""
+    """Whole batches, as consecutive bytes-like chunks. `first_offset`: base offset of the first batch, which may lie below the
+    requested offset. `until_offset`: the log end that bounded the read."""
 
     chunks: list[Buffer]
     size_bytes: int
@@ -68,13 +68,13 @@ class PartitionReader:
         refusals: Refusals,
         on_damage: Callable[[], object] = lambda: None,
     ) -> None:
-        """`on_damage` is called in the thread that has found some."""
+        """`on_damage` is called in the thread that finds new damage."""
         self.core = core
         self.open_files = open_files
         self.refusals = refusals
         self.seed = seed
         self._on_damage = on_damage
-        self._reporting = threading.Lock()  # damage that threads find at the same time
+        self._reporting = threading.Lock()  # several threads may find damage at the same time
         self._hints: dict[int, tuple[int, int]] = {}  # next offset of an earlier read -> (segment base, position)
 
     @property
@@ -111,24 +111,24 @@ class PartitionReader:
         return segments[at]
 
     def hint(self, offset: int, segment: Segment) -> int | None:
-        """The position of the batch that begins at `offset`, if an earlier read ended there. It is checked like an index entry."""
+        """The position of the batch at `offset`, if an earlier read ended there. The read verifies it like an index entry."""
         base_offset, position = self._hints.get(offset, (-1, 0))
         return position if base_offset == segment.base_offset else None
 
     def keep_hint(self, next_offset: int, segment: Segment, position: int) -> None:
-        """Keeps where the batch at `next_offset` begins: the next read of the same reader most likely starts there."""
+        """Remembers the position of the batch at `next_offset`, where the same reader's next read most likely starts."""
         if len(self._hints) >= _HINTS_MAX:
             self._hints.clear()
         if next_offset < segment.next_offset:
             self._hints[next_offset] = (segment.base_offset, position)
 
     def forget_hints(self) -> None:
-        """Drops position hints; call it when segments are removed or cut."""
+        """Drops position hints. Call it when segments are removed or cut."""
         self._hints.clear()
 
     def register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
-        """The damaged range that begins with the bad batch at `position`; reported to the core if new. Raises OSError, and
-        FileNotFoundError if the segment has been removed or cut meanwhile: the zeros of a cut are no damage.
+        """The damaged range that begins with the bad batch at `position`, reported to the core if new. Raises OSError;
+        FileNotFoundError if the segment has been removed or cut meanwhile (a cut overwrites it with zeros, which are not damage).
         """
         if segment not in self.segments:
             raise FileNotFoundError
@@ -149,16 +149,16 @@ class PartitionReader:
         return damaged
 
     def payload_changed(self, header: BatchHeader) -> LogDamagedError | NotLeaderError:
-        """Reports a batch whose payload has changed, if it is new, and returns the error for who has read it. In a thread."""
+        """Reports a batch whose payload fails its CRC, unless known, and returns the error for its reader. Call it in a thread."""
         known = damage_at(self.damaged, header.base_offset)
-        if known is not None:  # it may be accepted as lost
+        if known is not None:  # may be accepted as lost
             return self.refusal(known)
         damaged = DamagedRange(header.base_offset, header.next_offset, PAYLOAD_CHANGED, place=self._place_of(header))
         self.report(damaged)
         return self.refusal(damaged)
 
     def _place_of(self, header: BatchHeader) -> str:
-        """Where a batch begins; empty if the disk does not tell, or the segment has been removed meanwhile."""
+        """File and byte at which a batch begins; empty if it cannot be read or the segment has been removed meanwhile."""
         with contextlib.suppress(OSError):
             segment = self.segment_at(header.base_offset)
             with self.open_files.use(segment.path) as file:
@@ -168,14 +168,14 @@ class PartitionReader:
         return ""
 
     def refusal(self, damaged: DamagedRange) -> LogDamagedError | NotLeaderError:
-        """The error for who reads the range: where another replica is in sync, it will lead, and readers go on there."""
+        """The error for a read of the range: NotLeaderError if another in-sync replica will lead and can serve the read."""
         error = damage_error(self.core.name, damaged)
         if not self.core.hands_over:
             return error
         return NotLeaderError(f"{error.message}; another replica that is in sync will lead")
 
     def report(self, damaged: DamagedRange) -> None:
-        """Reports a damaged range to the core, and logs it, if it is new."""
+        """Reports a damaged range to the core and logs it, if new."""
         with self._reporting:
             if damaged in self.damaged:  # another thread may have found it meanwhile
                 return
@@ -196,7 +196,7 @@ class _Start(NamedTuple):
 
 
 class _Read:
-    """One read: what it may take, and what it has taken so far. It continues at `next_offset`."""
+    """One read: its limits, and the batches taken so far. It continues at `next_offset`."""
 
     def __init__(
         self, reader: PartitionReader, offset: int, until_offset: int, max_bytes: int, cached_only: bool, first_max_bytes: int
@@ -209,17 +209,17 @@ class _Read:
         self._max_bytes = max_bytes
         self._cached_only = cached_only
         self._first_max_bytes = first_max_bytes  # of the first batch, which may be larger than `max_bytes`
-        self._readable_bytes = NO_LIMIT  # less, once the disk could not read as many at once
+        self._readable_bytes = NO_LIMIT  # largest size to read at once; lowered after an EIO
 
     def run(self) -> None:
-        """Takes one chunk after the other. An error ends the read; it is raised if nothing was taken before."""
+        """Takes chunk after chunk. An error ends the read, and is raised only if nothing was taken before."""
         while self.next_offset < self._until_offset and (not self.chunks or self.size_bytes < self._max_bytes):
             try:
                 if not self._read_segment():
                     return
             except (WouldBlock, LogDamagedError, NotLeaderError, StorageError):
                 if self.chunks:
-                    return  # the next read meets it first
+                    return  # the next read starts there and raises it
                 raise
 
     def _read_segment(self) -> bool:
@@ -265,7 +265,7 @@ class _Read:
             except OSError as error:
                 if error.errno != errno.EIO or wanted <= least:
                     raise
-                # What the disk cannot read may lie behind the batches that are wanted. Each failure may take it long.
+                # The unreadable bytes may lie behind the wanted batches. Shrink fast, since each failure may take the disk long.
                 self._readable_bytes = wanted // 16
                 continue
             walk = walk_whole(
@@ -296,7 +296,7 @@ class _Read:
         return False
 
     def _take(self, data: Buffer, walk: Walk, segment: Segment, position: int) -> bool:
-        """Takes the batches of a walk, as many as still fit; False if none does. `position`: of `data` in the segment."""
+        """Takes the batches of a walk that still fit; False if none does. `position`: of `data` in the segment."""
         left_bytes = self._max_bytes - self.size_bytes
         end, next_offset = walk.end, walk.next_offset
         if end - walk.start > left_bytes:
@@ -323,7 +323,7 @@ class _Read:
             size = min(max(fitting.needed, size + 1), walk.end - first)
 
     def _has_room(self, size_bytes: int) -> bool:
-        """True if a batch larger than what is left may be taken: only the first one. Raises NeedsRoom if that is too large too."""
+        """True if a batch larger than the bytes left may be taken, as only the first may. Raises NeedsRoom if it is too large."""
         if self.chunks:
             return False
         if size_bytes > self._first_max_bytes:
@@ -335,17 +335,17 @@ class _Read:
         LogDamagedError if `next_offset` itself is damaged; WouldBlock.
         """
         if self._cached_only:
-            raise WouldBlock  # searching on takes long
+            raise WouldBlock  # the search past a bad batch is slow
         if start.is_derived:
             self._reader.forget_hints()
             segment.index = None
-            with contextlib.suppress(OSError):  # on a disk that takes no writes any more, what is damaged is still to be said
+            with contextlib.suppress(OSError):  # damage must be reported even if the disk refuses writes
                 segment.remove_index()
             return _Start(segment.base_offset, 0, False)
         return self._behind(file, segment, start, walk, problem)
 
     def _behind(self, file: File, segment: Segment, start: _Start, walk: Walk, problem: str) -> _Start:
-        """Where to continue after the damage that begins at the walk's end; it is reported."""
+        """Reports the damage that begins at the walk's end, and returns where to continue after it."""
         damaged = self._reader.register(file, segment, start.position + walk.end, walk.next_offset, problem)
         if damaged.until_offset > self.next_offset or damaged.resume_segment != segment.base_offset:
             raise self._reader.refusal(damaged)

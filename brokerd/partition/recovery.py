@@ -1,4 +1,4 @@
-"""Recovery of one partition: turns what a crash left on disk into a log that can be served. Steps 4 to 7 of nine.
+"""Recovery of one partition at startup: steps 4 to 7 of nine (ARCHITECTURE.md, "Recovery").
 
     4  find the newest snapshot that the log confirms: walk headers, and check payloads from the recovery point on
     5  at the first batch that is not whole: below durable_end it is damage, and nothing is cut; above, cut the torn tail
@@ -8,8 +8,8 @@
 Every step may be repeated after a crash. Steps 1-3, 8 and 9 belong to the log manager; the walk is in log_walk.py.
 
 A snapshot is written once everything below it is synced, and a cut removes the snapshots above it, durably, before the next append.
-So a whole snapshot of this log, at or below its end, is valid wherever the recovery point is. It is the only source of the state
-that removed segments left: no segment is removed before a snapshot above it is durable.
+So an intact snapshot at or below the log end is valid, whatever the recovery point. It is the only source of the producer state of
+removed segments: a segment is removed only after a snapshot at or above its end is durable.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class PartitionRecovery:
         self._names_changed = False
 
     def run(self) -> LogState:
-        """Recovers. Raises OSError if the directory cannot be read, or cannot be written at all."""
+        """Recovers the partition. Raises OSError if the directory cannot be read, or cannot be written at all."""
         offsets = offsets_of(self._list(), SNAPSHOT_SUFFIX)
         is_clean = self._is_clean()
         walk = self._walk(offsets, is_clean)
         end, cut_bytes = walk.end, 0
         if walk.is_stopped:
-            # Change nothing: keep bytes above durable_end until an operator has decided, but do not serve them.
+            # Change nothing. Keep bytes above durable_end until an operator decides, but do not serve them.
             if self._given.is_durable_end_known:
                 end = max(self._durable_end, walk.first_offset)
         elif self._may_write():
@@ -108,7 +108,7 @@ class PartitionRecovery:
     # Step 4
 
     def _walk(self, offsets: list[int], is_clean: bool) -> LogWalk:
-        """The walk from the newest snapshot that the log confirms; from an empty state if it confirms none."""
+        """The walk from the newest snapshot that the log confirms, or from an empty state if it confirms none."""
         known = self._known_epochs()
         first_offset = min(self._sizes, default=self._given.checkpoint.log_start_offset)
         for offset in reversed(offsets):
@@ -146,7 +146,7 @@ class PartitionRecovery:
     # Step 5
 
     def _cut(self, walk: LogWalk, offsets: list[int]) -> None:
-        """Removes everything above the end, snapshots first; durable on return, and so before the next append."""
+        """Removes everything above the log end, snapshots first. Durable on return, and thus before the next append."""
         if walk.torn is None and not walk.removed:
             return
         for offset in offsets:
@@ -189,7 +189,7 @@ class PartitionRecovery:
     # Step 7
 
     def _settle(self, walk: LogWalk, offsets: list[int]) -> None:
-        """Ensures that there is an active segment, removes snapshots that the log did not confirm, and writes derived files."""
+        """Ensures an active segment at the log end, removes snapshots that the log does not confirm, and writes derived files."""
         if not walk.segments or walk.segments[-1].next_offset != walk.end:
             if walk.segments:
                 last = walk.segments[-1]
@@ -201,7 +201,7 @@ class PartitionRecovery:
         believed = -1 if self._snapshot is None else self._snapshot.offset
         for offset in offsets:
             if offset > believed:
-                # An unconfirmed snapshot must not stay, even if no new one can be written.
+                # Remove unconfirmed snapshots even if no new one can be written.
                 remove_snapshot(self._files, self._directory, offset)
                 self._names_changed = True
         self._remove_contradicting_epochs(walk)
@@ -216,7 +216,7 @@ class PartitionRecovery:
         walk.segments[-1].loaded_index(self._given.index_interval_bytes)
 
     def _remove_contradicting_epochs(self, walk: LogWalk) -> None:
-        """Removes the leader-epochs file if the log contradicts it. Snapshots are checked against it: it may be old, not wrong."""
+        """Removes the leader-epochs file if the log contradicts it: snapshots are checked against it. An old file is harmless."""
         known = self._known_epochs()
         if known is not None and known != tuple(walk.epochs.entries[: len(known)]):
             remove_leader_epochs(self._files, self._directory)
@@ -237,7 +237,7 @@ class PartitionRecovery:
 
     def _write_derived(self, walk: LogWalk) -> None:
         for segment in walk.rebuilt:
-            # A segment with a damaged end gets no index, so that the next start scans it: no checksum shows missing bytes there.
+            # Without an index, the next start scans a segment with a damaged end: no checksum reveals bytes missing there.
             if segment in walk.segments[:-1] and not segment.is_end_damaged:
                 segment.write_index()
                 self._names_changed = True
@@ -248,7 +248,7 @@ class PartitionRecovery:
     def _remove_below_log_start(self, walk: LogWalk) -> None:
         """Completes a removal that a crash interrupted, if a durable snapshot covers the producers of those segments."""
         if self._given.may_be_cut:
-            return  # a cut may remove the snapshot at the end; retention removes only what a surviving snapshot covers
+            return  # a cut may remove the snapshot at the end; retention waits for a snapshot that survives cuts
         durable = walk.end if self._unwritten is None else self._snapshot.offset if self._snapshot is not None else -1
         walk.forget_below(min(self._given.checkpoint.log_start_offset, durable))
         if walk.forgotten and walk.first_offset <= durable:
