@@ -1,10 +1,10 @@
 """The checkpoint of a data directory: each partition's durable offsets and leader epoch (partition/log_state.py: CheckpointEntry).
 
 It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk: a bad batch there is
-damage, while one above is a torn tail.
+damage, a bad batch above it is a torn tail.
 
-The file notes the node epoch of the start that wrote it, and a reader adds the starts since to each leader epoch (node_state.py).
-A partition without an entry was made after that, or its entry is lost: its log tells the epoch.
+The file records the node epoch of the life that wrote it; a reader adds the number of starts since then to each leader epoch
+(node_state.py). For a partition without an entry (newly created, or the entry is lost), the epoch is derived from its log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Entries = Mapping[TopicIdPartition, CheckpointEntry]
 
 
 class Checkpoint:
-    """The checkpoint of an open directory: the current entries of all partitions, and when to write them."""
+    """The checkpoint of an open directory: tracks the entries of all partitions, and decides when to write them."""
 
     def __init__(
         self, files: Files, spares: SpareFiles, partitions: PartitionTable, moved: set[Partition], *, interval_ms: int
@@ -44,30 +44,28 @@ class Checkpoint:
         self._interval_ms = interval_ms
         self._entries: dict[TopicIdPartition, CheckpointEntry] = {}
         self._kept: dict[TopicIdPartition, tuple[CheckpointEntry, bool]] = {}  # with_epoch; see `keep`
-        self._promised: dict[TopicIdPartition, int] = {}  # leader epochs of partitions that are about to be led
+        self._promised: dict[TopicIdPartition, int] = {}  # leader epochs in which this node is about to lead or follow
         self._captured_at_ms = 0
         self._lock = threading.Lock()
-        self._captured_count = 0  # numbers the captured states: an older one never replaces a newer one
+        self._captured_count = 0  # numbers the captured states, so that an older one never replaces a newer one
         self._written_number = 0
         self._node_epoch = 0
         self.written: Entries = {}  # the content of the file
 
     def open(self, node_epoch: int, written: Entries, before: Entries) -> None:
-        """Sets the node epoch of this life, the content of the file, and the entries `before` of partitions whose topic is
-        unknown.
-        """
+        """Sets the node epoch of this life, the content of the file, and the entries (`before`) of partitions of unknown topics."""
         self._node_epoch = node_epoch
         self.written = written
         self._entries = dict(before)
 
     def keep(self, tp: TopicIdPartition, entry: CheckpointEntry, *, with_epoch: bool = False) -> None:
-        """Pins the entry of a partition that was not fully recovered. `with_epoch`: its leader epoch too, which is older than the
-        log, so that later starts see that as well.
+        """Pins the entry of a partition that was not fully recovered. `with_epoch` pins its leader epoch too: it is older than the
+        log, and later starts must detect that again.
         """
         self._kept[tp] = entry, with_epoch
 
     def promise(self, epochs: Mapping[TopicIdPartition, int]) -> None:
-        """Notes leader epochs in which this node may lead once the next job has ended."""
+        """Records leader epochs in which this node may lead or follow once the next job has completed."""
         for tp, epoch in epochs.items():
             self._promised[tp] = epoch
         self._moved.update(partition for partition in self._partitions if partition.tp in epochs)
@@ -77,7 +75,7 @@ class Checkpoint:
         self._entries[tp] = entry
 
     def note(self, partition: Partition) -> None:
-        """Makes the next job write what is true of the partition, instead of an entry that replaced it."""
+        """Makes the next job write the partition's own entry, in place of one set by `replace`."""
         self._moved.add(partition)
 
     def forget(self, tps: Iterable[TopicIdPartition]) -> None:
@@ -90,7 +88,7 @@ class Checkpoint:
     def job(self, *, makes_room: bool = False, keeps_spares: bool = False) -> Job:
         """A job for any thread that writes the current state, durably on return. It raises OSError; the old file may then still be
         in place, and the next job tries again. With `makes_room` it also succeeds on a full disk, as long as there are spare files;
-        with `keeps_spares` some of them stay, for what frees space.
+        with `keeps_spares` it leaves some of them for operations that free space.
         """
         self._captured_count += 1
         number, entries = self._captured_count, self._present()
@@ -109,8 +107,8 @@ class Checkpoint:
         return write
 
     def job_if_due(self, now_ms: int, *, is_forced: bool = False) -> Job | None:
-        """Like `job`; None unless an entry changed, a write failed or it is forced, and log.checkpoint.interval.ms have passed
-        since the last.
+        """Like `job`; None if log.checkpoint.interval.ms have not passed since the last, or if no entry changed, no write failed
+        and it is not forced.
         """
         is_behind = self._written_number < self._captured_count
         if now_ms - self._captured_at_ms < self._interval_ms or not (self._moved or is_behind or is_forced):
@@ -125,8 +123,8 @@ class Checkpoint:
     def _present(self) -> Entries:
         """A copy of all entries, after updating those that changed."""
         while self._moved:
-            partition = self._moved.pop()  # before its entry is made: a thread may find damage, and add it again
-            if self._partitions.replica(partition.tp) is partition:  # else the flush of a copy that was replaced ended late
+            partition = self._moved.pop()  # before its entry is read: a thread that finds damage meanwhile adds it again
+            if self._partitions.replica(partition.tp) is partition:  # False after a late flush of a replaced copy
                 entry, with_epoch = self._kept.get(partition.tp) or (partition.checkpoint_entry(), False)
                 if not with_epoch:
                     entry = entry._replace(leader_epoch=max(partition.leader_epoch, self._promised.get(partition.tp, 0)))
@@ -160,7 +158,7 @@ def decode_checkpoint(body: bytes) -> tuple[int, dict[TopicIdPartition, Checkpoi
 
 
 def read_checkpoint(files: Files, node_epoch: int) -> dict[TopicIdPartition, CheckpointEntry] | None:
-    """The entries, with the leader epochs of the life with this node epoch; None if the file is missing or damaged. Raises OSError,
+    """The entries, with leader epochs as of the life with this node epoch; None if the file is missing or damaged. Raises OSError,
     DataDirectoryError.
     """
     try:
@@ -172,7 +170,7 @@ def read_checkpoint(files: Files, node_epoch: int) -> dict[TopicIdPartition, Che
 
 
 def lost_leader_epoch(epochs: LeaderEpochs, node_epoch: int) -> int:
-    """The leader epoch of a partition without an entry, in the life with this node epoch: each start raises it by one, so none
-    since the log's last batch was higher.
+    """The leader epoch of a partition without an entry, in the life with this node epoch. It is an upper bound: each start raises
+    the leader epoch by one, so no epoch since the log's last batch was higher.
     """
     return max(epochs.latest, 0) + node_epoch

@@ -1,12 +1,12 @@
 """Flushes dirty partitions in threads: one flush per partition at a time, several partitions in parallel.
 
 Batches appended during a partition's flush are covered by its next one, so acknowledgements share fsyncs (group commit). A disk
-syncs one partition after the other, so callers take turns (brokerd/sharing.py): one that writes to a thousand partitions waits for
-all of them, another for at most one of them. A partition with appends of several callers is flushed at the first of their turns.
-FlushTask (partition/partition.py) does the flush.
+syncs one partition after another, so callers take turns (brokerd/sharing.py): a caller that writes to a thousand partitions waits
+for all of them, but any other caller for at most one of them. A partition with appends of several callers is flushed at the first
+of their turns. FlushTask (partition/partition.py) does the flush.
 
-A transaction of a few rows makes some twenty flushes, so each costs little more than its fdatasync: a thread makes no future, and
-flushes that end while the event loop is busy wake it once.
+A transaction of a few rows takes some twenty flushes, so a flush must cost little more than its fdatasync: it creates no future,
+and flushes that end while the event loop is busy wake it once.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Flusher:
     """Schedules flushes. Create it inside the running event loop, the only one that uses it."""
 
     def __init__(self, *, threads: int, on_flush: Callable[[Partition, int], None]) -> None:
-        """`on_flush` is called with each flushed log and the duration of the flush in nanoseconds."""
+        """`on_flush` is called with each flushed log and the flush's duration in nanoseconds."""
         self._on_flush = on_flush
         self._loop = asyncio.get_running_loop()
         self._begun: SimpleQueue[tuple[Partition, FlushTask] | None] = SimpleQueue()  # for the threads; None ends one
         self._ended: deque[tuple[Partition, FlushTask, BaseException | None]] = deque()  # for the event loop, from the threads
-        self._is_woken = False  # `_finish_all` will run, and has not yet looked
+        self._is_woken = False  # `_finish_all` is scheduled, and has not read `_ended` yet
         self._threads = [threading.Thread(target=self._work, name=f"brokerd-flush_{n}", daemon=True) for n in range(threads)]
         for thread in self._threads:
             thread.start()
@@ -45,7 +45,7 @@ class Flusher:
         self._tickets: dict[Partition, dict[Caller, Waiting[Partition]]] = {}
         self._under_way: dict[Partition, Waiting[Partition]] = {}  # log being flushed -> the entry whose turn it was
         self._told: dict[Partition, list[asyncio.Future[None]]] = {}
-        self._retrying: set[Partition] = set()  # logs that could not be opened; retried soon
+        self._retrying: set[Partition] = set()  # logs whose flush could not start, retried after _RETRY_S
         self._is_closed = False
         self._is_scheduled = False
         self._idle = asyncio.Event()
@@ -69,7 +69,7 @@ class Flusher:
             self._loop.call_soon(self._start_flushes)
 
     async def flush(self, log: Partition, caller: Caller) -> None:
-        """Queues a flush of the log in the caller's turn, and returns after it, whatever its result."""
+        """Queues a flush of the log in the caller's turn, and returns once it has ended, whatever its result."""
         told: asyncio.Future[None] = self._loop.create_future()
         self._told.setdefault(log, []).append(told)
         self.mark_dirty(log, caller)
@@ -100,9 +100,9 @@ class Flusher:
 
     def _report(self, log: Partition, task: FlushTask, failure: BaseException | None) -> None:
         self._ended.append((log, task, failure))
-        if not self._is_woken:  # if it is, `_finish_all` has yet to look, and finds this one too
+        if not self._is_woken:  # otherwise `_finish_all` has yet to read `_ended`, and finds this flush too
             self._is_woken = True
-            with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop may be closed already
                 self._loop.call_soon_threadsafe(self._finish_all)
 
     def _start_flushes(self) -> None:
@@ -129,7 +129,7 @@ class Flusher:
 
     def _finish_all(self) -> None:
         """Completes the flushes that have ended, and begins others."""
-        self._is_woken = False  # before the look at them: one that ends later wakes again
+        self._is_woken = False  # before reading `_ended`, so that a flush that ends later wakes the loop again
         while self._ended:
             self._finish(*self._ended.popleft())
         self._start_flushes()
@@ -166,7 +166,7 @@ class Flusher:
     def _settle(self, log: Partition, task: FlushTask, error: BaseException | None) -> None:
         if error is not None:
             self._tickets.pop(log, None)
-            if not log.health.is_deleted:  # the files of a deleted one were removed meanwhile
+            if not log.health.is_deleted:  # a deleted log's files may be removed during a flush
                 logger.error("flush of %s failed: it refuses appends until the next start", log.name)
             log.fail_flush(task, error)
             return

@@ -63,14 +63,14 @@ class LogManager:
     """Owns everything in one open data directory. Not thread-safe, except where a method says otherwise."""
 
     def __init__(self, config: BrokerConfig, files: Files, clock: Clock, *, cluster: ClusterIdentity | None = None) -> None:
-        """`cluster`: the one that this node belongs to; None = the node is alone."""
+        """`cluster`: the cluster that this node belongs to; None = a node alone."""
         self._config = config
         self._cluster = cluster
         self._clock = clock
         self._open_files = OpenFiles(files, limit=config.log_max_open_files)
         self._files = files = PatientFiles(files, self._open_files)
         self._spares = SpareFiles(files)
-        self.checkpoint_problem = ""  # why the ends of logs are not known
+        self.checkpoint_problem = ""  # why the durable ends of the logs are unknown
         self.topics = TopicStore(files, self._spares)
         self.partitions = PartitionTable(self.topics, elects_itself=cluster is None)
         self.resources = LogResources(files, self._spares, self._open_files, config.max_producer_ids)
@@ -78,7 +78,7 @@ class LogManager:
         self._checkpoint = Checkpoint(
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms
         )
-        # A node that is alone learns which were given when it has loaded its coordinator (CoordinatorHost).
+        # A node alone learns which producer numbers have been issued once its coordinator is loaded (CoordinatorHost).
         free = PRODUCER_NUMBERS if cluster is None else 0
         self._opening = PartitionOpening(config, self.resources, free, may_be_cut=cluster is not None)
         self._is_open = False
@@ -127,7 +127,7 @@ class LogManager:
         # 3: the clean mark
         clean = take_clean_mark(self._files, ended, keep=bool(self._opening.read_only_reason))
         unknown = remove_leftovers(self._files, self.topics) if not self._opening.read_only_reason else []
-        # Keep the entries of unknown directories: if the topics are restored, their durable ends are needed.
+        # Keep the entries of unknown directories: their durable ends are needed if the topics are restored.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
         written = found or {}
         kept = {tp: entry for tp, entry in written.items() if tp in unknown_tps}
@@ -155,14 +155,14 @@ class LogManager:
         )
 
     def _known_meta(self) -> Meta | None:
-        """This node's identity; None for a directory that is not in use yet. Raises DataDirectoryError."""
+        """The directory's identity; None if it is not in use yet. Raises DataDirectoryError."""
         meta = read_meta(self._files)
         if meta is None and any(parse_partition_directory(name) for name in self._files.listdir()):
             raise DataDirectoryError(
                 "the data directory holds partitions, but its file 'meta' is missing; run `brokerd doctor` for details"
             )
         if meta is not None and self._config.node_id not in (-1, meta.node_id):
-            rest = ", or leave it out" if self._cluster is None else ""  # a node of a cluster has to say who it is
+            rest = ", or leave it out" if self._cluster is None else ""  # a node of a cluster needs node.id
             raise DataDirectoryError(
                 f"node.id is {self._config.node_id}, but the data directory belongs to node {meta.node_id}: set node.id = "
                 f"{meta.node_id}{rest}; or data.dir may be another node's"
@@ -178,9 +178,9 @@ class LogManager:
         return create_meta(self._files, max(0, self._config.node_id), self._cluster)
 
     def _register(self, ended: int) -> None:
-        """Numbers this life, and first makes the file names that it finds durable: a killed broker may have renamed a checkpoint
-        without syncing the directory, and segments are removed by what it says. If that fails, the directory is
-        read-only. In a read-only one nothing is written: with another number the clean mark would not be this directory's.
+        """Writes this life's node epoch. First syncs the directory: a killed broker may have renamed a checkpoint without syncing,
+        and segments are removed according to the checkpoint. On failure the directory becomes read-only. In a read-only directory
+        nothing is written: the clean-shutdown mark is valid only for the node epoch on disk.
         """
         self.node_epoch = ended + 1
         if self._opening.read_only_reason:
@@ -193,7 +193,7 @@ class LogManager:
             logger.error("the data directory is read-only: %s", self._opening.read_only_reason)
 
     def _settle_directory(self) -> None:
-        """Writes the checkpoint and creates missing spare files. On a full disk the old checkpoint, which is still valid, remains,
+        """Writes the checkpoint and creates missing spare files. On a full disk the old checkpoint remains, which is still valid,
         and the spare files are left for operations that free space.
         """
         try:
@@ -218,7 +218,7 @@ class LogManager:
 
     def close(self) -> None:
         """Flushes everything, writes snapshots, the checkpoint and the clean-shutdown mark, and releases the lock. Call it once,
-        last. Logs that have stopped are left as they are: the next start recovers them.
+        last. Leaves stopped logs as they are; the next start recovers them.
         """
         try:
             if self._is_open and not self._opening.read_only_reason:
@@ -232,7 +232,7 @@ class LogManager:
         self.time.now_ms()
         self.time.note()()
         try:
-            with contextlib.suppress(OSError):  # an older one is still valid
+            with contextlib.suppress(OSError):  # the previous checkpoint is still valid
                 self.write_checkpoint()
             write_clean_mark(self._files, self.node_epoch, clean, self._spares)
         except OSError as error:
@@ -249,8 +249,8 @@ class LogManager:
         return sum(partition.producers.expire(before) for partition in self.partitions if partition.is_leader)
 
     def checkpoint_job(self, now_ms: int) -> Job | None:
-        """A checkpoint write, if one is due: something changed, and log.checkpoint.interval.ms have passed since the last one.
-        It tells whether the disk refuses. While it does, one is due without a change: it tells when the disk takes appends again.
+        """A checkpoint write; None unless something changed and log.checkpoint.interval.ms have passed since the last. Its result
+        updates `refusals`. While the disk refuses writes, one is due even without a change, to detect the disk's recovery.
         """
         if self._opening.read_only_reason:
             return None
@@ -276,10 +276,10 @@ class LogManager:
 
 def _end_logs(partitions: Iterable[Partition]) -> CleanLogs:
     """Flushes the logs and writes their indexes and snapshots; returns the logs that closed cleanly. A failure of one log does not
-    affect the others; a log whose files could not be written still counts as clean.
+    affect the others. A log whose index or snapshot could not be written still counts as clean.
 
-    It is mostly waiting for the disk, and concurrent syncs share journal commits: so many are closed in parallel. Files that are up
-    to date are not rewritten, so idle partitions cost nothing.
+    Logs are closed in parallel: most of the time is spent waiting for the disk, and concurrent syncs share journal commits. Files
+    that are up to date are not rewritten, so idle partitions cost nothing.
     """
     partitions = list(partitions)
     _flush(partitions)
@@ -302,7 +302,7 @@ def _flush(partitions: Iterable[Partition]) -> None:
 
 
 def _for_all(do: Callable[[T], U], items: Sequence[T]) -> list[U | Exception]:
-    """The results of `do` for each item, or what it raised, in threads if there are many."""
+    """The result or the exception of `do` for each item. Runs in threads if there are many items."""
 
     def done(item: T) -> U | Exception:
         try:
@@ -318,7 +318,7 @@ def _for_all(do: Callable[[T], U], items: Sequence[T]) -> list[U | Exception]:
 
 
 def _why_not_opened(error: OSError) -> str:
-    """What failed, at which file, and what to do."""
+    """The cause, the file, and the remedy."""
     what = f"{error.strerror} ({error.filename})" if error.filename else f"{error.strerror}"
     if is_no_space(error):
         return f"{what}: free some space on its disk"

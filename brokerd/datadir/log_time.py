@@ -1,17 +1,17 @@
-"""The log time: the clock of retention and of the expiry of producers and groups. LogTime computes it from the times of
-clocks; DirectoryTime is that of an open data directory, which keeps it in a file.
+"""The log time: the clock for retention and for the expiry of producers and groups. LogTime computes it from the machine's clocks;
+DirectoryTime keeps the log time of an open data directory in a file.
 
-It starts at the wall clock's time and then counts elapsed time. A wall clock may be wrong: a machine boots in 1970 or a month
-ahead, and is corrected later. While the machine is up, asleep or not, the boot clock measures elapsed time, across restarts of the
-broker too. So the log time does not follow jumps of the wall clock, and the age of a batch does not depend on what the wall clock
-showed at its append: the header holds the wall clock's time and how far that was ahead of the log time.
+The log time starts at the wall clock's time and then counts elapsed time. A wall clock may be wrong: a machine boots in 1970 or a
+month ahead, and is corrected later. While the machine is up, asleep or not, the boot clock measures elapsed time, even across
+broker restarts. So the log time does not follow jumps of the wall clock, and a batch's age does not depend on the wall clock at its
+append: the header holds the wall clock's time and how far that was ahead of the log time.
 
-How long the machine was off is known from the wall clock alone. An hour is counted at once. A longer pause is counted gradually:
-within a day, but at most a month per day. So a clock that is wrong after a boot deletes little before it is noticed, and correcting
-it takes back what is not yet counted, even at a later boot. If the clock was behind before the machine went off, and is corrected
-at the next boot, only the rest of the difference counts as a pause.
+Only the wall clock shows how long the machine was off. Up to an hour is counted at once. A longer pause is counted gradually:
+within a day, but at most a month per day. So if the clock is wrong after a boot, retention deletes little before somebody notices.
+Correcting the clock, even at a later boot, takes back the part not yet counted. If the clock was behind before the machine went
+off, and is corrected at the next boot, only the rest of the difference counts as a pause.
 
-The nodes of a cluster have one log time: a node that joins takes over that of the nodes that are alive, before it leads.
+The nodes of a cluster share one log time: a joining node adopts that of a live node before it leads.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from brokerd.storage.names import CLOCK
 logger = logging.getLogger(__name__)
 
 CLOCK_KIND = DocumentKind("clock", 1)
-SLACK_MS = 300_000  # ordinary clock adjustments are smaller, and are followed
+SLACK_MS = 300_000  # the log time follows smaller changes of the wall clock, which are ordinary adjustments
 START_SLACK_MS = 3_600_000  # a pause up to this is counted at once
 _MADE_UP_WITHIN_MS = 86_400_000
 _RATE_MAX = 30  # a longer pause is counted at up to a month per day
-_FIRST_MS = 1_577_836_800_000  # 2020: an earlier wall clock is wrong
+_FIRST_MS = 1_577_836_800_000  # 2020; an earlier wall clock is certainly wrong
 
 
 class NotedTime(NamedTuple):
@@ -51,7 +51,7 @@ class NotedTime(NamedTuple):
 
 
 class Owed(NamedTuple):
-    """The part of a pause that is not counted yet, and how much of it is counted in each elapsed millisecond."""
+    """The part of a pause not counted yet, and how much of it to count per elapsed millisecond."""
 
     ms: int
     rate: float
@@ -94,11 +94,11 @@ class LogTime:
 
     @property
     def owed(self) -> Owed:
-        """What is not counted yet of a pause."""
+        """The part of a pause not counted yet."""
         return Owed(self._owed_ms, self._rate)
 
     def take_over(self, now_ms: int, owed: Owed) -> None:
-        """Goes on with another node's log time. Call `now` first."""
+        """Adopts another node's log time. Call `now` first."""
         self.ahead_ms = self._wall_ms - now_ms
         self._owed_ms, self._rate = owed
 
@@ -114,10 +114,10 @@ class LogTime:
     def _pause(self, wall_ms: int) -> None:
         """Accounts for the time that the machine was off since the last record, measured by the wall clock."""
         off_ms = wall_ms - self._wall_ms
-        is_from_the_first = max(self._wall_ms, self._wall_ms - self.ahead_ms) < _FIRST_MS  # behind, and so is the log time
+        is_from_the_first = max(self._wall_ms, self._wall_ms - self.ahead_ms) < _FIRST_MS  # clock and log time were both behind
         behind_ms = off_ms if is_from_the_first else self._owed_ms - self.ahead_ms
         self._wall_ms = wall_ms
-        if off_ms > START_SLACK_MS and behind_ms > 0:  # the clock was behind and has been corrected: that part is no pause
+        if off_ms > START_SLACK_MS and behind_ms > 0:  # the clock was behind and has been corrected: exclude the correction
             corrected_ms = min(behind_ms, off_ms)
             self.ahead_ms += corrected_ms
             off_ms -= corrected_ms
@@ -168,7 +168,7 @@ class DirectoryTime:
 
     def stamp_ms(self) -> tuple[int, int]:
         """The wall clock's time for an append, and how far it is ahead of the log time: ms, in whole seconds as in a batch header.
-        If the latter exceeds the header's 32 bits, it is clamped, and the former adjusted to match the log time."""
+        If the latter exceeds the header's 32 bits, it is clamped, and the time is adjusted to match the log time."""
         wall_ms = self._clock.wall_ms()
         now_ms = self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=wall_ms)
         ahead_s = self._time.ahead_ms // 1_000
@@ -187,12 +187,12 @@ class DirectoryTime:
 
     @property
     def owed(self) -> Owed:
-        """What is not counted yet of a pause."""
+        """The part of a pause not counted yet."""
         return self._time.owed
 
     def take_over(self, log_time_ms: int, owed: Owed) -> None:
-        """Goes on with the log time of the cluster, unless this one is about the same. Batches are stamped by the leader, and the
-        next one judges their age: with log times of their own, one would delete what the other has just written."""
+        """Adopts the cluster's log time unless this node's differs by at most SLACK_MS. A leader stamps batches, and the next
+        leader judges their age: with separate log times, it could delete batches that were just written."""
         difference_ms = log_time_ms - self.now_ms()
         if abs(difference_ms) > SLACK_MS:
             self._time.take_over(log_time_ms, owed)
@@ -204,7 +204,7 @@ class DirectoryTime:
             )
 
     def note(self) -> Job:
-        """A job that records the time of this call. It ignores errors: on a full disk an older record stays."""
+        """A job that records the time of this call. Ignores errors: on a full disk the older record stays."""
         noted = self._time.noted()
 
         def write() -> None:

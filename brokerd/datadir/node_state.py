@@ -1,15 +1,15 @@
 """Files that describe a data directory: identity, node epoch, clean-shutdown mark, decided members.
 
-The node epoch: each life of a directory has a number of its own, durable before anything else is written. One without a checkpoint
-writes nothing, and leaves the number to the next.
+The node epoch numbers the lives of a directory: each start takes a new number, durable before anything else is written. A life
+without a checkpoint writes nothing, and leaves its number to the next.
 
-A node alone leads all its partitions, and each life is an election: it raises the leader epoch of every partition by one. So one
-small write makes the new epochs of all partitions durable: the checkpoint holds each partition's leader epoch and the node epoch in
-which it was written, and a start adds the lives since then (checkpoint.py). In a cluster, its controller elects.
+A node alone leads all its partitions, and each life is an election: it raises the leader epoch of every partition by one. One small
+write makes all new epochs durable: the checkpoint holds each partition's leader epoch and the node epoch in which it was written,
+and a start adds the number of lives since then (checkpoint.py). In a cluster, the controller elects.
 
 `node-epoch` has two slots, overwritten in place by turns, so a start succeeds on a full disk too. A slot holds a document
-(storage/checksummed_file.py) and padding. A write torn by a crash leaves the other slot intact. A damaged slot held an epoch never
-used, or one damaged later: in both cases the next epoch skips one.
+(storage/checksummed_file.py) and padding. A write torn by a crash leaves the other slot intact. A damaged slot held an epoch that
+was never used, or was damaged later; in both cases the next start skips a number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FILLING = b" "  # not zeros: a file system may store those as holes
 
 
 class ClusterIdentity(NamedTuple):
-    """A cluster of several nodes: its name, as its operator calls it, and the id that was drawn for it."""
+    """A cluster of several nodes: the name that its operator chose, and its random id."""
 
     name: str
     id: str
@@ -92,7 +92,7 @@ def create_meta(files: Files, node_id: int, cluster: ClusterIdentity | None = No
 
 
 def join_cluster(files: Files, node_id: int, cluster_name: str) -> None:
-    """Makes the directory of a node alone a cluster's, which has its cluster id. Raises OSError."""
+    """Turns the directory of a node alone into a cluster's. The cluster has the directory's cluster id. Raises OSError."""
     meta = read_meta(files)
     assert meta is not None, "it is in use"
     joined = meta._replace(node_id=node_id, cluster_name=cluster_name)
@@ -100,7 +100,7 @@ def join_cluster(files: Files, node_id: int, cluster_name: str) -> None:
 
 
 def check_cluster(meta: Meta, cluster: ClusterIdentity | None) -> None:
-    """Checks that a directory belongs to this cluster, None being none. Raises DataDirectoryError."""
+    """Checks that a directory belongs to this cluster; None: to a node alone. Raises DataDirectoryError."""
     if cluster is None:
         if meta.cluster_name:
             raise DataDirectoryError(
@@ -197,15 +197,15 @@ def take_clean_mark(files: Files, node_epoch: int, *, keep: bool = False) -> Cle
 
 
 def write_clean_mark(files: Files, node_epoch: int, logs: CleanLogs, spares: SpareFiles | None = None) -> None:
-    """Records that these logs are flushed and closed. The last write of a run. Raises OSError."""
+    """Records that these logs are flushed and closed. The last write of a life. Raises OSError."""
     partitions = {tp.directory_name: (log.log_end_offset, log.segments) for tp, log in logs.items()}
     write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, {"node_epoch": node_epoch, "partitions": partitions}, spares=spares)
 
 
 class DecidedMembers(NamedTuple):
-    """An operator's decisions whether members with lost markers committed or aborted, where the logs do not tell: their producer
-    ids. `brokerd doctor` writes them, and the next start applies them. Producer ids are never reused, so a decision already applied
-    does no harm.
+    """An operator's decisions on members whose markers are lost and whose outcome the logs do not show: producer ids that committed
+    or aborted. `brokerd doctor` writes them, and the next start applies them. Producer ids are never reused, so a decision already
+    applied does no harm.
     """
 
     committed: Collection[int] = ()
@@ -234,7 +234,7 @@ def write_decided(files: Files, decided: DecidedMembers) -> None:
 
 
 def missing(name: str) -> DataDirectoryError:
-    """The error for a missing file. Starting without it would reuse epochs, or lose topics."""
+    """The error for a missing file. A start without the file would reuse epochs or lose topics."""
     return DataDirectoryError(
         f"the file {name} of the data directory is missing; restore it from a copy before the next start, or run `brokerd doctor`"
     )

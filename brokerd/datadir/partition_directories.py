@@ -1,4 +1,4 @@
-"""Partition directories: created durably before the topic is visible, removed after it is gone. Opens no logs."""
+"""Creates partition directories, durably, before their topic is visible, and removes them after it is gone. Opens no logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, offset_file, offsets
 
 def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
     """Creates each partition's directory, durably on return, with an empty first segment, which becomes durable when the
-    partition is recovered (recovery.py syncs it). On OSError some may be left.
+    partition is recovered (recovery.py syncs it). On OSError some directories may remain.
     """
     for tp in tps:
         files.mkdir(tp.directory_name)
@@ -23,8 +23,8 @@ def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
 
 
 def discard_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
-    """Removes what a failed creation left, as far as possible; the next start does the rest. Directories with records are kept:
-    they are older than the creation.
+    """Removes the directories of a failed creation as far as possible; the next start removes the rest. Keeps directories with
+    records, which are older than the creation.
     """
     for tp in tps:
         with contextlib.suppress(OSError):
@@ -41,8 +41,8 @@ def remove_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
 
 
 def remove_logs_from_end(files: Files, tps: Sequence[TopicIdPartition]) -> None:
-    """Removes the segments of partitions, each durably before the one below it, so that a crash leaves the beginning of a log.
-    Raises OSError."""
+    """Removes the segments of partitions, newest first and each durably, so that a crash leaves the beginning of a log. Raises
+    OSError."""
     for tp in tps:
         directory = tp.directory_name
         names: list[str] = []
@@ -86,8 +86,8 @@ def cut_log(files: Files, tp: TopicIdPartition, base_offset: int, position: int)
 
 
 def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:
-    """Removes the directories of creations and deletions that a crash interrupted. Returns directories with records that belong to
-    no known topic; they stay. Raises OSError.
+    """Removes the directories of creations and deletions that a crash interrupted. Keeps and returns directories with records that
+    belong to no known topic. Raises OSError.
     """
     unknown = []
     known = {topic.id: topic.partitions_here for topic in topics.all()}

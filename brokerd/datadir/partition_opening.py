@@ -23,7 +23,7 @@ from brokerd.partition.recovery import PartitionRecovery
 
 logger = logging.getLogger(__name__)
 
-_MADE = NEW_PARTITION._replace(leader_epoch=FIRST_EPOCH - 1)  # it has not been led yet
+_MADE = NEW_PARTITION._replace(leader_epoch=FIRST_EPOCH - 1)  # never led yet
 
 
 class RecoveryReport(NamedTuple):
@@ -43,7 +43,7 @@ class Opened(NamedTuple):
 
     partition: Partition
     state: LogState
-    kept_entry: CheckpointEntry | None  # its checkpoint entry, if that must stay because the log was not fully recovered
+    kept_entry: CheckpointEntry | None  # checkpoint entry to keep, because the log was not fully recovered
 
 
 class PartitionOpening:
@@ -52,14 +52,14 @@ class PartitionOpening:
     def __init__(
         self, config: BrokerConfig, resources: LogResources, free_producer_number: int, *, may_be_cut: bool = False
     ) -> None:
-        """`free_producer_number`: batches that are missing may be of any producer with a lower number. `may_be_cut`: other nodes
-        may lead the partitions."""
+        """`free_producer_number`: missing batches may belong to any producer with a lower number. `may_be_cut`: other nodes may
+        lead the partitions."""
         self._config = config
         self._resources = resources
         self._free_producer_number = free_producer_number
         self._may_be_cut = may_be_cut
-        self.ended_node_epoch = 0  # of the life before this one, if each start elects; set by LogManager.open
-        self.read_only_reason = ""  # why nothing may be written to the directory
+        self.ended_node_epoch = 0  # node epoch of the previous life; 0 in a cluster; set by LogManager.open
+        self.read_only_reason = ""  # why nothing may be written to the directory; "" = it is writable
 
     def check_writable(self) -> None:
         """Raises StorageError if the directory is read-only."""
@@ -71,7 +71,7 @@ class PartitionOpening:
         return effective_config(topic, self._config.topic_defaults())
 
     def all(self, topics: TopicStore, checkpoint: Entries | None, clean: CleanLogs) -> Iterator[Opened]:
-        """Opens each partition of all topics, one after the other. `checkpoint`: None if it is lost."""
+        """Opens all partitions of all topics, one after another. `checkpoint`: None if it is lost."""
         found, is_end_known = checkpoint or {}, checkpoint is not None
         for topic in topics.all():
             config = self.config_of(topic)
@@ -107,8 +107,8 @@ class PartitionOpening:
         *,
         is_end_known: bool = True,
     ) -> LogState:
-        """Recovers a partition, by default a new and empty one. `entry`: as in the checkpoint; if all that there is of it is a
-        snapshot, with the snapshot's offset as its ends. Call `open` with the result. In any thread. Raises OSError.
+        """Recovers a partition, by default a new and empty one. `entry`: as in the checkpoint; for a directory that holds only a
+        snapshot, the snapshot's offset for all ends. Call `open` with the result. In any thread. Raises OSError.
         """
         given = RecoveryInput(
             tp=tp,

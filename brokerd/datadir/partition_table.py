@@ -1,5 +1,5 @@
-"""The partitions of this node by topic id and number, for handlers, coordinators and background work; and their roles, as
-coordination assigns them.
+"""The partitions of this node by topic id and number, for handlers, coordinators and background work, and the roles that
+coordination assigns to them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class PartitionTable:
     """Belongs to the event loop's thread. Iteration includes the partitions of the broker's own topics."""
 
     def __init__(self, topics: TopicStore, *, elects_itself: bool = True) -> None:
-        """`elects_itself`: this node is alone, and leads all its partitions; else a cluster's controller elects."""
+        """`elects_itself`: this node is alone and leads all its partitions. Otherwise a cluster's controller elects."""
         self._topics = topics
         self.elects_itself = elects_itself
         self.node_id = -1  # set when the data directory is opened
-        self.leads = 0  # how often this node has begun to lead partitions
-        # Node id and epoch of a leader as the cluster has it, -1 = unknown; and why there can be none now, if it is known.
+        self.leads = 0  # number of times that this node has begun to lead partitions
+        # A partition's leader according to the cluster: node id and epoch, -1 = unknown; and why it can have none now, if known.
         self.leader_in_cluster: Callable[[TopicIdPartition], tuple[int, int, str]] = lambda _: (NO_LEADER, NO_EPOCH, "")
-        self.on_role: Callable[[Partition], None] = lambda _: None  # called when a partition has got another role or epoch
+        self.on_role: Callable[[Partition], None] = lambda _: None  # called after a partition's role or epoch has changed
         self._partitions: dict[TopicIdPartition, Partition] = {}
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class PartitionTable:
 
     def leader(self, tp: TopicIdPartition, current_leader_epoch: int = -1) -> Partition:
         """A partition of a client's topic that this node leads. Raises UnknownTopicIdError, UnknownTopicOrPartitionError,
-        NotLeaderError, FencedLeaderEpochError and UnknownLeaderEpochError; epochs of 0 and below are not checked.
+        NotLeaderError, FencedLeaderEpochError and UnknownLeaderEpochError. An epoch of 0 or below is not checked.
         """
         partition = self.get(tp)
         if partition is None:
@@ -85,27 +85,27 @@ class PartitionTable:
         self._partitions[partition.tp] = partition
 
     def take(self, partition: Partition) -> None:
-        """Takes a partition out, which is given back by `add` or then marked as deleted."""
+        """Takes a partition out of the table. The caller adds it back, or marks it as deleted."""
         del self._partitions[partition.tp]
 
     def elect(self, partitions: Iterable[Partition]) -> None:
-        """Makes a node that is alone the leader of these partitions. The new epochs are durable: the next start adds one to each
+        """On a node alone, makes it the leader of these partitions. The new epochs are durable: the next start adds one to each
         leader epoch in the checkpoint, and a new partition's first epoch needs no entry there.
         """
         if self.elects_itself:
             self.lead({partition.tp: partition.leader_epoch + 1 for partition in partitions})
 
     def lead(self, epochs: Mapping[TopicIdPartition, int], in_sync: Mapping[TopicIdPartition, InSync] = NO_OTHERS) -> None:
-        """Makes this node the leader of these partitions, each in a new epoch, which must be durable. `in_sync`: the replicas of
-        those that have several. In a cluster, one that begins to lead does not know which commits are complete: it shows nothing
-        behind the last stable offset that was announced before UNSETTLED is released.
+        """Makes this node the leader of these partitions, each in a new epoch, which must be durable. `in_sync`: in-sync sets of
+        partitions with several replicas. In a cluster, a new leader does not know which commits are complete, so its last stable
+        offset stays at the last announced one until UNSETTLED is released.
         """
         epoch_id = new_leader_epoch_id()
         self.leads += 1
         for tp, epoch in epochs.items():
             partition = self._partitions[tp]
             if partition.is_leader and epoch > partition.leader_epoch + 1 and not self.elects_itself:
-                self.resign([tp])  # another node may have led in between: what was complete there was released there
+                self.resign([tp])  # another node may have led in between, and released commits that this node still holds back
             stable_offset = partition.ends.announced_stable_offset
             is_known = self.elects_itself or partition.is_leader or tp.topic_id == COORDINATOR.id
             if not is_known and stable_offset < partition.ends.log_end_offset:
@@ -114,7 +114,7 @@ class PartitionTable:
             self.on_role(partition)
 
     def follow(self, epochs: Mapping[TopicIdPartition, int]) -> None:
-        """Makes this node a follower of the leaders of these epochs, which must be durable."""
+        """Makes this node a follower of these partitions, each in a given epoch, which must be durable."""
         for tp, epoch in epochs.items():
             partition = self._partitions[tp]
             partition.follow(epoch)
@@ -128,7 +128,7 @@ class PartitionTable:
                 partition.configure(config)
 
     def resign(self, tps: Iterable[TopicIdPartition]) -> None:
-        """Takes this node's role in partitions away, and answers what waits for them."""
+        """Ends this node's role in these partitions, and wakes the operations that wait for them."""
         for tp in tps:
             partition = self._partitions.get(tp)
             if partition is not None:
@@ -136,14 +136,14 @@ class PartitionTable:
                 self.on_role(partition)
 
     def remove(self, tps: Iterable[TopicIdPartition]) -> None:
-        """Removes partitions, and completes the operations that wait for them."""
+        """Removes partitions, marks them as deleted, and wakes the operations that wait for them."""
         for tp in tps:
             partition = self._partitions.pop(tp, None)
             if partition is not None:
                 partition.mark_deleted()
 
     def release(self, held: Iterable[tuple[str, Partition]]) -> None:
-        """Lets the markers of commits take effect in all these partitions, and only then wakes the operations that wait."""
+        """Lets the markers of commits take effect in all these partitions, and only then wakes waiting operations."""
         moved = [(partition, partition.release(commit)) for commit, partition in held]
         for partition, ends in moved:
             partition.wake(ends)
@@ -153,7 +153,7 @@ class PartitionTable:
         return max((partition.producers.highest_number for partition in self.of_clients()), default=-1)
 
     def bound_producer_numbers(self, limit: int) -> None:
-        """Tells the partitions that no producer id was given whose number is `limit` or higher."""
+        """Tells the partitions that no producer number from `limit` on has been issued."""
         for partition in self:
             partition.producers.bound_forgotten(limit)
 

@@ -1,7 +1,7 @@
-"""Roles and copies of this directory's partitions, as its cluster wants them. Each change is a generator of steps (steps.py) that
-yields its disk I/O as jobs, and runs in turn with the changes of topics.
+"""Changes roles and copies of this directory's partitions as the cluster requires. Each change is a generator of steps (steps.py)
+that yields its disk I/O as jobs. Changes run one at a time, topic changes included.
 
-A leader epoch is durable before the first batch of it is written: recovery takes a batch of a higher epoch for damage.
+A leader epoch is durable before its first batch is written, since recovery takes a batch of a higher epoch for damage.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from brokerd.storage.files import Files
 
 @dataclass(eq=False)
 class ReplicaChanges:
-    """See the module docstring. Every change raises StorageError if the directory is read-only: a checkpoint of what can be read
-    would let the next start cut the rest.
+    """See the module docstring. Every change raises StorageError if the directory is read-only: a checkpoint of only the readable
+    part would let the next start cut the rest.
     """
 
     _files: Files
@@ -38,21 +38,21 @@ class ReplicaChanges:
     _checkpoint: Checkpoint
 
     def lead(self, epochs: Mapping[TopicIdPartition, int], in_sync: Mapping[TopicIdPartition, InSync] = NO_OTHERS) -> Steps[None]:
-        """Makes this node the leader of these partitions, each in a new epoch. `in_sync`: the replicas of those that have several.
-        Raises OSError, FencedLeaderEpochError.
+        """Makes this node the leader of these partitions, each in a new epoch. `in_sync`: the in-sync sets of partitions with
+        several replicas. Raises OSError, FencedLeaderEpochError.
         """
         yield from self._promise(epochs)
         self._partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self._partitions}, in_sync)
 
     def follow(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
-        """Makes this node a follower of the leaders of these epochs. Raises as `lead` does; it leads none of them any more."""
+        """Makes this node a follower of these partitions. Raises as `lead` does; even then the node no longer leads any of them."""
         self._partitions.resign([tp for tp in epochs if (one := self._partitions.replica(tp)) is not None and one.is_leader])
         yield from self._promise(epochs)
         self._partitions.follow({tp: epoch for tp, epoch in epochs.items() if tp in self._partitions})
 
     def cut(self, cuts: Mapping[Partition, int], leader_epoch: int) -> Steps[dict[Partition, Exception]]:
-        """See truncate in brokerd/partition/cut.py. Raises NotLeaderError if the leader that asked, of this epoch, is not
-        followed any more when its turn comes: another one may count what would be cut.
+        """See truncate in brokerd/partition/cut.py. Raises NotLeaderError if this node no longer follows the leader of this epoch,
+        which requested the cuts, when the change runs: another leader may count the records as replicated.
         """
         self._opening.check_writable()
         for partition in cuts:
@@ -60,9 +60,9 @@ class ReplicaChanges:
         return (yield from truncate(cuts, self.checkpoint_now))
 
     def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
-        """Replaces the copy of a follower that is not in sync by an empty log that begins at the snapshot. After a crash the next
-        start has the old log, an empty one at offset 0 or the new one; so does an OSError leave it, after which the copy can begin
-        anew again. Raises OSError; NotLeaderError as `cut` does; CorruptMessageError if it would begin where nothing can follow.
+        """Replaces the copy of a follower that is not in sync with an empty log that begins at the snapshot. A crash or an OSError
+        leaves the old log, an empty log at offset 0, or the new log; after an OSError the call can be repeated. Raises OSError;
+        NotLeaderError as `cut` does; CorruptMessageError if the snapshot lies beyond STAMPED_MAX.
         """
         topic, partition = self._topics.any_by_id(tp.topic_id), self._partitions.replica(tp)
         if topic is None or partition is None:
@@ -92,15 +92,16 @@ class ReplicaChanges:
 
         try:
             yield prepare
-            # Before there is a segment that begins there, lest a start takes what is below for missing.
+            # Before a segment begins at the snapshot. Otherwise the next start would report the offsets below as missing.
             self._checkpoint.replace(tp, entry)
             yield self.checkpoint_now()
             yield lambda: made.append(self._opening.recover(topic, config, tp, entry))
         except OSError:
-            yield make_empty  # else the directory would have no copy before its next start
+            yield make_empty  # otherwise the directory would have no copy until the next start
             self._checkpoint.replace(tp, empty)
             self._partitions.add(self._opening.open(topic, config, tp, made[0]))
-            # Before it gets a batch, lest a start takes it for given up. What fails here, fails before each role that it may get.
+            # Before the first batch: the checkpoint on disk still says GIVEN_UP, and a start would remove the log. If this fails,
+            # `_promise` writes the checkpoint before the partition gets a role.
             yield self.checkpoint_now()
             self._partitions.follow({tp: leader_epoch})
             raise
@@ -108,8 +109,8 @@ class ReplicaChanges:
         self._partitions.follow({tp: leader_epoch})
 
     def drop(self, topic_id: bytes, numbers: Sequence[int]) -> Steps[None]:
-        """Removes copies of partitions that other directories hold. Durable on completion; what fails is to be repeated. After a
-        crash the next start has the old logs, or empty ones. Raises StorageError, OSError.
+        """Removes copies of partitions that other directories hold. Durable on completion; repeat it after an error. After a crash
+        the next start finds the old logs, or empty ones. Raises StorageError, OSError.
         """
         self._opening.check_writable()
         tps = [TopicIdPartition(topic_id, number) for number in numbers]
@@ -126,7 +127,7 @@ class ReplicaChanges:
         return self._checkpoint.written.get(tp, NEW_PARTITION).log_start_offset
 
     def checkpoint_now(self) -> Job:
-        """A write of the checkpoint, for any thread. Raises OSError."""
+        """A job for any thread that writes the checkpoint. It raises OSError."""
         return self._checkpoint.job(makes_room=True)
 
     def _promise(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
@@ -135,14 +136,14 @@ class ReplicaChanges:
         yield self._checkpoint.job(makes_room=True, keeps_spares=True)
 
     def _give_up(self, tps: Sequence[TopicIdPartition]) -> Steps[None]:
-        """Takes partitions out of use whose files are about to be removed. Their checkpoints say so first, lest a start takes the
-        removed batches for damage; if that fails, they are back, without a role. Raises OSError."""
+        """Takes partitions out of use before their files are removed. First marks them GIVEN_UP in the checkpoint, so that a start
+        does not take the removed batches for damage; if that fails, restores them without a role. Raises OSError."""
         open_ones = [partition for tp in tps if (partition := self._partitions.replica(tp)) is not None]
         self._partitions.resign(tps)
         given_up = {
             partition: NEW_PARTITION._replace(recovery_point=GIVEN_UP, leader_epoch=partition.leader_epoch)
             for partition in open_ones
-        }  # others are given up, or removed, already
+        }  # partitions not open here have been given up or removed already
         for partition, entry in given_up.items():
             self._partitions.take(partition)
             self._checkpoint.replace(partition.tp, entry)
@@ -151,7 +152,7 @@ class ReplicaChanges:
         except OSError:
             for partition in open_ones:
                 self._partitions.add(partition)
-                self._checkpoint.note(partition)  # it is written before each role that the partition may get
+                self._checkpoint.note(partition)  # written by `_promise` before the partition gets a role
             raise
         for partition, entry in given_up.items():
             partition.mark_deleted()

@@ -1,7 +1,7 @@
 """Retention over all logs of a data directory: roll expired segments, move log starts, make them durable, then remove segments.
 
-The order matters: a segment is removed only once the checkpoint on disk has a log start above it. The partition decides what may
-be removed from its log (PartitionCore.retained_from). A failure of one log does not hold up the others.
+The order matters: a segment is removed only once the checkpoint on disk has a log start above it. The partition decides which
+segments may be removed (PartitionCore.retained_from). A failure of one log does not hold up the others.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Retention:
     _partitions: PartitionTable
     _checkpoint: Checkpoint
     _time: DirectoryTime
-    is_off: bool = False  # True if the directory is read-only
+    is_off: bool = False  # the directory is read-only
 
     def roll_expired(self) -> list[Partition]:
-        """The first half of a pass: rolls active segments that are past retention. Returns the logs to flush before `retire`.
+        """The first half of a pass: rolls active segments that have passed retention. Returns the logs to flush before `retire`.
 
         A log that cannot be rolled is skipped until the next pass.
         """
@@ -62,8 +62,8 @@ class Retention:
         return rolled
 
     def retire(self) -> Steps[int]:
-        """The second half of a pass: moves log starts and removes the segments below; returns how many. Raises OSError, but only
-        after doing everything else possible; log starts that could not be made durable are moved back.
+        """The second half of a pass: moves log starts and removes the segments below. Returns the number removed. Raises OSError,
+        but only after doing everything else possible. Log starts that could not be made durable are moved back.
         """
         if self.is_off:
             return 0
@@ -72,9 +72,9 @@ class Retention:
         return (yield from self._retire(list(self._partitions), now_ms))
 
     def delete_records(self, asked: Sequence[tuple[Partition, int]]) -> Steps[list[WireError | None]]:
-        """Moves log starts up to the requested offsets (-1: the high watermark), made durable by one checkpoint write. Returns each
-        partition's error, or None: after OffsetOutOfRangeError, LogDamagedError or StorageError its log start is unchanged, but
-        with fate UNKNOWN the new one may appear after a restart.
+        """Moves log starts up to the requested offsets (-1: the high watermark), durably, by one checkpoint write. Returns each
+        request's error, as in PartitionCore.deletion_target, or None. After an error the log start is unchanged, but with fate
+        UNKNOWN the new one may appear after a restart.
         """
         results: list[WireError | None] = []
         starts: dict[Partition, int] = {}
@@ -117,11 +117,11 @@ class Retention:
 
     def _retire(self, logs: Sequence[Partition], now_ms: int) -> Steps[int]:
         failed: OSError | None = None
-        led = [(log, log.retained_from(now_ms)) for log in logs if log.is_leader]  # a follower's log start is its leader's
+        led = [(log, log.retained_from(now_ms)) for log in logs if log.is_leader]  # followers adopt their leader's log start
         try:
             yield from self._move_log_starts({log: start for log, start in led if start != log.ends.log_start_offset})
         except OSError as error:
-            failed = error  # still remove segments below durable log starts: on a full disk that frees space
+            failed = error  # still remove segments below durable log starts, which frees space on a full disk
         written = self._checkpoint.written
         removals = []
         for log in logs:
@@ -148,7 +148,7 @@ def _log_start_error(error: OSError) -> StorageError:
 
 
 def _remove_all(files: Files, removals: Sequence[_Removal]) -> None:
-    """Removes files that their logs have already dropped; those that remain go at the next start."""
+    """Removes files that their logs have already dropped. After an error, the next start removes the rest."""
     failed: OSError | None = None
     for log, segments, snapshot_offsets in removals:
         directory = log.tp.directory_name

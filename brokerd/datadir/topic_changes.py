@@ -1,9 +1,9 @@
 """Topic changes: create, grow, alter, delete. Each is a generator of steps (steps.py) that yields its disk I/O as jobs.
 
 The order matters. New partitions are durable before the topics file names them, and the file is durable before the change is
-visible; a deleted topic is gone from the file before its data is removed (topic_store.py handles an uncertain write). Only one
-change may be in progress at a time; the caller ensures that. All look-ups, checks and changes in memory happen between two jobs, so
-they are consistent. A validate-only request calls the same check_* method that the change itself starts with.
+visible. A deleted topic is gone from the file before its data is removed (topic_store.py handles an uncertain write). The caller
+ensures that only one change is in progress at a time. All look-ups, checks and changes in memory happen between two jobs, so they
+are consistent. A validate-only request calls the same check_* method that the change itself starts with.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TopicChanges:
     _checkpoint: Checkpoint
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Steps[Topic]:
-        """Creates a topic, durably on completion; `partitions` 0: num.partitions. Raises the errors of `check_create`,
+        """Creates a topic, durably on completion. `partitions`: 0 = num.partitions. Raises the errors of `check_create`,
         StorageError."""
         topic = self.check_create(name, partitions, configs)
         yield from self._add_partitions(topic, range(topic.partition_count))
@@ -63,8 +63,8 @@ class TopicChanges:
         yield from self._add_partitions(COORDINATOR, range(COORDINATOR.partition_count))
 
     def hold(self, topic: Topic, numbers: Sequence[int]) -> Steps[Topic]:
-        """Takes a topic of the cluster over as it is there now, with `numbers` as further partitions of this directory, new and
-        empty. Durable on completion. Raises InvalidConfigError, StorageError.
+        """Adopts a topic as the cluster has it now, and adds partitions `numbers`, new and empty, to this directory. Durable on
+        completion. Raises InvalidConfigError, StorageError.
         """
         self._opening.check_writable()
         held = topic._replace(held=tuple(sorted({*self._topics.held(topic.id), *numbers})))
@@ -168,12 +168,12 @@ class TopicChanges:
         return topic
 
     def settle(self) -> Steps[None]:
-        """Makes durable what is visible, after a change of unknown fate. Raises StorageError."""
+        """Makes the visible topics durable after a change of unknown fate. Raises StorageError."""
         self._opening.check_writable()
         yield from self._topics.settle()
 
     def _add_partitions(self, topic: Topic, partitions: Sequence[int]) -> Steps[None]:
-        """Makes the logs durable, then the topic. On StorageError the directories are removed, as far as possible."""
+        """Creates the logs durably, then the topic. On StorageError the directories are removed, as far as possible."""
         tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
         config = self._opening.config_of(topic)
         made: dict[TopicIdPartition, LogState] = {}

@@ -3,11 +3,11 @@
 The id of a deleted topic stays listed until its directories are gone. So a crash in between leaves no leftovers, and only
 directories known to be deleted are ever removed.
 
-If the last step of a write, the sync of the directory, fails, its fate is unknown: the next start may find the old file or the new
-one. The state in memory then takes the side on which nothing acknowledged can be lost: an addition counts as not done, a removal as
-done. The next write settles it.
+If the last step of a write, the sync of the directory, fails, the fate of the write is unknown: the next start may find the old or
+the new file. In memory, an addition then counts as not done and a removal as done, so that no acknowledged data can be lost. The
+next write settles it.
 
-The broker's own topics are in the file like the others, but clients cannot see them: look-ups, lists and counts leave them out.
+The broker's own topics are in the file too, but clients cannot see them: look-ups, lists and counts omit them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Topic(NamedTuple):
     id: bytes
     partition_count: int
     configs: Mapping[str, str]
-    held: tuple[int, ...] | None = None  # of several nodes: the partitions in this directory; None = all
+    held: tuple[int, ...] | None = None  # in a cluster: the partitions in this directory; None = all
 
     @property
     def partitions_here(self) -> Sequence[int]:
@@ -53,8 +53,8 @@ class Topic(NamedTuple):
         return range(self.partition_count) if self.held is None else self.held
 
 
-# The topic of the coordinator's log. Its id is fixed, so that it is recognized if the topics file is lost. Retention is off: the
-# coordinator compacts its log and removes whole segments, so segments are small.
+# The topic of the coordinator's log. Its fixed id makes it recognizable if the topics file is lost. Retention is off, since the
+# coordinator compacts its log itself. It removes whole segments, so segments are small.
 COORDINATOR = Topic(
     "__coordinator",
     b"__coordinator___",
@@ -72,12 +72,12 @@ def effective_config(topic: Topic, defaults: Mapping[str, object]) -> TopicConfi
 
 
 def effective_min_insync(topic: Topic, configured: int) -> int:
-    """min.insync.replicas of a topic for which it is configured so. Where there are copies, a decision is not on one disk alone."""
+    """The effective min.insync.replicas: at least 2 for the coordinator's log, so that copied decisions are on several disks."""
     return max(configured, _COORDINATOR_MIN_INSYNC) if topic.id == COORDINATOR.id else configured
 
 
 def unknown_topic_id(topic_id: bytes) -> UnknownTopicIdError:
-    """The error for a topic id that there is not, or that the caller may not see."""
+    """The error for a topic id that does not exist, or that the caller may not see."""
     return UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")
 
 
@@ -138,7 +138,7 @@ class TopicStore:
         return topic
 
     def any_by_id(self, topic_id: bytes) -> Topic | None:
-        """A topic, the broker's own included; None if it is unknown."""
+        """A topic, the broker's own included; None if unknown."""
         return self._by_id.get(topic_id)
 
     def count_of(self, topic_id: bytes) -> int:
@@ -156,8 +156,8 @@ class TopicStore:
         return sum(topic.partition_count for topic in self._by_name.values() if not _is_internal(topic))
 
     def put(self, topic: Topic) -> Steps[None]:
-        """Adds a topic, or replaces the one of its id; the change is invisible until durable. On StorageError nothing has changed,
-        but with fate UNKNOWN the change may appear after a restart.
+        """Adds a topic, or replaces the topic with its id. The change is invisible until durable. On StorageError nothing has
+        changed, but with fate UNKNOWN the change may appear after a restart.
 
         Only one `put` or `remove` may be in progress at a time.
         """
@@ -170,8 +170,8 @@ class TopicStore:
         self._put(topic)
 
     def remove(self, topic: Topic) -> Steps[None]:
-        """Removes a topic durably; its id is in `deleting` until `forget`. On StorageError nothing has changed, except that with
-        fate UNKNOWN the topic is removed, and may be back after a restart.
+        """Removes a topic durably. Its id is in `deleting` until `forget`. On StorageError nothing has changed, except that with
+        fate UNKNOWN the topic is removed but may reappear after a restart.
         """
         rest = {name: other for name, other in self._by_name.items() if name != topic.name}
         try:
@@ -184,7 +184,7 @@ class TopicStore:
         self._remove(topic)
 
     def settle(self) -> Steps[None]:
-        """Makes the topics durable as they are in memory. Raises StorageError."""
+        """Makes the in-memory topics durable. Raises StorageError."""
         try:
             yield self._job(self._by_name, self.deleting)
         except OSError as error:
