@@ -1,7 +1,7 @@
 """The producer, in the order in which a record passes through it:
 
 producer.py     the class for applications; closing at exit
-waiting.py      the lock of a producer, and the calls that wait
+waiting.py      the lock of a producer, and the blocking calls
 arguments.py    checks of arguments
 intake.py       topics, memory and partitions of new records
 columns.py      Arrow columns: checked, split by partition, encoded

@@ -1,6 +1,5 @@
-"""Arrow columns of records: checks and casts them to the stored types, splits them by partition, and encodes each batch once
-(concatenate, compress, CRC). Works by column, never by record, and changes no state of the producer.
-"""
+"""Checks Arrow columns of records and casts them to the stored types, splits them by partition, and encodes each batch once
+(concatenate, compress, CRC). Works by column, never by record, and changes no state of the producer."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES
 from brokerd.record.header import HEADER_SIZE, Attributes, crc_seed, encode_header, new_header
 from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE, Column, Payload, Schema, decode_payload, encode_payload
 
-# Of a record in a chunk: list entries, a future, and the row's overhead in columns.
+# Memory overhead of a record in a chunk: list entries, a future, and the row's overhead in columns.
 RECORD_OVERHEAD_BYTES = 40
-# Bytes that one round of splitting copies.
+# Most bytes that one round of splitting copies.
 ROUND_BYTES_MAX = 8 * 1024 * 1024
 
 
@@ -36,9 +35,8 @@ class PartitionPiece(NamedTuple):
 
 
 def import_lazy_parts() -> None:
-    """Triggers pyarrow's lazy imports: numpy.ma, and pandas if installed. If an exception interrupts a thread during an import, the
-    module stays locked, and the sender would wait for it forever.
-    """
+    """Triggers pyarrow's lazy imports: numpy.ma, and pandas if installed. If an exception interrupts an import, the module stays
+    locked, and the sender would wait for it forever."""
     pa.array(np.zeros(1, np.int64)).to_numpy()
 
 
@@ -172,7 +170,7 @@ _TAKES_MAX = 24
 
 class SplitRows(NamedTuple):
     """Rows by partition. `order` maps each position to its row of the input; None = the order of the input. `first_row`: the number
-    of the first row among all that were sent together."""
+    of the first row within the whole send_batch."""
 
     pieces: list[PartitionPiece]
     order: npt.NDArray[np.intp] | None
@@ -278,7 +276,7 @@ def encode_pieces(pieces: Sequence[Piece], compression: str, schema: Schema = SC
 
 
 def encode_batch_header(batch: ProducerBatch, tp: TopicIdPartition) -> bytes:
-    """Encodes the 96-byte header. It carries the batch's sequence, so every drain needs a new one."""
+    """Encodes the 96-byte header. The header carries the batch's sequence, so each drain encodes a new one."""
     encoded: EncodedBatch = batch.encoded
     header = new_header(
         batch_length=encoded.payload.data.size,
@@ -309,7 +307,7 @@ def _columns(pieces: Sequence[Piece], schema: Schema) -> list[Any]:
     held = {name for _, names in batches for name in names}
     arrays: list[Any] = [None] * len(schema.columns)
     for name, column in ((column.name, column) for column in schema.columns if column.name in held):
-        # By index: finding a column by name takes pyarrow half as long again.
+        # By index: pyarrow takes half as long again to find a column by name.
         parts = [batch.column(names.index(name)) if name in names else column.nulls(batch.num_rows) for batch, names in batches]
         arrays[column.index] = _concatenated(parts)
     arrays[schema.timestamp.index] = _timestamps(pieces, has_own=TIMESTAMP.name in held)

@@ -1,6 +1,6 @@
 """Futures of `send`, one per record, and of `send_batch`, one per Arrow batch.
 
-A future refers to rows of ProducerBatches, which it locates only when asked for its result, so it is small. producer_core.py
+A future is small: it refers to rows of ProducerBatches, and locates them only when its result is requested. producer_core.py
 decides how batches end; the sender's thread calls listeners.
 """
 
@@ -29,8 +29,8 @@ _FIRST_ROW = operator.attrgetter("first_row")
 
 
 class RecordMetadata(NamedTuple):
-    """The position of a record. offset is -1 if unknown (acks=0, or a late duplicate). timestamp, in ms, is the record's own, or
-    the broker's time of the append if the topic's message.timestamp.type is LogAppendTime."""
+    """The position of a record. offset is -1 if unknown (acks=0, or a late duplicate). timestamp (ms) is the record's own, or the
+    broker's append time if the topic's message.timestamp.type is LogAppendTime."""
 
     topic: str
     partition: int
@@ -39,8 +39,7 @@ class RecordMetadata(NamedTuple):
 
 
 class ProducedRows(NamedTuple):
-    """Rows of one send_batch that one record batch carried to a partition: `record_count` of them from `offset` on. offset is -1
-    if unknown."""
+    """Rows of one send_batch that one record batch carried to a partition: `record_count` rows from `offset` on (-1 = unknown)."""
 
     partition: int
     offset: int
@@ -48,9 +47,8 @@ class ProducedRows(NamedTuple):
 
 
 class RowsOutcome(NamedTuple):
-    """The outcome of some rows of one send_batch; `rows` are their numbers in its input. Without an error they are written in this
-    order from `offset` on (-1 = unknown); an error says whether they may have been written.
-    """
+    """The outcome of some rows of one send_batch. `rows`: their row numbers in the input. Without an error, the rows are written in
+    this order from `offset` on (-1 = unknown); an error says whether they may have been written."""
 
     partition: int
     rows: npt.NDArray[np.int64]
@@ -74,7 +72,7 @@ class ProducedBatch(NamedTuple):
 
 
 class BatchSpan(NamedTuple):
-    """Rows that went into one batch. `first_row` counts in order of appending; `at` is their position in the batch."""
+    """Rows that went into one batch. `first_row` counts in order of appending; `at` is the position of that row in the batch."""
 
     first_row: int
     batch: ProducerBatch
@@ -84,7 +82,7 @@ class BatchSpan(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Placement:
-    """Maps rows to batches, once the sender has placed them. The entries of a chunk share one; a large batch has its own."""
+    """Maps rows to batches, once the sender has placed the rows. All entries of a chunk share one; a large batch has its own."""
 
     topic: str
     shared: SharedLock  # guards what futures read
@@ -118,7 +116,7 @@ class Placement:
         """The batch that holds a record of `send` now, and its position there."""
         place = self._place_of(number)
         row = place if self.first_rows is None else self.first_rows[place]
-        order = self.orders[0][1] if self.orders else None  # none if they were refused
+        order = self.orders[0][1] if self.orders else None  # none if the rows were refused
         if order is not None:
             row = int(self._inverse_of(order)[row])
         segment = self._segment_at(row)
@@ -137,7 +135,7 @@ class Placement:
         return self._inverse
 
     def part_of(self, number: int) -> Placement:
-        """The placement of one batch among the entries, as if it had been appended alone."""
+        """The placement of one batch entry of a chunk, as if the batch had been appended alone."""
         assert self.first_rows is not None, "some entry is a batch"
         place = self._place_of(number)
         first, end = self.first_rows[place], self.first_rows[place + 1]
@@ -201,7 +199,7 @@ class ProduceFuture(ABC, Generic[T]):
         return None if error is None else fresh(error)
 
     def result(self, timeout: float | None = None) -> T:
-        """Waits up to `timeout` seconds and returns the position of the records. Raises their error, or like `exception`."""
+        """Waits up to `timeout` seconds and returns the records' position. Raises their error, or like `exception`."""
         error = self.exception(timeout)
         if error is not None:
             try:
@@ -211,8 +209,8 @@ class ProduceFuture(ABC, Generic[T]):
         return self._value()
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Calls `callback(future)` in the sender's thread once the future is done, or at once in this thread if it already is.
-        The callback must not block, since it holds up the sender; there its exceptions are logged and ignored."""
+        """Calls `callback(future)` in the sender's thread once the future is done, or at once in this thread if it already is. The
+        callback must not block, since it holds up the sender. In the sender's thread its exceptions are logged and ignored."""
         if not self.done():
             self._placement.shared.refuse_fork("not known in this process: ")
             with self._placement.shared.lock:
@@ -246,8 +244,8 @@ class ProduceFuture(ABC, Generic[T]):
         try:
             callback(self)
         except BaseException:
-            # As in concurrent.futures, a bug in a callback must not stop the delivery of other records. Nor may a SystemExit, which
-            # would end only this thread, for which all calls wait.
+            # As in concurrent.futures, a bug in a callback must not stop the delivery of other records. Nor may a SystemExit: it
+            # would end only this thread, and all calls wait for this thread.
             logger.exception("a callback of a produce future raised")
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -285,7 +283,7 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
     __slots__ = ("_part", "number")
 
     def __init__(self, placement: Placement, number: int | None = None) -> None:
-        """`number`: of the chunk's entry, for a small batch; None for a batch with its own placement."""
+        """`number`: of a small batch's entry in its chunk; None for a batch with its own placement."""
         self._placement = placement
         self.number = number
         self._part: Placement | None = None if number is not None else placement

@@ -1,19 +1,18 @@
 """Intake: moves records from the application into the core. It looks up topics, reserves memory, collects chunks and chooses
 partitions.
 
-Records of `send` are collected in a chunk of their topic, so that they can be turned into columns together. `send` extends the
-chunk's list in the application's thread without the lock; that one call adds a record wholly or not at all. Only *after* adding
-does the thread check `is_open`. If the chunk was sealed meanwhile, the thread checks under the lock whether the chunk `holds` its
-row, and sends it again if not. A thread interrupted in between gets no future; its record is sent or dropped. A small Arrow batch
-of `send_batch` is one entry of a chunk: placing it separately would cost more than its rows. Chunks are opened and enlarged under
-the lock.
+Records of `send` are collected in a chunk of their topic and turned into columns together. The application's thread adds a record
+to the chunk's list without the lock, in one atomic call, and checks `is_open` only *afterwards*. If the chunk was sealed meanwhile,
+the thread checks under the lock whether the chunk `holds` its row, and sends the row again if not. A thread interrupted in between
+gets no future; its record is sent or dropped. A small Arrow batch of `send_batch` is one entry of a chunk: placing it separately
+would cost more than its rows. Chunks are opened and enlarged under the lock.
 
 A large Arrow batch is split and staged in the application's thread, while the sender may be encoding others. The sender's thread
 places staged chunks and batches in order, and stages chunks that are due. Records that one thread sends to a topic keep their
 order, because staging a batch first stages the topic's chunk.
 
-A call wakes the sender first and makes its change after, both under the lock, which the sender then waits for. An interrupt in
-between wakes the sender in vain; in the opposite order it would leave the sender asleep.
+A call wakes the sender before it makes its change. Both happen under the lock, so the sender sees the change. An interrupt in
+between costs a needless wake-up; in the opposite order it would leave the sender asleep.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _TOPICS_REMEMBERED_MAX = 10_000
 _NO_PARTITION = -1  # for records refused before a partition was chosen
-# So many chunks and batches may be ahead of the sender. With more, its thread and the application's only take the GIL from each
-# other, and rows have left the caches when they are encoded; with fewer, callers often wait for it.
+# Limit of chunks and batches staged ahead of the sender. With more, the sender and the application compete for the GIL, and rows
+# have left the CPU caches by the time they are encoded; with fewer, callers often wait for the sender.
 STAGED_MAX = 8
 CHUNK_BYTES_MAX = 524_288
 CHUNK_BYTES_MIN = 16_384  # reserved for a topic's first chunk; small, since there may be thousands of topics
-# Up to this many bytes, a batch of `send_batch` is an entry of a chunk. Splitting a larger one costs more than handing it over, so
-# the application's thread does it.
+# Largest batch of `send_batch` that becomes an entry of a chunk. Splitting a larger batch costs more than handing it over, so the
+# application's thread splits it.
 SMALL_BATCH_BYTES = 65_536
 
 # Number in the chunk, value (or a normalized batch), key, time of sending in ns since 1970.
@@ -71,21 +70,21 @@ _NUMBERS = list(range(CHUNK_BYTES_MAX // RECORD_OVERHEAD_BYTES))
 
 class RecordChunk:
     """Records of one topic. `paid_bytes` of buffer.memory are reserved in advance, and corrected when the rows are placed.
-    `room_bytes` estimates how much of them is left; threads update it without the lock."""
+    `room_bytes` estimates the unused part; threads update it without the lock."""
 
     def __init__(self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, shared: SharedLock) -> None:
         self.topic = topic
-        self.partition_count = partition_count  # when it was opened
+        self.partition_count = partition_count  # when the chunk was opened
         self.created_ms = created_ms  # monotonic
         self.paid_bytes = paid_bytes
         self.room_bytes = paid_bytes
         self.rows: list[Any] = []  # the fields of all rows in one flat list, without an object per row
         self.add: Callable[[Row], None] = self.rows.extend  # with a tuple, which is atomic
         self.next_number: Callable[[], int] = itertools.count().__next__
-        # By number, set before the row is added. Values of a send that was interrupted before it added its row are never read.
+        # By number, set before the row is added; never read if the send was interrupted in between.
         self.timestamps: dict[int, int] = {}  # ms, of rows with an explicit timestamp
         self.headers: dict[int, Headers] = {}  # of rows with headers
-        self.partitions: dict[int, int | Int32s] = {}  # of entries with an explicit partition, or one for each of their rows
+        self.partitions: dict[int, int | Int32s] = {}  # of entries with an explicit partition, or an array of one per row
         self.has_batches = False  # some entry is a batch; set before it is added
         self.is_open = True
         self.placement = Placement(topic, shared)
@@ -99,7 +98,7 @@ class RecordChunk:
         self._sent_ns: list[int] = []
 
     def seal(self) -> None:
-        """In the sender's thread: fixes the chunk's rows as those added by now."""
+        """Called in the sender's thread: accepts no more rows than those added so far."""
         self.is_open = False  # before the rows are counted: see the module docstring
         self._sealed_fields = len(self.rows)
 
@@ -108,15 +107,14 @@ class RecordChunk:
         return number in self.rows[: self._sealed_fields : _FIELDS]
 
     def take(self) -> bool:
-        """Takes the entries of a sealed chunk apart, by field. False if it has none."""
+        """Splits the entries of a sealed chunk by field. Returns False if there are none."""
         rows = self.rows[: self._sealed_fields]
         placement = self.placement
         self.count = self.row_count = len(rows) // _FIELDS
         self._numbers, self._values, self._keys, self._sent_ns = (rows[field::_FIELDS] for field in range(_FIELDS))
         placement.sent_ns = self._sent_ns
         placement.timestamps = self.timestamps
-        # Threads that send concurrently may add rows out of the order of numbers; an interrupted send leaves a number without a
-        # row.
+        # Concurrent sends may add rows out of the order of numbers; an interrupted send leaves a number without a row.
         if self._numbers != _NUMBERS[: self.count]:
             placement.places = {number: place for place, number in enumerate(self._numbers)}
         if self.has_batches:
@@ -184,7 +182,7 @@ class RecordChunk:
 
 
 class SplitBatch(NamedTuple):
-    """Rows of `send_batch`, split by partition. `is_last`: the placement gets no more rows."""
+    """Rows of `send_batch`, split by partition. `is_last`: no more rows follow for the placement."""
 
     topic: str
     parts: list[columns.SplitRows]
@@ -198,7 +196,7 @@ class SplitBatch(NamedTuple):
 
 
 class Flush:
-    """A flush in progress. `batches`: those that it covers; None until everything staged has been placed."""
+    """A flush in progress. `batches`: the batches that it covers; None until all staged records have been placed."""
 
     __slots__ = ("batches",)
 
@@ -244,7 +242,7 @@ class Intake:
 
     @property
     def has_unplaced(self) -> bool:
-        """True while records may be in a chunk or staged: a thread may be adding one to an empty chunk."""
+        """True while records may be in a chunk or staged. An empty chunk counts too: a thread may be adding a record to it."""
         return bool(self.chunks or self._staged)
 
     @property
@@ -255,9 +253,9 @@ class Intake:
     # --- calls that wait
 
     def for_topic(self, topic: str, deadline_ms: int, partition: int | None = None, *, is_to_write: bool = True) -> Wait[TopicInfo]:
-        """Waits for a topic, and for a newer view of it if it lacks `partition`: the topic may have grown. Raises
-        UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic. `is_to_write` False: also while
-        nothing may be written."""
+        """Waits for a topic. If the known view lacks `partition`, waits for a newer one, since the topic may have grown. Raises
+        UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic. With `is_to_write` False, it also
+        works while nothing may be written."""
         check = self._core.check_usable if is_to_write else self._core.check_open
         topics = self._core.topics
         began: tuple[int, int] | None = None  # requests and answers before the wait
@@ -326,7 +324,7 @@ class Intake:
                 pool.used_bytes += more
                 chunk.paid_bytes += more
                 chunk.room_bytes += more
-                self._usual_bytes[topic] = chunk.paid_bytes  # the next one will need as much
+                self._usual_bytes[topic] = chunk.paid_bytes  # the next chunk will need as much
                 return chunk
         if chunk is not None:
             self._wake()
@@ -351,8 +349,8 @@ class Intake:
         partitions: Int32s | None,
         key_hashes: Int32s | None,
     ) -> list[columns.SplitRows]:
-        """Splits large batches by partition, in the calling thread; their rows are numbered from `first_row` on. `partitions` and
-        `key_hashes`: of all these rows, if known."""
+        """Splits large batches by partition, in the calling thread. Their rows are numbered from `first_row` on. `partitions` and
+        `key_hashes` cover all these rows, if given."""
         timestamp_ms = self._clock.wall_ms()
         parts = []
         at = 0
@@ -373,7 +371,7 @@ class Intake:
         hashes: Int32s | None = None,
         timestamp_ms: int = 0,
     ) -> columns.SplitRows:
-        """Splits rows by partition; `timestamp_ms`: of those without one. Changes no state but the sticky partition."""
+        """Splits rows by partition. `timestamp_ms` is for rows without one. Changes no state but the sticky partition."""
         keyless = None
         if self.partitioning.has_keyless_rows(rows, wanted):
             with self._shared.lock:
@@ -401,9 +399,8 @@ class Intake:
         return wait
 
     def _has_room(self, size: int, call: Wait[Any], now_ms: int) -> bool:
-        """True if buffer.memory has room for the call, else it waits in line. Raises BufferExhaustedError at its deadline. The call
-        also waits while the sender is behind, but then its deadline is no error.
-        """
+        """True if buffer.memory has room for the call. Otherwise the call waits in line, and BufferExhaustedError is raised at its
+        deadline. The call also waits while the sender is behind, but that alone is no error at the deadline."""
         pool = self._core.pool
         may_wait_for_sender = self._is_sender_behind and now_ms < call.deadline_ms
         was_exhausted = pool.is_exhausted
@@ -447,7 +444,7 @@ class Intake:
     # --- errors of calls that wait
 
     def _log_wait(self, topic: str, error: BrokerdError | None) -> bool:
-        """Logs why a call waits, once the reason is known, since max.block.ms may be a minute. Returns False if it is unknown."""
+        """Logs why a call waits, since max.block.ms may be a minute. Returns False while the reason is unknown."""
         most_ms = self._config.max_block_ms
         if error is not None:
             logger.warning("topic '%s' does not exist: waiting for it for up to max.block.ms (%d ms)", topic, most_ms)
@@ -522,8 +519,7 @@ class Intake:
 
     def _place_chunk(self, chunk: RecordChunk) -> None:
         """Appends a chunk's rows to batches, which then account for their memory. If that fails (the topic was recreated without a
-        row's partition), the futures of the chunk end with the error.
-        """
+        row's partition), the chunk's futures end with the error."""
         has_rows = chunk.take()
         if chunk.room_bytes > chunk.paid_bytes // 2:
             self._usual_bytes.pop(chunk.topic, None)

@@ -1,7 +1,7 @@
-"""Producer: the class for applications. It collects records and splits large batches in the caller's thread; Sender does the rest.
+"""Producer, the public class. It collects records and splits large batches in the caller's thread; Sender does the rest.
 
-Thread-safe: waiting.py has the lock, and describes the effect of interrupts. intake.py takes records into the core;
-producer_core.py decides about delivery. At exit, all producers of the process are closed within one time limit.
+Thread-safe. waiting.py has the lock and describes the effect of interrupts, intake.py passes records to the core, and
+producer_core.py decides about delivery. At process exit, all open producers are closed within one time limit.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ CLOSE_AFTER_ERROR_S = 10
 
 
 class Producer:
-    """Writes records to topics, in order per partition, and without duplicates however often it retries.
+    """Writes records to topics. Records keep their order within a partition, and retries create no duplicates.
 
         with Producer(bootstrap_servers="127.0.0.1:9192") as producer:
             producer.send("events", key="user-1", value=b"...")
 
-    `config`: settings by Kafka's names (`{"bootstrap.servers": ...}`) or a ProducerConfig; keywords are settings too, with
-    underscores for dots. A producer may be shared by threads, but not by processes: after a fork it refuses to work in the child.
-    A process that has used a client must not fork children that create their own, since gRPC does not survive a fork: their calls
-    would find no broker. (multiprocessing's "spawn" and "forkserver" are safe.) Use the producer as a context manager, or call
-    `close()`; otherwise it is closed at exit.
+    `config`: settings by Kafka's names (`{"bootstrap.servers": ...}`) or a ProducerConfig. Settings may also be given as keywords,
+    with underscores for dots. Threads may share a producer; processes may not: after a fork, the producer refuses to work in the
+    child. gRPC does not survive a fork: once a process has used a client, clients created in its forked children find no broker.
+    (multiprocessing's "spawn" and "forkserver" are safe.) Use the producer as a context manager or call `close()`; otherwise it is
+    closed at process exit.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> RecordFuture:
-        """Sends one record and returns a future of its partition, offset and timestamp, without waiting for a response.
+        """Sends one record without waiting for the response, and returns a future of its partition, offset and timestamp.
         `timestamp`: ms since 1970; default now. A null value is a tombstone. Text is sent as UTF-8.
 
         Blocks up to max.block.ms while the topic is unknown or the buffer is full, then raises UnknownTopicOrPartitionError,
-        BrokerUnreachableError or BufferExhaustedError. Raises MessageTooLargeError for a record beyond max.request.size,
-        ProducerClosedError after close or a final failure, and ValueError or TypeError for invalid arguments.
+        BrokerUnreachableError or BufferExhaustedError. Raises MessageTooLargeError for a record larger than max.request.size,
+        ProducerClosedError after close or a fatal error, and ValueError or TypeError for invalid arguments.
         """
-        # The hot path, written for speed: the usual case comes first, and nothing is done twice.
+        # Hot path: the usual case comes first, and nothing is computed twice.
         if type(value) is bytes and type(key) is bytes:
             size = len(value) + len(key) + RECORD_OVERHEAD_BYTES
         else:
@@ -183,14 +183,14 @@ class Producer:
         key_hashes: Int32s | None = None,
     ) -> BatchFuture:
         """Sends the rows of an Arrow batch or table with the columns key, value (binary or string), headers and timestamp; only
-        value is required. `partitions` (int32 per row; -1 = by key) overrides the partitioner. `key_hashes`, as RowTotals.add
-        returns them, saves hashing the keys again. Rows keep their order within each partition. The returned future is done when
-        all rows have a response.
+        value is required. `partitions` (int32 per row; -1 = by key) overrides the partitioner. `key_hashes`, from RowTotals.add,
+        saves hashing the keys again. Rows keep their order within each partition. The returned future is done once every row has a
+        response.
 
         Blocks and raises like `send`; blocking is the back-pressure. Invalid data raises ValueError, TypeError or
-        MessageTooLargeError before any row is accepted. Some MiB (one round of columns.rounds) are accepted together; of more, the
-        first rows may be on their way when buffer.memory stays full or the producer is closed: the error's `taken_rows` is their
-        number, and only the others must be sent again.
+        MessageTooLargeError before any row is accepted. Rows are accepted in rounds of up to 8 MiB (columns.rounds). If
+        buffer.memory stays full or the producer is closed after the first round, the error's `taken_rows` is the number of rows
+        accepted so far; send only the others again.
         """
         return drive(self.batch_steps(topic, data, partitions, key_hashes, self._deadline_ms()), self._wait)
 
@@ -202,8 +202,8 @@ class Producer:
         key_hashes: Int32s | None,
         deadline_ms: int,
     ) -> Generator[Wait[Any], Any, BatchFuture]:
-        """The steps of `send_batch`: yields each Wait. They end at `deadline_ms`; each further round of a large batch gets
-        max.block.ms again."""
+        """`send_batch` as a generator of the Waits that it needs. `deadline_ms` limits the first round; each further round of a
+        large batch gets max.block.ms again."""
         normalized = columns.normalized(data, self.config.max_request_size)
         if partitions is not None:
             partitions = columns.checked_partitions(partitions, data.num_rows)
@@ -242,7 +242,7 @@ class Producer:
     def _small_batch(
         self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None, deadline_ms: int
     ) -> Generator[Wait[Any], Any, BatchFuture]:
-        """Adds a copy of the rows, whose memory the caller may reuse, to the topic's chunk; waits if there is no room yet."""
+        """Adds a copy of the rows to the topic's chunk, since the caller may reuse their memory; waits while there is no room."""
         rows = columns.copied(rows)
         named = None if partitions is None else partitions.copy()
 
@@ -267,7 +267,7 @@ class Producer:
     # --- waiting
 
     def _deadline_ms(self) -> int:
-        """The end of max.block.ms for a call that begins now. A callback may not block, since it would hold up the sender."""
+        """The deadline, by max.block.ms, of a call that begins now. A callback may not block, since it would hold up the sender."""
         return self._clock.monotonic_ms() + (0 if self._shared.is_senders_thread else self.config.max_block_ms)
 
     def _ends_ms(self, timeout: float | None) -> int:
@@ -284,12 +284,12 @@ class Producer:
 
     def transaction(self, version: int | None = None) -> Transaction:
         """Returns a transaction of the transactional.id. `with producer.transaction():` commits the records sent in the block, or
-        aborts if an exception leaves it. read_committed consumers see all of them, or none.
+        aborts if an exception leaves it. read_committed consumers see all of these records, or none.
 
-        `version` (at least 0) numbers the transaction; by default, the last committed one plus 1. A version is committed at most
-        once: if it already is, entering raises AlreadyCommittedError before anything is sent, so that a program that replays its
-        input can skip that part. `last_committed_version()` tells where to resume. Raises ConfigError without transactional.id,
-        ValueError for a version below 0; see Transaction for other errors.
+        `version` (at least 0) numbers the transaction; by default, the last committed version plus 1. A version is committed at
+        most once. If it is already committed, entering the block raises AlreadyCommittedError before anything is sent, so a program
+        that replays its input can skip that part. `last_committed_version()` returns the version to resume after. Raises
+        ConfigError without transactional.id, ValueError for a version below 0; see Transaction for other errors.
         """
         return Transaction(self, self._coordinator, version)
 
@@ -310,11 +310,12 @@ class Producer:
     # --- one member of a transaction that its owner commits or aborts
 
     def begin_member(self, membership: Membership) -> None:
-        """Begins a member: until `end_member` or `abort_member`, all records belong to a transaction that its owner commits or
-        aborts. Sends no request: the producer id is requested at the first row, or after a third of the member's timeout.
+        """Makes the producer a member of a transaction until `end_member` or `abort_member`. The transaction's owner commits or
+        aborts all records sent meanwhile. Sends no request: the producer id is requested at the first row, or after a third of the
+        member's timeout.
 
-        Raises ConfigError if the settings do not allow transactions, and TransactionStateError if one is open, or if earlier
-        records are not acknowledged yet. Waits for the end of a member that is being aborted.
+        Raises ConfigError if the settings do not allow transactions, and TransactionStateError if a transaction is open or earlier
+        records are not acknowledged yet. Waits while an earlier member is being aborted.
         """
 
         def poll(now_ms: int) -> bool | None:
@@ -323,11 +324,11 @@ class Producer:
         self._shared.wait(Wait(poll))
 
     def end_member(self, timeout: float | None = None) -> MemberReport:
-        """Waits until all records of the member are acknowledged, ends it, and returns its report.
+        """Waits until all records of the member are acknowledged, ends the member, and returns its report.
 
-        Raises TimeoutError after `timeout` seconds; the member stays open. Raises the first failure of a record, which ends the
-        member: among others AlreadyCommittedError, TxnConflictError, ProducerFencedError, InvalidTxnStateError,
-        TransactionalIdAuthorizationFailedError.
+        Raises TimeoutError after `timeout` seconds; the member stays open. If a record failed, ends the member and raises the first
+        failure: AlreadyCommittedError, TxnConflictError, ProducerFencedError, InvalidTxnStateError,
+        TransactionalIdAuthorizationFailedError or another error.
         """
         deadline_ms = self._ends_ms(timeout)
         self._shared.refuse_senders_thread()
@@ -345,7 +346,7 @@ class Producer:
                 return None
             if self._core.identity is not identity:
                 raise TransactionStateError(f"{identity} was ended meanwhile")
-            if self._intake.has_unplaced_rows or self._core.accumulator.incomplete:  # of another thread, while this one waited
+            if self._intake.has_unplaced_rows or self._core.accumulator.incomplete:  # sent by another thread meanwhile
                 flush = self._intake.for_flush(timeout, deadline_ms)
                 flush.poll(now_ms)
                 return None
@@ -357,9 +358,9 @@ class Producer:
         return self._shared.wait(Wait(poll, deadline_ms, lambda: flush.is_due()))
 
     def abort_member(self, timeout: float = 1, *, only: Membership | None = None) -> MemberReport:
-        """Ends the member, if one is open, gives up its unacknowledged records, and returns its report, or else the last member's.
-        If a producer id has been requested, waits for it at most `timeout` seconds, since the broker's abort needs it. With
-        `only`, ends no other member."""
+        """Ends the open member, gives up its unacknowledged records, and returns its report; without an open member, returns the
+        last one's. If a producer id has been requested, waits for it up to `timeout` seconds, since the broker's abort needs it.
+        With `only`, ends no other member."""
         deadline_ms = self._ends_ms(timeout)
         self._shared.refuse_senders_thread()
         identity: Identity | None = None
@@ -368,7 +369,7 @@ class Producer:
             nonlocal identity
             if identity is None:
                 self._wake()
-                identity = self._core.abort_member(deadline_ms, only=only)  # it ends even if this wait is abandoned
+                identity = self._core.abort_member(deadline_ms, only=only)  # the member ends even if this wait is abandoned
                 if identity is None:
                     return self._core.last_report
             self._core.end_aborted(now_ms, has_unplaced=self._intake.has_unplaced_rows)
@@ -379,22 +380,21 @@ class Producer:
     # --- waiting for all
 
     def flush(self, timeout: float | None = None) -> None:
-        """Sends all records without further linger, and returns when each is acknowledged or has failed and its callbacks have run.
+        """Sends all records without further linger. Returns once each is acknowledged or has failed, and its callbacks have run.
         Raises TimeoutError after `timeout` seconds."""
         deadline_ms = self._ends_ms(timeout)
         self._shared.refuse_senders_thread()
         self._shared.wait(self._intake.for_flush(timeout, deadline_ms))
 
     def close(self, timeout: float | None = None) -> None:
-        """Sends all records and waits for them, at most `timeout` seconds, then gives up the rest (AbortedBatchError) and frees all
-        resources. 0 gives up at once. Idempotent.
-        """
+        """Sends all records and waits up to `timeout` seconds for their acknowledgement, then gives up the rest (AbortedBatchError)
+        and frees all resources. 0 gives up at once. Idempotent."""
         self._shared.wait(self.closing(timeout))
-        self._sender.join()  # last, since an interrupt of `join` would make the thread look ended
+        self._sender.join()  # last: an interrupted `join` makes the thread look ended
         open_producers.discard(self)
 
     def closing(self, timeout: float | None) -> Wait[bool]:
-        """Starts closing, and returns the Wait of `close`. The sender closes even if the Wait is abandoned."""
+        """Starts the close and returns its Wait. The sender completes the close even if the Wait is abandoned."""
         close_by_ms = self._ends_ms(timeout)
         self._shared.refuse_fork()
         self._shared.refuse_senders_thread()
@@ -407,14 +407,13 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
-        """Closes and waits for all records, as Kafka's producer does. After an exception in the block, waits at most ten seconds,
-        then gives up the rest and logs the number of records given up.
-        """
+        """Closes the producer and waits for all records, as Kafka's producer does. After an exception in the block, waits at most
+        ten seconds, then gives up the rest and logs the number of records given up."""
         self.close(None if kind is None else CLOSE_AFTER_ERROR_S)
         self.say_abandoned(kind)
 
     def say_abandoned(self, kind: type[BaseException] | None) -> None:
-        """Logs the number of records given up after an exception left the block that sent them, if any."""
+        """If an exception left the block that sent the records, logs the number of records given up, if any."""
         if kind is not None and self.abandoned_count:
             logger.warning(
                 "%d record(s) were given up: the block that sent them was left by %s, and no broker acknowledged them in %d s",
@@ -432,12 +431,12 @@ class Producer:
 
     @property
     def first_error(self) -> BrokerdError | None:
-        """The first failure of a record, of the open member if there is one, or None. For applications that keep no futures: check
-        it after `flush`."""
+        """The error of the first record that failed, or None. Counts only the open member's records, if a member is open.
+        Applications that keep no futures check it after `flush`."""
         return self._core.identity.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
-        """Acknowledged records and batches by partition, of the open member, or without one since the producer was made."""
+        """Acknowledged records and batches by partition, of the open member, or without one since the producer was created."""
         self._shared.refuse_fork()
         return self._core.identity.delivered.copy()
 
@@ -460,13 +459,13 @@ class Producer:
         return self._intake.for_topic(topic, self._deadline_ms(), is_to_write=False)
 
     def after_fork(self) -> None:
-        """In the child process, which has no sender's thread: makes every send raise ForkedProducerError."""
+        """Called in a forked child, which has no sender thread: makes every send raise ForkedProducerError."""
         self._shared.after_fork()
-        self._chunks = {}  # makes every `send` take the slow path, which refuses it
+        self._chunks = {}  # makes every `send` take the slow path, which raises
 
 
 def close_each(producers: Sequence[Producer], clock: Clock) -> None:
-    """Closes all producers within one time limit: they send concurrently, and are waited for in turn."""
+    """Closes all producers within one time limit: they send concurrently, and this function waits for each in turn."""
     for producer in producers:
         with contextlib.suppress(TimeoutError):
             producer.flush(0)

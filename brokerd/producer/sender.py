@@ -1,9 +1,8 @@
-"""Sender: the loop that sends, on its own thread. It gets commands from ProducerCore, carries them out, and reports the
-results.
+"""Sender: the loop that sends, on its own thread. It carries out the commands of ProducerCore and reports the results.
 
-It changes the producer's state under the lock (waiting.py), but encodes and runs callbacks without it. Python raises interrupts in
-the main thread only, never here. Encoding happens in this thread so that the application's thread can split batches meanwhile:
-Arrow releases the GIL.
+It changes the producer's state under the lock (waiting.py), but encodes and runs callbacks without the lock. Python raises
+interrupts in the main thread only, never here. Encoding happens in this thread so that the application's thread can split batches
+meanwhile: Arrow releases the GIL.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class _StreamTasks:
 
 
 class Sender:
-    """Drives the core. Before each step of it, places the intake's records."""
+    """Drives the core. Before each step of the core, places the intake's records."""
 
     def __init__(
         self, *, config: ProducerConfig, core: ProducerCore, shared: SharedLock, clock: Clock, transport_factory: TransportFactory
@@ -84,31 +83,30 @@ class Sender:
         self._streams: dict[int, _StreamTasks] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.SelectorEventLoop | None = None
-        self._news = asyncio.Event()  # set by this thread alone
+        self._news = asyncio.Event()  # set only in this thread
         self._is_woken = False  # `wake` was called since the last step began; changed under the lock
-        self._timer: asyncio.TimerHandle | None = None  # ends a sleep
+        self._timer: asyncio.TimerHandle | None = None  # ends the loop's sleep
         self._timer_ms = 0
         self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}producer", daemon=True)
 
     def start(self, intake: Intake, *, owner: object) -> None:
-        """Starts the thread. It keeps `owner` alive, so that a producer without other references still sends, and is closed at
-        exit.
-        """
+        """Starts the thread. The thread keeps `owner` alive, so a producer without other references still sends and is closed at
+        exit."""
         self._intake = intake
         self._owner = owner
         self._thread.start()
 
     def wake(self) -> None:
-        """Under the lock: makes the loop take a step soon. Call it only if there is work: a needless wake-up takes the GIL from a
-        thread that has some."""
+        """Makes the loop take a step soon. Call it under the lock, and only if there is work: a needless wake-up takes the GIL from
+        a busy thread."""
         loop = self._loop
         if threading.get_ident() == self._thread.ident:
             self._news.set()
         elif loop is not None and not self._is_woken:
             with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
-                # GrpcLoop's own does extra work that only gRPC's callbacks need.
+                # GrpcLoop's override does extra work that only gRPC's callbacks need.
                 asyncio.SelectorEventLoop.call_soon_threadsafe(loop, self._news.set)
-                self._is_woken = True  # last, since an interrupt before it costs one wake-up in vain
+                self._is_woken = True  # last: an interrupt before this line costs only a needless wake-up
 
     def join(self) -> None:
         """Waits for the thread to end."""
@@ -145,7 +143,7 @@ class Sender:
     async def _loop_until_closed(self) -> None:
         while True:
             with self._shared.lock:
-                self._news.clear()  # before the step, which handles all news up to now
+                self._news.clear()  # before the step, which handles everything reported so far
                 self._is_woken = False
             now_ms = self._clock.monotonic_ms()
             next_ms = self._intake.place_due(now_ms)
@@ -160,9 +158,8 @@ class Sender:
             await self._news.wait()
 
     def _wake_by(self, until_ms: int, now_ms: int) -> None:
-        """Ensures that the loop wakes by `until_ms`. Keeps an earlier timer, since a needless wake-up costs less than a new timer
-        for every step.
-        """
+        """Ensures that the loop wakes by `until_ms`. Keeps an earlier timer: a needless wake-up costs less than a new timer for
+        every step."""
         if self._timer is not None:
             if self._timer_ms <= until_ms:
                 return
@@ -177,7 +174,7 @@ class Sender:
         self._news.set()
 
     def _notify(self) -> None:
-        """Logs warnings, calls the listeners of ended batches, then wakes the calls that may have got what they wait for."""
+        """Logs warnings, calls the listeners of ended batches, then wakes the calls whose condition may now hold."""
         warnings, self._core.warnings = self._core.warnings, []
         for text in warnings:
             logger.warning("%s", text)
@@ -255,7 +252,7 @@ class Sender:
             self._report_to_all(partial(on_result, result))
 
     def _check_refusal(self, error: BrokerdError) -> None:
-        """Raises a refusal that is final, which stops the producer."""
+        """Raises `error` if it is a final refusal, which stops the producer."""
         if isinstance(error, AuthenticationError) and self._report_to_all(partial(self._core.on_refused, error)):
             raise error
 
@@ -312,7 +309,7 @@ class Sender:
             self._report(partial(self._core.on_response, node_id, incarnation, response))
 
     def _encode(self, command: SendRequest, limits: RequestLimits) -> tuple[ProduceRequest, SendRequest | None]:
-        """Encodes the request, and returns a second one for batches that do not fit. A retried batch only gets a new header."""
+        """Encodes a request; returns batches that do not fit as a second command. A retried batch only gets a new header."""
         batches = []
         rest: dict[TopicIdPartition, ProducerBatch] = {}
         room_bytes = limits.bytes_max
@@ -332,7 +329,7 @@ class Sender:
         return request, self._report(partial(self._core.streams.overflow, command, rest)) if rest else None
 
     def _encode_batch(self, batch: ProducerBatch) -> bool:
-        """Encodes a batch; if that raises, fails it and returns False. Needs no lock: no other code touches a batch in flight."""
+        """Encodes a batch; on an error, fails it and returns False. Needs no lock: no other code touches a batch in flight."""
         try:
             encoded = encode_pieces(batch.pieces, self._config.compression_type)
         except Exception as error:
@@ -376,7 +373,7 @@ class Sender:
         error.__cause__ = cause
         self._report_to_all(partial(self._core.fail_for_good, error))
         self._intake.place_due(self._clock.monotonic_ms())
-        self._report_to_all(self._core.fail_stopped)  # the records that were not placed before
+        self._report_to_all(self._core.fail_stopped)  # fails the records placed just now
 
     def _cancel(self, stream: _StreamTasks) -> None:
         for task in stream.tasks:

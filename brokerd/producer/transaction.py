@@ -1,11 +1,11 @@
 """Transactions of one producer: `with producer.transaction():`. Each has one member, and is committed at the end of the block, or
-aborted if an exception leaves it.
+aborted if an exception leaves the block.
 
-A version is committed at most once, whichever producers try it: a program that passes the number of each part of its input writes
-each part once. Transactions are atomic; one that is neither committed nor aborted expires.
+A version is committed at most once, even if several producers try to commit it: a program that numbers the parts of its input and
+passes the number as the version writes each part once. Transactions are atomic; an undecided transaction expires.
 
 Consumer group offsets can be committed with a transaction (`send_offsets`), which makes a read-process-write loop exactly-once.
-Each offset comes with the one that the group had when the input was read. The broker commits only if the group still has that
+Each offset carries the offset that the group had when the input was read. The broker commits only if the group still has that
 offset, so if two programs read the same input, only one of them can commit.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# An abort only saves waiting for transaction.timeout.ms, so it is not worth a long wait.
+# A transaction that is not aborted expires after transaction.timeout.ms, so an abort is not retried for long.
 ABORT_TIMEOUT_MS = 5_000
 NO_OFFSET = -1  # the group has no offset for the partition
 
@@ -53,7 +53,7 @@ class InputReader(Protocol):
         self, offsets: Mapping[TopicPartition, int]
     ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int, int]]]:
         """The group id, and for each partition its id, the group's offset when reading began, and the leader_epoch_id of the record
-        before the given offset; 0 if this consumer did not read that record."""
+        before the given offset (0 if this consumer did not read that record)."""
 
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Notes that the group has these offsets now."""
@@ -67,7 +67,7 @@ Expected = Mapping[TopicPartition, int | OffsetAndMetadata | None]
 
 
 class NamedOffsets(NamedTuple):
-    """Offsets of a group; `expected`: those that it must have at the commit, NO_OFFSET for none."""
+    """Offsets to commit for a group. `expected`: the offsets that the group must have at the commit (NO_OFFSET = none)."""
 
     group_id: str
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -75,7 +75,7 @@ class NamedOffsets(NamedTuple):
 
 
 def named_offsets(given: Given, group_id: str, expected: Expected) -> NamedOffsets | None:
-    """Offsets of a group id; None if there are none. Raises TypeError, ValueError."""
+    """Checks offsets given with a group id. Returns None if there are none. Raises TypeError, ValueError."""
     offsets = checked_offsets(given)
     problem = group_id_problem(group_id)
     if problem is not None:
@@ -106,7 +106,8 @@ class SentOffsets:
         return GroupOffsets(self._group_id, self._offsets) if self._offsets else None
 
     def add_read(self, given: Given, reader: InputReader) -> None:
-        """Adds offsets up to which a consumer has read. Raises TypeError, ValueError, TransactionStateError, and its errors."""
+        """Adds offsets up to which a consumer has read. Raises TypeError, ValueError, TransactionStateError, the consumer's
+        errors."""
         offsets = checked_offsets(given)
         if not hasattr(reader, "transaction_input"):
             raise TypeError(f"group must be the Consumer that has read the input, or the id of a group, not {reader!r:.200}")
@@ -133,7 +134,7 @@ class SentOffsets:
             self._offsets[ids[tp]] = GroupOffset(one.offset, one.metadata, one.leader_epoch, before, one.leader_epoch_id)
 
     def tell_readers(self, *, is_committed: bool) -> None:
-        """Notifies the consumers of the commit, or that it failed or is unknown."""
+        """Tells the consumers that the commit succeeded, or that it failed or its outcome is unknown."""
         for reader, offsets in self._readers:
             if is_committed:
                 reader.transaction_committed(offsets)
@@ -142,7 +143,7 @@ class SentOffsets:
 
 
 class Coordinator(Protocol):
-    """The calls that commit and abort transactions; each retries until its time is over."""
+    """The coordinator's calls that commit and abort transactions. Each is retried until its timeout."""
 
     def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
         """The last committed version; -1 = none. Retries for `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
@@ -156,7 +157,7 @@ class Coordinator(Protocol):
 
 
 class TransactionBase:
-    """The state and decisions of one transaction. `version` is set in the block; `is_committed` once the commit is known."""
+    """One transaction's state and decisions. `version` is set inside the block; `is_committed`, once the commit is confirmed."""
 
     def __init__(self, config: ProducerConfig, version: int | None) -> None:
         if version is not None and version < 0:
@@ -173,9 +174,9 @@ class TransactionBase:
         self.is_committed = False
 
     def _begin_after(self, last: int) -> Membership:
-        """Chooses the version, given the last committed one, and returns its member. Raises AlreadyCommittedError,
-        ProducerFencedError, and TransactionStateError if a block has begun with this transaction before."""
-        if self._is_used:  # its offsets and its outcome would be taken for those of the next block
+        """Chooses the version, given the last committed one, and returns the membership. Raises AlreadyCommittedError,
+        ProducerFencedError, and TransactionStateError if this object was used before."""
+        if self._is_used:  # the next block would inherit its offsets and outcome
             raise TransactionStateError("this transaction was used before: call producer.transaction() for each one")
         version = last + 1 if self._asked_version is None else self._asked_version
         if version == last:
@@ -208,7 +209,7 @@ class TransactionBase:
             is_commit=is_commit,
             members=[report] if report.producer_id != NO_PRODUCER_ID else [],
             partitions=report.partitions,
-            # The random number keeps another producer's commit of the version from being taken for this one.
+            # The random sum keeps another producer's commit of this version from being taken for a replay of this one.
             totals=Totals(rows=report.records, key_hash_sum=secrets.randbits(64)) if is_commit else Totals(),
             group_offsets=self._offsets.all_of_them if is_commit else None,
         )
@@ -221,7 +222,7 @@ class TransactionBase:
         except ReplayMismatchError as error:
             if self._offsets.all_of_them is None:
                 raise
-            # The other producer owns the input, whatever the version.
+            # The producer that committed this version owns the input.
             raise ProducerFencedError(error.message, fate=Fate.NOT_APPENDED) from error
         except (BrokerUnreachableError, WireError) as error:
             is_fenced = isinstance(error, ProducerFencedError)
@@ -239,8 +240,8 @@ class TransactionBase:
         self.is_committed = True
 
     def _unread(self, offsets: Given, group: InputReader | str, expected: Expected | None) -> NamedOffsets | None:
-        """Adds offsets that a consumer has read. Returns those of a group id, which lack the ids of their partitions;
-        None if there are none. Raises like `send_offsets`."""
+        """Adds offsets given with a consumer. Offsets given with a group id lack the ids of their partitions and are returned
+        instead; None if there are none. Raises like `send_offsets`."""
         if not self._is_open:
             raise TransactionStateError(
                 "call send_offsets() inside the block of its transaction: with producer.transaction() as txn"
@@ -263,7 +264,7 @@ class TransactionBase:
         try:
             yield
         except AlreadyCommittedError:
-            pass  # a commit whose response did not arrive
+            pass  # the commit succeeded, but its response was lost
         except BrokerdError as error:
             logger.warning(
                 "transaction %d of '%s' could not be aborted; if it is not committed, it expires in %d ms: %s",
@@ -283,9 +284,9 @@ class Transaction(TransactionBase):
         self._coordinator = coordinator
 
     def __enter__(self) -> Self:
-        """Fetches the last version, for max.block.ms at most, and begins. Raises AlreadyCommittedError if the version is committed,
-        ProducerFencedError if a newer one is, TransactionStateError if a transaction of this producer is open or this one was used
-        before, BrokerUnreachableError."""
+        """Fetches the last committed version, for max.block.ms at most, and begins. Raises AlreadyCommittedError if the version is
+        committed, ProducerFencedError if a newer version is, TransactionStateError if the producer has an open transaction or this
+        object was used before, BrokerUnreachableError."""
         last = self._coordinator().last_version(self._transactional_id, timeout_ms=self._config.max_block_ms)
         membership = self._begin_after(last)
         try:
@@ -304,13 +305,13 @@ class Transaction(TransactionBase):
         `offsets`: the next offset to read by partition, as numbers or OffsetAndMetadata. `group`: the Consumer that read the input,
         with `enable.auto.commit=false`; or a group id with `expected`, the offset that the group had in each partition when the
         input was read (None if it had none). If the group's offsets differ at the commit, another program has processed the input:
-        the block ends with ProducerFencedError, and the transaction is aborted. After a transaction that fails, the consumer goes
-        back to the committed offsets of these partitions. Call it anywhere in the block, as early as possible, and again after
-        reading more: the last offset of each partition counts.
+        the block ends with ProducerFencedError, and the transaction is aborted. After a failed transaction, the consumer returns to
+        the committed offsets of these partitions. Call it as early in the block as possible, and again after reading more: the last
+        offset of each partition counts.
 
         Raises TransactionStateError outside of the block or for a second group; ConsumerStateError for a consumer that commits
-        automatically, has no group, or has not read the partition; GroupAuthorizationFailedError if it has sought and may not use
-        the group; TypeError, ValueError; UnknownTopicOrPartitionError and BrokerUnreachableError for a group id.
+        automatically, has no group, or has not read the partition; GroupAuthorizationFailedError if the consumer has sought and may
+        not use the group; TypeError, ValueError; UnknownTopicOrPartitionError and BrokerUnreachableError for a group id.
         """
         named = self._unread(offsets, group, expected)
         if named is not None:
@@ -321,8 +322,8 @@ class Transaction(TransactionBase):
 
         Raises the first failure of a record; TxnAbortedError if the transaction expired; ReplayMismatchError or ProducerFencedError
         if another producer has committed this version or a newer one; and with `send_offsets` ProducerFencedError if another
-        producer has committed the same input. In all these cases nothing becomes visible. Raises DeliveryTimeoutError, which says
-        how to find out, if the outcome is unknown.
+        producer has committed the same input. In all these cases nothing becomes visible. Raises DeliveryTimeoutError if the
+        outcome is unknown; its text says how to find out.
         """
         self._is_open = False
         try:

@@ -1,12 +1,12 @@
-"""The lock of one producer, and the calls that wait for the state under it to change.
+"""The lock of one producer, and the blocking calls that wait for the state under it to change.
 
 Application threads and the sender's thread share the producer's state under one lock. Application threads change little of it: they
 add a row, or request a flush, abort or close, which the sender carries out. Python runs signal handlers, and so raises
-KeyboardInterrupt, in the main thread only, and only at a function call, a return from C code or a loop's next iteration. So
-`with lock` always releases the lock, and assignments without a call in between are atomic.
+KeyboardInterrupt, in the main thread only, and only at a function call, a return from C code or a loop's next iteration. So `with
+lock` always releases the lock, and assignments without a call in between are atomic.
 
 No call waits on a Condition or an Event, because an exception raised there corrupts their inner lock. A call waits outside the
-shared lock, on its own plain lock, and polls again after at most a second in case its wake-up was lost.
+shared lock, on a plain lock of its own, and polls again after at most a second in case its wake-up was lost.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ _LOOK_AGAIN_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class Wait(Generic[T]):
-    """The condition that one call waits for. `poll(now_ms)` returns the result, or None while there is none; from `deadline_ms` on
-    it raises the call's error. It runs under the lock, in the calling thread. `is_due`: a cheap check that polling may succeed, so
-    that the sender does not wake the call in vain.
-    """
+    """The condition that one call waits for. `poll(now_ms)` runs under the lock, in the calling thread. It returns the result, or
+    None while there is none; from `deadline_ms` on it raises the call's error. `is_due`: a cheap check that polling may succeed, so
+    that the sender does not wake the call needlessly."""
 
     poll: Callable[[int], T | None]
     deadline_ms: int = NEVER_MS
@@ -47,7 +46,7 @@ class SharedLock:
     """The lock of one producer, and its waiting calls. Take `lock` by `with`, and hold it briefly."""
 
     def __init__(self, clock: Clock) -> None:
-        self.lock = threading.RLock()  # has an owner, which `wait` checks
+        self.lock = threading.RLock()  # an RLock, because `wait` checks its owner
         self.now_ms = clock.monotonic_ms  # the clock of deadlines
         self._pid = os.getpid()
         self._waits: list[Wait[Any]] = []
@@ -68,7 +67,7 @@ class SharedLock:
 
     @property
     def is_forked(self) -> bool:
-        """True in a child of the process that made it."""
+        """True in a forked child of the process that created the lock."""
         return os.getpid() != self._pid
 
     def refuse_fork(self, what: str = "") -> None:
@@ -140,7 +139,7 @@ class SharedLock:
         self._sender_id = threading.get_ident()
 
     def tell_waiting(self) -> None:
-        """Wakes the calls for which something may have changed. Call it under the lock."""
+        """Wakes the calls whose condition may now hold. Call it under the lock."""
         if self._waits:
             waits, self._waits = self._waits, []
             for wait in waits:

@@ -1,4 +1,4 @@
-"""The producer's decisions, pure: events in, commands out. No threads, clocks or network, and no import of the shell around it.
+"""The producer's decisions, pure: events in, commands out. No threads, clocks or network, and no import of the shell around them.
 
 producer_core.py  the state machine: takes events, returns commands
 accumulator.py    a batch and its states; batches by partition: linger, ready, drain, mute; memory

@@ -2,12 +2,12 @@
 that are sent together, from the first record to the acknowledgement; and BufferPool, which accounts for memory.
 
 The accumulator appends to the last batch of a partition, finds nodes with sendable batches and the time of the next check, drains
-one batch per partition into a request, re-enqueues failed batches in order, and finds expired ones. It keeps the order of each
+one batch per partition into a request, re-enqueues failed batches in order, and finds expired batches. It keeps the order of each
 partition across retries, starves no partition, and accounts for memory exactly. A partition has a queue only while it has batches;
 a drained partition goes to the end of the round.
 
-Each move of a batch between two states is checked against a table. Whether an attempt has reached the log is no state but
-knowledge, which may improve at any time: `is_fate_unknown`.
+A table lists the allowed state transitions of a batch. Whether an attempt has reached the log is not a state: `is_fate_unknown`
+holds what is known, which may improve at any time.
 
 Pure: never waits, reads no clock, and never reads the content of pieces. identity.py has the rules of sequences.
 """
@@ -30,7 +30,7 @@ from brokerd.record.header import add_sequence
 
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
-NEVER_MS = 2**63 - 1  # a time that does not come
+NEVER_MS = 2**63 - 1  # a time that is never reached
 
 
 class BatchState(enum.Enum):
@@ -39,9 +39,9 @@ class BatchState(enum.Enum):
     OPEN = "open"  # records are added
     CLOSED = "closed"  # waits to be sent, for the first time or again
     IN_FLIGHT = "in flight"
-    GIVEN_UP = "given up"  # in flight; the application already has its error, so the response changes nothing for it
+    GIVEN_UP = "given up"  # in flight, but the application already has its error; the response cannot change it
     ENDED = "ended"  # written or failed
-    SPLIT = "split"  # its parts have taken its place
+    SPLIT = "split"  # replaced by its parts
 
 
 _MOVES = {
@@ -68,26 +68,26 @@ class ProducerBatch:
 
     def __init__(self, tp: TopicPartition, created_ms: int, order: tuple[int, ...] = (0,)) -> None:
         self.tp = tp
-        self.order = order  # of sending, within the partition; a part's order extends that of the split batch
+        self.order = order  # of sending, within the partition; a part extends the order of the split batch
         self.created_ms = created_ms  # monotonic, of the first record
         self.state = BatchState.OPEN
         self.pieces: list[Piece] = []
         self.record_count = 0
         self.size_bytes = 0  # estimate until encoded, then exact
         self.uncompressed_bytes = 0  # as size_bytes, without compression
-        self.accounted_bytes = 0  # of buffer.memory
+        self.accounted_bytes = 0  # reserved in buffer.memory
         self.encoded: Any = None  # columns.EncodedBatch, once encoded
-        self.parts: tuple[ProducerBatch, ...] = ()  # the batches that a split made of it, in order
+        self.parts: tuple[ProducerBatch, ...] = ()  # the batches that it was split into, in order
 
         self.identity: ProducerIdAndEpoch = NO_PRODUCER
         self.base_sequence = NO_SEQUENCE
         self.membership: Membership | None = None  # the member of a transaction that first sent the batch
         self.attempts = 0
-        self.was_first = False  # when last drained, it was the first of its partition without an outcome
-        self.leader_epoch = -1  # in which it was last sent; -1 = unknown
+        self.was_first = False  # when last drained, every earlier batch of its partition had its outcome
+        self.leader_epoch = -1  # of the last attempt; -1 = unknown
         self.is_fate_unknown = False  # an earlier attempt may have appended it
         self.retry_at_ms = 0
-        self.retried_since_ms = -1  # -1 = it was not
+        self.retried_since_ms = -1  # -1 = never retried
         self.last_error: BrokerdError | None = None
 
         self.base_offset = NO_OFFSET
@@ -126,7 +126,7 @@ class ProducerBatch:
         return at
 
     def close(self) -> None:
-        """Ends the adding of records, if the batch is open."""
+        """Closes the batch to further records, if it is open."""
         if self.state is BatchState.OPEN:
             self._move(BatchState.CLOSED)
 
@@ -136,7 +136,7 @@ class ProducerBatch:
         self.attempts += 1
 
     def come_back(self) -> None:
-        """Ends an attempt that did not write the batch, as far as is known."""
+        """Ends an attempt that is not known to have written the batch."""
         self._move(BatchState.ENDED if self.state is BatchState.GIVEN_UP else BatchState.CLOSED)
 
     def complete(self, base_offset: int, append_timestamp: int) -> bool:
@@ -150,7 +150,7 @@ class ProducerBatch:
         return not was_given_up
 
     def fail(self, error: BrokerdError) -> None:
-        """Ends the batch with an error; one in flight is given up."""
+        """Ends the batch with an error; a batch in flight is given up."""
         self._move(BatchState.GIVEN_UP if self.state is BatchState.IN_FLIGHT else BatchState.ENDED)
         self.error = error
 
@@ -230,9 +230,9 @@ class WaitingCall(Protocol):
 
 class BufferPool:
     """Accounts for the bytes in use, out of `total_bytes`. After `admits`, the caller itself adds the bytes to `used_bytes`, so
-    that no interrupt separates that from the change that uses them.
+    that no interrupt separates the reservation from the change that uses the memory.
 
-    An empty buffer admits any single batch, so that one larger than the whole buffer is not blocked forever.
+    An empty buffer admits any single batch; otherwise a batch larger than the whole buffer would be blocked forever.
     """
 
     __slots__ = ("_waiting", "total_bytes", "used_bytes")
@@ -240,7 +240,7 @@ class BufferPool:
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
-        self._waiting: OrderedDict[WaitingCall, int] = OrderedDict()  # the bytes that each call in line waits for
+        self._waiting: OrderedDict[WaitingCall, int] = OrderedDict()  # waiting calls, in order, and the bytes that each needs
 
     @property
     def available_bytes(self) -> int:
@@ -268,13 +268,13 @@ class BufferPool:
         return call in self._waiting and not self.admits(self._waiting[call], call)
 
     def adjust(self, delta_bytes: int) -> None:
-        """Corrects the bytes in use, for example after encoding, or frees some; they may exceed the total briefly."""
+        """Corrects the bytes in use, for example after encoding, or frees memory. The total may be exceeded briefly."""
         self.used_bytes += delta_bytes
         assert self.used_bytes >= 0, f"{self.used_bytes} bytes held after {delta_bytes}"
 
 
-# The response comes when the last batch of a request is durable. If one large request carried all partitions, none could send again
-# before the slowest one is durable, and encoding, sending, writing and syncing would alternate instead of overlapping.
+# A request is answered once its last batch is durable. If one large request carried all partitions, no partition could send again
+# before the slowest was durable, and encoding, sending, writing and syncing would alternate instead of overlapping.
 REQUEST_FILL_BYTES = 2_097_152
 
 LeaderOf = Callable[[TopicPartition], int]
@@ -311,15 +311,15 @@ class RecordAccumulator:
         self.incomplete: dict[ProducerBatch, None] = {}  # without an outcome, in order of creation
         self._batch_count = 0
         self._flushing: set[ProducerBatch] = set()
-        # By topic, if the broker accepts less than batch.size: the bytes that it accepts, and when that was learned last.
+        # By topic, if the broker accepts less than batch.size: the accepted bytes, and when they were last learned.
         self._learned: dict[str, tuple[int, int]] = {}
         self.is_closed = False  # everything is sent without linger; the caller appends nothing more
 
     # --- appending
 
     def append(self, tp: TopicPartition, piece: Piece, now_ms: int) -> tuple[ProducerBatch, int]:
-        """Adds records whose memory is already reserved. Returns their batch, and the position of the first in it. `now_ms`: when
-        the first of them was sent.
+        """Adds records whose memory is already reserved. Returns their batch, and the position of the first record in it. `now_ms`:
+        when the first record was sent.
 
         A batch closes when the next piece would make it larger than batch.size; a piece of that size gets its own batch.
         """
@@ -403,11 +403,11 @@ class RecordAccumulator:
 
     def drain(self, check: ReadyCheck, node_id: int, limits: RequestLimits) -> list[ProducerBatch]:
         """Takes batches for one request to a node: one per partition, within the node's limits of partitions and bytes, and
-        max.request.size (a larger first batch goes alone). The request is full at REQUEST_FILL_BYTES; the rest goes into further
-        requests. Sizes are estimates until batches are encoded.
+        max.request.size (a larger first batch goes alone). The request is full at REQUEST_FILL_BYTES; further requests carry the
+        rest. Sizes are estimates until batches are encoded.
 
         Drained partitions go to the end of the round, so none starves. Each batch taken is closed and counts as in flight for its
-        partition. Once it has its sequence, `check_again`.
+        partition. Call `check_again` once the batches have their sequences.
         """
         drained: list[ProducerBatch] = []
         size_bytes = BATCH_OVERHEAD_BYTES  # of the request itself
@@ -432,7 +432,7 @@ class RecordAccumulator:
         self._queues.move_to_end(batch.tp)
 
     def check_again(self, check: ReadyCheck, node_id: int, drained: list[ProducerBatch], now_ms: int) -> None:
-        """Puts drained partitions back into `check`, or the time when their next batch may be sent."""
+        """Returns drained partitions to `check`, or notes the time when their next batch may be sent."""
         for batch in drained:
             queue = self._queues[batch.tp]
             sendable_ms = self._sendable_ms(queue, check.may_drain, now_ms)
@@ -450,7 +450,7 @@ class RecordAccumulator:
         assert queue.in_flight_count >= 0
 
     def reenqueue(self, batch: ProducerBatch, retry_at_ms: int) -> None:
-        """Puts a batch back into its queue by order of sending, which is that of sequences, before all batches never sent."""
+        """Puts a batch back into its queue in sending order, which is sequence order, ahead of all batches never sent."""
         batch.retry_at_ms = retry_at_ms
         queued = self._queues[batch.tp].batches
         at = 0
@@ -466,13 +466,13 @@ class RecordAccumulator:
         if batch in self._flushing:
             self._flushing.remove(batch)
             self._flushing.update(batch.parts)
-        # Expiry relies on the order of creation, and the parts are as old as the batch.
+        # Expiry relies on the order of creation, so the parts take the batch's place.
         self.incomplete = {part: None for one in self.incomplete for part in (batch.parts if one is batch else (one,))}
         self.pool.adjust(sum(part.accounted_bytes for part in batch.parts) - batch.accounted_bytes)
         batch.accounted_bytes = 0
 
     def complete(self, batch: ProducerBatch, base_offset: int, append_timestamp: int) -> bool:
-        """Ends a batch in flight as written, and frees it. Returns False if the application had its error before."""
+        """Ends a batch in flight as written, and frees it. Returns False if the application already has its error."""
         self.unmute(batch.tp)
         is_news = batch.complete(base_offset, append_timestamp)
         self.end(batch)
@@ -480,7 +480,7 @@ class RecordAccumulator:
         return is_news
 
     def end(self, batch: ProducerBatch) -> None:
-        """Takes a batch out of its queue, if it is there. The application has its outcome, so flushes no longer wait for it."""
+        """Removes a batch from its queue, if queued. The application has its outcome, so flushes no longer wait for it."""
         queue = self._queues.get(batch.tp)
         if queue is not None and batch.error is not None and batch in queue.batches:
             queue.batches.remove(batch)

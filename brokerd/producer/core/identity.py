@@ -1,20 +1,19 @@
-"""The identity under which a producer writes: requests of its producer id, heartbeats, the sequences of its batches, and what was
-delivered under it.
+"""The identity under which a producer writes: requests for its producer id, heartbeats, batch sequences and delivered totals.
 
 A producer has a lasting identity, a producer id whose epoch rises. As a member of a transaction it has a producer id for that
 transaction alone, with one epoch, requested at the first row. A member that waits long for its first row (a task that sorts)
-requests it earlier, so that its heartbeats keep the transaction open for the other members. A transaction cannot use a member that
-lacks a batch, so the first failed batch fails the whole member, without an epoch bump: the owner of the transaction begins another
+requests the id earlier, so that its heartbeats keep the transaction open for the other members. A transaction cannot use a member
+that lacks a batch, so the first failed batch fails the whole member, without an epoch bump; the transaction's owner begins another
 member. Batches in flight when a member ends keep their sequences and are never resent.
 
 Rules of sequences (ARCHITECTURE.md has the broker's side, the table of producer states):
 - A batch gets its sequence when it is first drained, and keeps it through every retry.
-- A batch that ends without being known to be in the log leaves a *gap*. No new batch of that partition is drained until each
-  earlier one has its outcome: it is resent with its old sequence while its fate is unknown. Then the partition moves to a raised
+- A batch that ends without being known to be in the log leaves a *gap*. No new batch of that partition is drained until every
+  earlier batch has its outcome; batches of unknown fate are resent with their old sequences. Then the partition moves to a raised
   epoch, in which batches that were certainly never appended get new sequences from 0.
-- A partition whose topic was recreated has a gap, too: a node that is behind may name the old topic once more, and where sequences
-  from 0 were used before, the same ones in the same epoch are taken for duplicates.
-- If the broker misses batches that it has acknowledged, it has lost them: this is fatal, and never leads to an epoch bump.
+- A recreated topic leaves a gap in its partitions, too. A node with stale metadata may name the old topic once more, and a log that
+  has seen sequences from 0 takes the same sequences in the same epoch for duplicates.
+- If the broker lacks batches that it has acknowledged, they are lost: this is fatal, and never leads to an epoch bump.
 - Fencing is final.
 
 Pure. accumulator.py drains batches, producer_core.py carries out verdicts, sender.py sends requests.
@@ -50,8 +49,8 @@ class Verdict(enum.Enum):
 
     RETRY = "retry"  # with its sequence, or a new one once the partition has moved to a raised epoch
     SPLIT = "split"  # into smaller batches, with its sequences
-    FAIL = "fail"  # also if the broker's producer state can no longer reveal its fate
-    ACKNOWLEDGED_LOST = "acknowledged lost"  # fatal: the broker misses records that it has acknowledged
+    FAIL = "fail"  # also if the broker's producer state can no longer tell the batch's fate
+    ACKNOWLEDGED_LOST = "acknowledged lost"  # fatal: the broker lacks records that it has acknowledged
 
 
 @dataclass(slots=True, eq=False)
@@ -60,15 +59,14 @@ class PartitionSequences:
 
     identity: ProducerIdAndEpoch
     next_sequence: int = 0
-    sequenced: list[ProducerBatch] = field(default_factory=list)  # with a sequence, and not ended or still in flight, in order
+    sequenced: list[ProducerBatch] = field(default_factory=list)  # with a sequence, not ended or still in flight; in order
     has_gap: bool = False
     is_forgotten: bool = False  # the broker has no producer state, so an unknown fate stays unknown
 
 
 def _proves_absent(batch: ProducerBatch, error: OutOfOrderSequenceError) -> bool:
-    """True if the broker's producer state proves that the batch is not in the log: it is of an earlier epoch, or expects a sequence
-    at or before the batch's. No earlier attempt can arrive later, since a stream's Hello fences earlier streams.
-    """
+    """True if the broker's producer state proves that the batch is not in the log: the state is of an earlier epoch, or expects a
+    sequence at or before the batch's. No earlier attempt can arrive later, since a stream's Hello fences earlier streams."""
     if 0 <= error.current_epoch < batch.identity.epoch:
         return True
     if error.expected_sequence < 0 or error.current_epoch > batch.identity.epoch:
@@ -78,8 +76,8 @@ def _proves_absent(batch: ProducerBatch, error: OutOfOrderSequenceError) -> bool
 
 
 def verdict_on(batch: ProducerBatch, error: BrokerdError, identity: Identity | None, *, retries: int) -> Verdict:
-    """Decides whether to retry, split or fail a batch of a producer that is not stopped. `identity`: the one under
-    which it has a sequence."""
+    """Decides whether to retry, split or fail a batch of a producer that is not stopped. `identity`: the identity that assigned the
+    batch's sequence."""
     if isinstance(error, MessageTooLargeError) and batch.record_count > 1:
         return Verdict.SPLIT
     if batch.attempts > retries:
@@ -151,7 +149,7 @@ class Identity:
         self.is_idempotent = config.enable_idempotence
         self.granted = NO_PRODUCER  # by the broker: the producer id and its epoch
         self.sequences: dict[TopicPartition, PartitionSequences] = {}
-        self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # of immutable values: other threads copy it without the lock
+        self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # values are immutable: other threads copy it without the lock
         self.first_error: BrokerdError | None = None
         self.error: BrokerdError | None = None  # set once nothing more can be written
         self.abort_by_ms: int | None = None  # latest end of a member that is being aborted
@@ -165,7 +163,7 @@ class Identity:
         self.partitions: dict[TopicIdPartition, None] = {}  # that the member writes to
         self._id_due_ms = NEVER_MS  # when a member without rows requests its id
         self._is_bump_wanted = False
-        self._is_id_spent = False  # a broker has forgotten the id and may refuse it for good, so a new one is needed
+        self._is_id_spent = False  # a broker has forgotten the id and may refuse it forever: a new id is needed
 
     def __str__(self) -> str:
         """The transaction, for error messages."""
@@ -215,7 +213,7 @@ class Identity:
     # --- responses
 
     def on_granted(self, granted: ProducerIdAndEpoch, now_ms: int) -> None:
-        """Takes a granted id or raised epoch. A partition with a gap moves to it, unless a batch may still arrive."""
+        """Adopts a granted id or raised epoch. A partition with a gap moves to it, unless one of its batches may still arrive."""
         self._id_requests.on_success(now_ms)
         self.granted = granted
         self._is_bump_wanted = self._is_id_spent = False
@@ -229,14 +227,14 @@ class Identity:
         requests.on_failure(now_ms)
 
     def on_heartbeat(self, now_ms: int) -> None:
-        """Notes that the broker knows that the member is alive."""
+        """Notes a successful heartbeat; a granted id counts as one."""
         interval_ms = self.membership.timeout_ms // _HEARTBEATS_PER_TIMEOUT if self.membership is not None else 0
         self._heartbeats.on_success(now_ms + interval_ms)
 
     # --- results
 
     def on_written(self, batch: ProducerBatch, *, is_news: bool) -> None:
-        """Notes that a batch is in the log. `is_news`: the application had no outcome of it before."""
+        """Notes that a batch is in the log. `is_news`: the application had no outcome before."""
         if is_news:
             self.note_outcome(batch)
         if batch.base_sequence != NO_SEQUENCE:
@@ -259,8 +257,8 @@ class Identity:
     # --- sequences
 
     def may_drain(self, batch: ProducerBatch) -> bool:
-        """False for a retry that is not first, or a new batch after a gap, an ended batch still in flight, or a wrap-around. Always
-        True without idempotence."""
+        """Whether the rules of sequences allow the batch to be sent. False for a retry that is not first, and for a new batch after
+        a gap, an ended batch still in flight, or a wrap-around. Always True without idempotence."""
         if not self.is_idempotent:
             return True
         if self.granted == NO_PRODUCER:
@@ -271,14 +269,14 @@ class Identity:
         if batch.base_sequence != NO_SEQUENCE:
             return state.sequenced[0] is batch and not self._awaits_epoch(state)
         if state.next_sequence == 0 and state.sequenced:
-            # After a wrap-around. A broker that has forgotten this producer accepts any batch that begins at 0, and would then
-            # refuse earlier ones still in flight, so this batch is sent alone.
+            # After a wrap-around, a batch is sent alone. A broker that has forgotten this producer accepts any batch that begins at
+            # 0, and would then refuse earlier batches still in flight.
             return False
         return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
 
     def assign(self, batch: ProducerBatch) -> None:
-        """Assigns the next sequence of its partition to the batch that is sent; a retry keeps its own. Does
-        nothing without idempotence."""
+        """Assigns the partition's next sequence to a batch that is about to be sent; a retry keeps its own. Does nothing without
+        idempotence."""
         if not self.is_idempotent:
             return
         if batch.base_sequence != NO_SEQUENCE:
@@ -316,7 +314,7 @@ class Identity:
         """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence also shows which other batches were never appended."""
         state = self.sequences[batch.tp]
         if not batch.was_first:
-            return Verdict.RETRY  # the broker may have missed an earlier batch then, even if that one is acknowledged now
+            return Verdict.RETRY  # an earlier batch may have been missing then, even if it is acknowledged now
         if not state.has_gap:
             return Verdict.ACKNOWLEDGED_LOST
         for numbered in state.sequenced:
@@ -334,9 +332,9 @@ class Identity:
         return Verdict.FAIL if batch.is_fate_unknown or self.membership is not None else Verdict.RETRY
 
     def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
-        """After UNKNOWN_PRODUCER_ID for the first batch: the queued batches of unknown fate, which no response can settle now."""
+        """After UNKNOWN_PRODUCER_ID for the first batch: queued batches of unknown fate, which no response can settle any more."""
         state = self.sequences.get(tp)
-        if state is None or not state.is_forgotten:  # None: that batch is of an earlier member
+        if state is None or not state.is_forgotten:  # None: the batch is of an earlier member
             return []
         return [batch for batch in state.sequenced if batch.is_fate_unknown and not batch.is_in_flight]
 

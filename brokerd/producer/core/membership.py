@@ -31,7 +31,7 @@ class Membership(NamedTuple):
 class MemberReport(NamedTuple):
     """The records that a member wrote; a TransactionEnd lists the reports of its members."""
 
-    producer_id: int = NO_PRODUCER_ID  # if none was granted (no row came): there is nothing to commit or abort
+    producer_id: int = NO_PRODUCER_ID  # if none was granted (no row came): nothing to commit or abort
     epoch: int = NO_PRODUCER_EPOCH
     records: int = 0  # acknowledged, over all partitions
     partitions: tuple[TopicIdPartition, ...] = ()

@@ -1,9 +1,9 @@
-"""Assigns a partition to every row: the caller's, else by the hash of the key, else the sticky one.
+"""Assigns a partition to every row: the caller's choice, else by the hash of the key, else the sticky partition.
 
 Keys are hashed by Kafka's murmur2, a whole column at once, so a key goes to the same partition as with Kafka's default partitioner.
 Rows without a key go to one partition for a run of RUN_BYTES or more, then to another at random (Kafka's built-in partitioner,
-KIP-794). The more batches a partition has queued, the less often it is chosen; one that accepts no records is avoided while there
-is any other. Pure.
+KIP-794). The more batches a partition has queued, the less often it is chosen. A partition that accepts no records is avoided while
+any other partition accepts them. Pure.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def partition_for_hashes(hashes: Int32s, partition_count: int) -> Int32s:
 def sort_by_partition(partitions: Int32s, partition_count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Returns (order, bounds): rows of partition p are order[bounds[p]:bounds[p + 1]], in their original order.
 
-    Sorts narrow integers where it can: numpy's radix sort is six times as fast as the sort of wide ones.
+    Sorts narrow integers where the values fit: numpy's radix sort is six times as fast as its sort of wide integers.
     """
     order = _stable_order(partitions, partition_count - 1)
     bounds = np.zeros(partition_count + 1, np.intp)
@@ -101,7 +101,7 @@ def _bytes_of(keys: pa.Array) -> tuple[UInt32s, npt.NDArray[np.int64], npt.NDArr
         lengths[keys.is_null().to_numpy(zero_copy_only=False)] = 0
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
     first, end = int(offsets[0]), int(offsets[-1])
-    if end + 4 > len(data):  # a key's last word and tail are read as a word: bytes must follow
+    if end + 4 > len(data):  # a key's tail is read as a whole word, so bytes must follow
         data = np.concatenate((data[first:end], np.zeros(4, np.uint8)))
         offsets -= first
     return np.ndarray((len(data) - 3,), np.dtype("<u4"), data, 0, (1,)), offsets[:-1], lengths
@@ -147,7 +147,7 @@ def _mix_tails(hashes: UInt32s, words_at: UInt32s, starts: npt.NDArray[np.int64]
         hashes *= _TAIL_FACTORS[tails]
 
 
-# Kafka's default batch.size, after which its producer switches partitions. Our batches may be larger, and fill for several
+# Kafka's default batch.size, after which its producer switches partitions. brokerd's batches may be larger, and fill for several
 # partitions at once.
 RUN_BYTES = 16_384
 # A large column is cut into at most this many runs per partition; more runs would only make smaller pieces.
@@ -177,7 +177,7 @@ class PartitionLoad:
         return takes_none or self._is_backing_off(partition)
 
     def pick(self, number: int) -> int:
-        """The partition for a random number. Its weight is the length of the longest queue minus that of its own, plus 1."""
+        """The partition for a random number. Its weight: the length of the longest queue minus that of its own, plus 1."""
         if self._ends is None:
             self._ends = self._cumulative()
         return int(np.searchsorted(self._ends, number % int(self._ends[-1]), side="right"))

@@ -1,7 +1,7 @@
-"""ProducerCore: the state machine that makes every decision of delivery. Events in, commands out.
+"""ProducerCore: the state machine that makes all decisions about delivery. Events in, commands out.
 
 `step(now_ms)` returns commands; the shell (sender.py, or a simulation in tests) carries them out and reports through the `on_...`
-methods. accumulator.py has the rules of queues, identity.py those of sequences. Pure: reads no clock and never waits. Threads
+methods. accumulator.py has the rules of queues, identity.py the rules of sequences. Pure: reads no clock and never waits. Threads
 share it under the producer's lock (waiting.py).
 
 States of a batch, and the events that move it:
@@ -68,9 +68,9 @@ from brokerd.producer.core.transport import PartitionResult, ProduceResponse, Re
 Splitter = Callable[[ProducerBatch, int], list[Piece]]
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
-# How long a producer that no broker has accepted yet retries after refusals; later, delivery.timeout.ms is the limit.
+# How long a producer that no broker has accepted yet retries refusals; once accepted, delivery.timeout.ms is the limit.
 REFUSALS_MS = 3_000
-# Once a batch has been retried for so long, the cause is told; once, as long as it lasts.
+# Once a batch has been retried for this long, the cause is logged, once as long as it lasts.
 _STALL_MS = 5_000
 
 
@@ -101,7 +101,7 @@ class ProducerCore:
         self.last_report = MemberReport()  # of the last member that ended
         self.ended: list[ProducerBatch] = []  # done or split; the shell takes them, and calls their listeners
         self.warnings: list[str] = []  # the shell takes them, and logs them
-        self._stalled_ms: dict[type[BrokerdError], int] = {}  # causes that were told, and the last retry for each
+        self._stalled_ms: dict[type[BrokerdError], int] = {}  # causes that were logged, and the time of the last retry for each
         self.is_closed = False  # no more records are accepted
         self.close_by_ms = NEVER_MS  # records unacknowledged by then are given up
         self.abandoned_count = 0  # records given up at close_by_ms
@@ -136,7 +136,7 @@ class ProducerCore:
 
     @property
     def has_work(self) -> bool:
-        """False if no step is needed before the time that the last one returned."""
+        """False if no step is needed before the time that the last step returned."""
         return bool(self.accumulator.incomplete or self.streams.closing or self.is_closed)
 
     def _step_metadata(self, commands: list[Command], now_ms: int, *, is_busy: bool) -> int:
@@ -176,7 +176,7 @@ class ProducerCore:
         for batch in drained:
             self.identity.assign(batch)
         batches = {self.topics.id_of(batch.tp): batch for batch in drained}
-        # With acks=0 no refusal is heard. After a restore of lower epochs, every batch would be refused for ever.
+        # Not with acks=0, whose refusals go unnoticed: after a restore to lower epochs, every batch would be refused forever.
         for batch in drained if self._acks else ():
             batch.leader_epoch = self.topics.leader_epoch_of(batch.tp)
         self.metrics.on_request(drained, now_ms)
@@ -235,9 +235,9 @@ class ProducerCore:
     def on_refused(self, error: AuthenticationError, now_ms: int) -> bool:
         """Notes that a broker refuses this client; returns True if that is final.
 
-        If an accepted client lacks a right, only the batches not in flight fail, not the producer, since the right may be granted
-        later. Any other refusal is retried as if the broker were unreachable: for REFUSALS_MS if this client was never accepted,
-        since its token may be wrong; otherwise until delivery.timeout.ms, whose error names it.
+        A refusal that may pass is retried as if the broker were unreachable: for REFUSALS_MS if this client was never accepted,
+        since its token may be wrong; otherwise until delivery.timeout.ms, whose error names the refusal. A missing right is final
+        for a client never accepted; otherwise it fails only the batches not in flight, since the right may be granted later.
         """
         if self._refused_ms is None:
             self._refused_ms = now_ms
@@ -252,10 +252,9 @@ class ProducerCore:
         return False
 
     def _reset_replaced(self, tp: TopicPartition, now_ms: int) -> None:
-        """Resets a partition of a recreated topic, once nothing is in flight to the old one. Batches that may be in the old log
-        fail, so that none is written twice; the others go to the new partition, in a raised epoch. A member has one epoch, and
-        could not be committed without what it wrote to the old topic, so it stops.
-        """
+        """Resets a partition of a recreated topic, once nothing is in flight to the old topic. Batches that may be in the old log
+        fail, so that no record is written twice; the others go to the new partition, in a raised epoch. A member has one epoch, and
+        cannot be committed without its records in the old topic, so it stops."""
         if tp not in self.topics.replaced or self.accumulator.in_flight_count(tp):
             return
         self.topics.replaced.discard(tp)
@@ -300,7 +299,7 @@ class ProducerCore:
                 self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, now_ms)
 
     def on_response(self, node_id: int, incarnation: int, response: ProduceResponse, now_ms: int) -> None:
-        """Takes a response. Ignores a late one, of an older stream or to a request that is already settled."""
+        """Takes a response. Ignores a late response, which is of an older stream or to a request that is already settled."""
         connection = self.streams.by_node[node_id]
         if connection.incarnation != incarnation:
             return
@@ -327,8 +326,7 @@ class ProducerCore:
 
     def _give_up_overdue(self, now_ms: int) -> int:
         """Closes streams on which a request or the opening takes longer than request.timeout.ms. The fate of their requests is
-        unknown. Returns the time when the next of the other streams is overdue.
-        """
+        unknown. Returns the time when the next stream is overdue."""
         next_ms = NEVER_MS
         for overdue_ms, connection in self.streams.overdue():
             if overdue_ms <= now_ms:
@@ -369,7 +367,7 @@ class ProducerCore:
         self._judge(batch, error, now_ms)
 
     def _judge(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """Ends an attempt that is not known to have written the batch: retries, splits or fails it."""
+        """Ends an attempt that is not known to have written the batch: retries, splits or fails the batch."""
         self._take_back(batch)
         batch.last_error = error
         if batch.is_done:
@@ -414,7 +412,7 @@ class ProducerCore:
                 self._note_stall(batch, batch.last_error, now_ms)
 
     def _note_stall(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """Warns of what keeps a batch from being acknowledged, if that lasts."""
+        """Warns of the cause that keeps a batch from being acknowledged, if the cause lasts."""
         if now_ms - batch.retried_since_ms < _STALL_MS:
             return
         before_ms, self._stalled_ms[type(error)] = self._stalled_ms.get(type(error)), now_ms
@@ -424,10 +422,11 @@ class ProducerCore:
             self.warnings.append(f"acknowledgements have waited for {waited_s} s: {error}: retrying for up to {limit}")
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
-        """Replaces a batch that is too large for the broker by smaller ones with its sequences (KIP-126). Their attempts count from
-        0, since no transient error caused the split. Later batches of the topic are smaller.
+        """Replaces a batch that is too large for the broker by smaller batches with its sequences (KIP-126). Their attempts count
+        from 0, since no transient error caused the split. Later batches of the topic are smaller, too.
 
-        The broker's limit is found by trial: each split halves the smallest size refused, so batches are at most twice too many.
+        The broker's limit is found by trial: each split halves the smallest size refused, so batches are at most twice as many as
+        needed.
         """
         size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2, now_ms)
         self.accumulator.split(batch, self._splitter(batch, size_max))
@@ -435,7 +434,7 @@ class ProducerCore:
         if identity is not None:
             identity.on_split(batch)
         self.metrics.batches_split.record(1, now_ms)
-        if batch.listeners:  # which must move on to its parts
+        if batch.listeners:  # the listeners must move on to the parts
             self.ended.append(batch)
 
     def _take_back(self, batch: ProducerBatch) -> None:
@@ -463,9 +462,8 @@ class ProducerCore:
         return self._identity_of(batch.membership) if batch.base_sequence != NO_SEQUENCE else None
 
     def begin_member(self, membership: Membership, now_ms: int, *, has_unplaced: bool = False) -> bool:
-        """Makes the producer a member of a transaction. Returns False while a member that is being aborted has not ended. Raises
-        ConfigError, ProducerClosedError, and TransactionStateError if a member is open or earlier records are not acknowledged.
-        """
+        """Makes the producer a member of a transaction. Returns False while an earlier member is being aborted. Raises ConfigError,
+        ProducerClosedError, and TransactionStateError if a member is open or earlier records are not acknowledged."""
         conflict = transaction_conflict(self._config)
         if conflict:
             raise ConfigError(f"a transaction needs {conflict}: change the producer's settings")
@@ -480,8 +478,8 @@ class ProducerCore:
         return True
 
     def abort_member(self, by_ms: int, *, only: Membership | None = None) -> Identity | None:
-        """Stops the member that is open, which then ends as soon as it may, at `by_ms` at the latest. Returns it; None if there is
-        none, or not `only`."""
+        """Stops the open member, which then ends as soon as it may, at `by_ms` at the latest. Returns its identity; None if no
+        member is open, or a member other than `only`."""
         present = self.identity
         if present.membership is None or (only is not None and present.membership != only):
             return None
@@ -490,7 +488,7 @@ class ProducerCore:
         return present
 
     def end_aborted(self, now_ms: int, *, has_unplaced: bool) -> bool:
-        """Ends the member that is being aborted, if any, as soon as it may end. Returns True if it did."""
+        """Ends the member that is being aborted, if there is one and it may end. Returns True if it did."""
         if self.identity.abort_by_ms is None or has_unplaced or self.accumulator.incomplete:
             return False
         if not self.identity.may_end_abort(now_ms, is_closed=self.is_closed):
@@ -499,9 +497,8 @@ class ProducerCore:
         return True
 
     def end_member(self) -> MemberReport:
-        """Ends the member, which has no incomplete batch. A member with batches in flight, which may still be written, was stopped,
-        and is never committed.
-        """
+        """Ends the member, which has no incomplete batch. If batches are in flight and may still be written, the member was stopped
+        and is never committed."""
         assert not self.accumulator.incomplete, "a member is flushed or stopped before it ends"
         self.last_report = report = self.identity.report()
         self.identity = self.own_identity
@@ -528,14 +525,14 @@ class ProducerCore:
         return self.is_closed or self.stopped_by is not None
 
     def close(self, by_ms: int) -> None:
-        """Accepts no more records, and sends the accepted ones without linger; those without an outcome at `by_ms` are given up."""
+        """Accepts no more records, and sends the accepted records without linger. Gives up those without an outcome at `by_ms`."""
         # Only assignments, so no interrupt can separate them (brokerd/producer/waiting.py).
         self.close_by_ms = by_ms if by_ms < self.close_by_ms else self.close_by_ms
         self.accumulator.is_closed = True
         self.is_closed = True
 
     def _is_closing_over(self, now_ms: int) -> bool:
-        """True once no record is without an outcome; at close_by_ms, gives up those that are."""
+        """True once every record has an outcome; at close_by_ms, gives up those without one."""
         if self.accumulator.incomplete:
             if now_ms < self.close_by_ms:
                 return False
@@ -560,8 +557,8 @@ class ProducerCore:
         return self.accumulator.next_expiry_ms()
 
     def fail(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """Ends a batch for the application. If it is in flight, the sequences learn of its end, and its memory is freed, when its
-        response comes. A member that is open cannot be committed without the batch, so it stops."""
+        """Ends a batch with an error for the application. If the batch is in flight, its sequence is settled and its memory freed
+        when the response comes. An open member cannot be committed without the batch, so it stops."""
         if batch.is_done:
             return
         is_in_flight = batch.is_in_flight
@@ -588,7 +585,7 @@ class ProducerCore:
         self.fail_stopped(now_ms)
 
     def stop(self, error: BrokerdError, now_ms: int) -> None:
-        """Stops the member, or without one the producer for good: all incomplete batches fail."""
+        """Stops the open member, or without a member the producer for good: all incomplete batches fail."""
         if self.identity.membership is None:
             self.fail_for_good(error, now_ms)
             return
@@ -667,7 +664,7 @@ def _lost_error(batch: ProducerBatch, error: BrokerdError) -> OutOfOrderSequence
 
 
 def _stopped_error(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
-    """The error of a batch whose member failed, or that belongs to none."""
+    """The error of a batch whose member failed, or that belongs to no member."""
     if isinstance(error, TransactionalIdAuthorizationFailedError) or (
         isinstance(error, WireError) and error.action is Action.TRANSACTION_STATE
     ):
@@ -675,7 +672,7 @@ def _stopped_error(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
         return type(error)(error.message, fate=Fate.UNKNOWN if may_be_there else Fate.NOT_APPENDED)
     if isinstance(error, TransactionStateError):
         return error
-    # The first failure's message tells the fate of its own records, not of these, so only its name is quoted.
+    # The first failure's message tells the fate of its own records only, so only its name is quoted.
     aborted_with = AbortedBatchError(
         f"{_subject(batch)} was given up with the rest of its transaction, which failed with "
         f"{type(error).__name__}: {_where(batch)}"

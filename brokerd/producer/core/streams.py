@@ -1,7 +1,7 @@
 """The streams of one producer, one per node: their state, requests in flight, incarnations and correlation ids, and when to open
 and close them. Also the commands of the core to the shell. Pure.
 
-sender.py opens and closes streams; producer_core.py judges responses, and those batches that a lost stream carried.
+sender.py opens and closes streams; producer_core.py judges responses and the batches of lost streams.
 """
 
 from __future__ import annotations
@@ -177,9 +177,7 @@ class Streams:
         self.closing.append(CloseStream(connection.node_id, connection.incarnation))
 
     def overdue(self) -> list[tuple[int, NodeConnection]]:
-        """The connections that await something, each with the time when it is given up: a request or the opening takes longer than
-        request.timeout.ms then.
-        """
+        """The connections that await a response or their opening, each with the time when request.timeout.ms is over for it."""
         awaited = []
         for connection in self.by_node.values():
             first = next(iter(connection.in_flight.values()), None)

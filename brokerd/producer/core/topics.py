@@ -26,22 +26,21 @@ _ERRORS_MAX = 10_000  # of topics that do not exist
 
 
 class TopicRegistry:
-    """Views of the topics in use. A topic is in use from its first `want` until it was not used for metadata.max.idle.ms, or a
-    broker has answered that it does not exist. Calls that wait for it want it again after each such answer. Its last view is
-    remembered forever: another id means that the topic was recreated, and leader epochs never go back.
-    """
+    """Views of the topics in use. A topic is in use from its first `want` until it has not been used for metadata.max.idle.ms, or a
+    broker has answered that it does not exist; calls that wait for the topic then `want` it again. The last view of a topic is
+    remembered forever: another id means that the topic was recreated, and leader epochs never decrease."""
 
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
         self._config = config
         self._rng = rng
         self._views: dict[str, TopicInfo] = {}
-        self._seen: dict[str, TopicInfo] = {}  # the last view of each topic, also of those not in use
+        self._seen: dict[str, TopicInfo] = {}  # the last view of each topic, in use or not
         self.replaced: set[TopicPartition] = set()  # of recreated topics, while batches to the old partition are in flight
         self._used_ms: dict[str, int] = {}  # time of the last use of each topic in use
         self._is_refresh_needed = False  # of all topics in use
-        self._new: set[str] = set()  # to be requested before the next refresh of all
+        self._new: set[str] = set()  # topics to request before the next refresh of all
         self._found: dict[str, int] = {}  # number of the request that last found each topic in use
-        self._errors: dict[str, tuple[int, WireError]] = {}  # by topic, of the last answers without it, each with its number
+        self._errors: dict[str, tuple[int, WireError]] = {}  # by topic: the last answer without a view, by number, and its error
         self.request_count = 0
         self._asked: tuple[str, ...] = ()  # topics of the request in flight
         self._is_all_asked = False
@@ -52,7 +51,7 @@ class TopicRegistry:
         self._failures = 0
 
     def want(self, topic: str, now_ms: int, *, newer: bool = False) -> None:
-        """Marks the topic as in use. An unknown one is requested as soon as possible; with `newer`, a known one too. Raises
+        """Marks the topic as in use. An unknown topic is requested as soon as possible; with `newer`, a known topic too. Raises
         TypeError and ValueError for an invalid topic name."""
         if topic not in self._views:
             if not isinstance(topic, str):
@@ -65,11 +64,11 @@ class TopicRegistry:
             self._new.add(topic)
 
     def is_newer(self, topic: str, request_count: int) -> bool:
-        """True if the topic's view comes from a later request than that one."""
+        """True if the topic's view comes from a request later than number `request_count`."""
         return self._found.get(topic, 0) > request_count
 
     def error_of(self, topic: str, answer_count: int) -> WireError | None:
-        """Why the last answer about the topic, if it is later than that one, has no view of it."""
+        """The error in the last answer about the topic, if that answer is later than number `answer_count` and has no view."""
         number, error = self._errors.get(topic, (0, None))
         return error if number > answer_count else None
 
@@ -102,8 +101,8 @@ class TopicRegistry:
         return view.leaders[tp.partition] if view is not None else NO_LEADER
 
     def _view_with(self, tp: TopicPartition) -> TopicInfo | None:
-        """The last view of the topic, if it has the partition. None also while the partition is in `replaced`: what is in flight is
-        for the old topic, and what its leader says is not of the new one."""
+        """The last view of the topic, if it has the partition. Also None while the partition is in `replaced`: batches in flight
+        are for the old topic, so responses say nothing about the new one."""
         view = self._views.get(tp.topic)
         return view if view is not None and tp.partition < len(view.leaders) and tp not in self.replaced else None
 
@@ -112,14 +111,14 @@ class TopicRegistry:
         return self._views[tp.topic].leader_epoch(tp.partition)
 
     def note_leader(self, tp: TopicPartition, leader: int, epoch: int) -> None:
-        """Notes the leader that a refusal names (NO_LEADER: it knows only the epoch), unless a higher epoch was seen."""
+        """Notes the leader that a refusal names (NO_LEADER: it names only an epoch), unless a higher epoch was seen."""
         view = self._view_with(tp)
         if view is not None and epoch > view.leader_epoch(tp.partition):
             self._see(tp.topic, view.led_by(tp.partition, leader, epoch))
 
     def forget_leader(self, tp: TopicPartition) -> None:
-        """Forgets the partition's leader and epoch: no node has heard of this epoch for as long as a delivery may take, so the data
-        may be a restored copy's."""
+        """Forgets the partition's leader and epoch. No node knew the epoch for all of delivery.timeout.ms, so the data may be a
+        restored copy."""
         view = self._view_with(tp)
         if view is not None:
             self._see(tp.topic, view.led_by(tp.partition, NO_LEADER, NO_EPOCH))
@@ -155,9 +154,8 @@ class TopicRegistry:
         return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms) if is_busy else NEVER_MS
 
     def begin(self, now_ms: int) -> tuple[str, ...]:
-        """Begins a request and returns its topics: all, or only the new ones if no refresh is due. Drops idle topics, which may
-        leave none.
-        """
+        """Begins a request and returns its topics: all, or only the new ones if no refresh is due. Drops idle topics first, so
+        there may be none."""
         for topic in [topic for topic in self._used_ms if self._is_idle(topic, now_ms)]:
             self._drop(topic)
         is_refresh_due = self._is_refresh_needed and now_ms >= self._not_before_ms

@@ -42,7 +42,7 @@ class BatchToProduce(NamedTuple):
     tp: TopicIdPartition
     header: bytes
     payload: pa.Buffer
-    leader_epoch: int = NO_EPOCH  # in which its leader must append it
+    leader_epoch: int = NO_EPOCH  # in which the leader must append the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class ProduceStream(Protocol):
 
 
 class ProduceTransport(Protocol):
-    """The network operations of a producer. All methods run in one event loop and try once: they raise BrokerUnreachableError if no
-    response came, and a WireError if that is the response."""
+    """The network operations of a producer. All methods run in one event loop and try once. They raise BrokerUnreachableError if no
+    response came, and a WireError if the response is an error."""
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicInfo | WireError]:
         """The view of each requested topic, or the error instead."""
