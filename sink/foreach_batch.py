@@ -1,13 +1,12 @@
-"""A ready-made function for `foreachBatch`, which spares small micro-batches the sink's tasks and processes.
+"""append_to: a function for `foreachBatch` that writes small micro-batches without the sink's tasks and processes.
 
-Few rows are taken to the driver as Arrow, sent by a producer there, and committed as one transaction. More rows, or large ones, go
-through `df.write.format("brokerd")`. Both ways write the same version of the same transactional id, so a micro-batch that was
-written one way and is replayed the other way is written once.
+Few, small rows are fetched to the driver as Arrow, sent by a producer there, and committed as one transaction. All other
+micro-batches go through `df.write.format("brokerd")`. Both ways write the same version of the same transactional id, so a
+micro-batch that is replayed the other way is written once.
 
-Spark's planning is most of what the driver's way costs, so a query for rows has one task: without a shuffle, it needs no adaptive
-execution. After a micro-batch of very few and small rows, the next query has no projection either. One task works longer where much
-work is left to do for each row, or on the way to few rows out of many; then the next micro-batch runs as many tasks as it has
-partitions.
+Most of the cost on the driver is Spark's planning, so the query for rows has one task: without a shuffle, it needs no adaptive
+execution. After a micro-batch of very few and small rows, the next query has no projection either. One task takes longer if each
+row still needs much work, or if few of many rows are selected. The next micro-batch then runs as many tasks as it has partitions.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from brokerd.sink.writer import plan_write
 
 ROWS_MAX = 2_000  # of a micro-batch that the driver writes
 ROW_BYTES_MAX = 16_384  # of each of its rows, so that the driver never holds more than 32 MiB
-ONE_TASK_MAX_MS = 250  # a query that took longer gets a task for each partition, until that takes half of this
-PAUSE_MAX = 1_024  # micro-batches before one task is tried again, if it has taken too long again and again
-# Rows whose sizes are not looked at: some 256 MiB at most, a quarter of spark.driver.maxResultSize, if the sink refuses rows above
-# the default of max.request.size. Where it takes larger ones, sizes are always looked at.
+ONE_TASK_MAX_MS = 250  # a slower query is followed by one task per partition, until that takes at most half of this
+PAUSE_MAX = 1_024  # most micro-batches before one task is tried again after repeated slow attempts
+# Rows fetched without a check of their sizes. By default they have at most 256 MiB, a quarter of spark.driver.maxResultSize, since
+# the sink refuses rows above max.request.size. With a max.request.size above its default, sizes are always checked.
 VERY_FEW_ROWS_MAX = 32
 VERY_FEW_REQUEST_BYTES_MAX = 8_388_608
-VERY_FEW_BYTES_MAX = 1_048_576  # of a micro-batch's rows, for the next query to trust that its rows are small
+VERY_FEW_BYTES_MAX = 1_048_576  # of a micro-batch's rows, above which the next query checks sizes
 
 _IS_SMALL = "is_small"
 _SIZES = {
@@ -51,28 +50,28 @@ _SIZES = {
 
 
 class Query(Enum):
-    """How rows come to the driver. What a query cannot bring, the next kind or the sink does."""
+    """How rows are fetched to the driver. VERY_FEW falls back to ONE_TASK; both ONE_TASK and TASKS fall back to the sink."""
 
-    VERY_FEW = auto()  # up to VERY_FEW_ROWS_MAX rows, of any size that the sink takes: they were small in the last micro-batch
+    VERY_FEW = auto()  # up to VERY_FEW_ROWS_MAX rows of unchecked size: the last micro-batch's rows were small
     ONE_TASK = auto()  # up to ROWS_MAX rows, none over ROW_BYTES_MAX
     TASKS = auto()  # the same, with a task for each partition
 
 
 @dataclass
 class Queries:
-    """Chooses the query for each micro-batch. Pure. The first one may have a backlog to read, so it has many tasks."""
+    """Chooses the query for each micro-batch. Pure. The first micro-batch may have to read a backlog, so it has many tasks."""
 
     next: Query = Query.TASKS
     pause: int = 1  # micro-batches with many tasks before one task is tried again
-    left: int = 1  # of them
+    left: int = 1  # of these, how many are left
     may_be_large: bool = False  # rows may be larger than VERY_FEW_REQUEST_BYTES_MAX
 
     def failed(self) -> None:
-        """The query failed, perhaps because its rows were too large all at once."""
+        """Notes that the query failed, perhaps because all its rows together were too large."""
         self.next = Query.TASKS
 
     def ended(self, took_ms: int, rows: Sequence[pa.RecordBatch] | None) -> None:
-        """The query took so long, and brought these rows; None if there are too many, or too large ones."""
+        """Notes that the query took `took_ms` and fetched `rows`; None if there are too many rows, or too large ones."""
         if self.next is not Query.TASKS and took_ms > ONE_TASK_MAX_MS:
             self.left = self.pause = min(2 * self.pause, PAUSE_MAX)
             self.next = Query.TASKS
@@ -93,11 +92,11 @@ class Queries:
 
 
 class AppendTo:
-    """The function that `append_to` makes. It can be pickled, as for Spark Connect."""
+    """The function that `append_to` returns. It can be pickled, as Spark Connect requires."""
 
     def __init__(self, options: Mapping[str, str], queries: Queries) -> None:
         self._options = dict(options)
-        self._checked: Sequence[tuple[str, str]] | None = None  # columns for which the write has been planned
+        self._checked: Sequence[tuple[str, str]] | None = None  # the columns for which the write was planned
         self.queries = queries
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
@@ -130,11 +129,11 @@ class AppendTo:
 
 
 def append_to(topic: str | None, options: Mapping[str, Any], *, label: str | None = None) -> Callable[[DataFrame, int], None]:
-    """The function for `writeStream.foreachBatch`, or for use inside your own: appends a micro-batch to `topic`, exactly once.
+    """A function for `writeStream.foreachBatch`, or for use inside your own, that appends a micro-batch to `topic`, exactly once.
 
-    `options` are the sink's. `topic` is None if a column names the topic of each row. `label` (option txnLabel) tells two writes to
-    one topic inside one foreachBatch apart. Through Spark Connect, option txnAppId must name the query; txnVersion is always the
-    number of the micro-batch. Raises ConfigError.
+    `options`: the sink's options. `topic`: None if a column names the topic of each row. `label` (option txnLabel) distinguishes
+    two writes to one topic inside one foreachBatch. Through Spark Connect, option txnAppId must name the query; txnVersion is
+    always the number of the micro-batch. Raises ConfigError.
     """
     given = {name: _text_of(name, value) for name, value in by_name(options).items()}
     for name, value in (("topic", topic), ("txnLabel", label)):
@@ -149,13 +148,13 @@ def append_to(topic: str | None, options: Mapping[str, Any], *, label: str | Non
 
 
 def _text_of(name: str, value: object) -> str:
-    if value is None:  # "None" would be the name of an application
+    if value is None:  # otherwise "None" would become an application's name
         raise ConfigError(f"option {name} is None: leave it out")
     return str(value)
 
 
 def _of_batch(options: Mapping[str, str], batch_id: int) -> dict[str, str]:
-    """The options of the sink for a micro-batch."""
+    """The sink's options for a micro-batch."""
     is_named = any(name.lower() == "txnappid" for name in options)
     return {**options, "txnVersion": str(batch_id)} if is_named else dict(options)
 
@@ -170,7 +169,7 @@ def _few_rows(rows: DataFrame, query: Query) -> list[pa.RecordBatch] | None:
 
 
 def _small_rows(rows: DataFrame, *, has_tasks: bool) -> list[pa.RecordBatch] | None:
-    """Runs the query for at most ROWS_MAX + 1 rows. Only nulls of a large row come to the driver."""
+    """Fetches up to ROWS_MAX + 1 rows, large ones as nulls. Returns None if there are too many rows, or large ones."""
     names = [name for name in rows.columns if name in ACCEPTED]
     is_small = f"{' + '.join(_SIZES[name] for name in names if name in _SIZES)} <= {ROW_BYTES_MAX}"
     columns = [f"CASE WHEN {is_small} THEN `{name}` END AS `{name}`" if name in _SIZES else f"`{name}`" for name in names]
@@ -189,7 +188,7 @@ def _write_here(options: SinkOptions, ids: TransactionIds, rows: list[pa.RecordB
     try:
         commit_parts(options, parts)
     except BaseException:
-        abort_parts(options, parts)  # as Spark does after a failed commit: without it, readers wait until the member expires
+        abort_parts(options, parts)  # as Spark does after a failed commit; otherwise readers wait until the member expires
         raise
 
 

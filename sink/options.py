@@ -1,6 +1,5 @@
 """Parses the sink's options: those of Spark's Kafka connector and Delta Lake by their names, and every producer setting, with or
-without the prefix `kafka.`. The result is checked and frozen. Checks the columns that a DataFrame may have, too.
-"""
+without the prefix `kafka.`. The result is checked and frozen. Also checks a DataFrame's columns."""
 
 from __future__ import annotations
 
@@ -153,8 +152,8 @@ def _parse_version(text: str | None) -> int | None:
 def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, include_headers: bool) -> None:
     """Checks that a DataFrame's columns, as (name, Spark type), can become records. Raises ConfigError naming the column.
 
-    `topic` is the sink's option: without it each row must name its topic. Unlike Spark's Kafka sink, which ignores unknown columns,
-    this refuses them: the data of a mistyped `Key` would be lost silently.
+    `topic` is the sink's option: without it each row must name its topic. Spark's Kafka sink ignores unknown columns. They are
+    refused here: the data of a mistyped `Key` would be lost silently.
     """
     names = [name for name, _ in columns]
     if "value" not in names:

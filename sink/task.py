@@ -1,16 +1,16 @@
-"""One task's write, by a producer that is a member of the write's transaction, or by a plain one for at-least-once delivery.
+"""One task's write, by a producer that is a member of the write's transaction, or by a plain producer for at-least-once delivery.
 
 The driver's commit (transaction.py) makes the member's rows visible; until then, and after an abort, read_committed consumers do
 not see them. A task that fails aborts its own member, so that consumers do not wait for it to expire.
 
-Producers are reused between tasks: each serves one task at a time, and is closed after a while of idleness (client/leases.py). The
-producer of a failed task is closed at once and its pending records are dropped, since waiting would only delay Spark's next
-attempt.
+Producers are reused between tasks: each serves one task at a time, and is closed once it has been idle for a while
+(client/leases.py). The producer of a failed task is closed at once and its pending records are dropped, since waiting would only
+delay Spark's next attempt.
 
 Spark's Arrow batches become records by column, never by row. Types are checked once, on the driver, against Spark's schema
 (options.py). Arrow types are not checked: nullability, time zones and list item names vary with Spark's settings, and the producer
-casts. RowTotals computes the sums over all rows of a transaction, by which the broker tells a replay from another batch; they
-depend neither on the order of rows nor on how batches divide them.
+casts. RowTotals sums over all rows of a transaction, so that the broker can tell a replay from other data. The sums depend neither
+on the order of rows nor on how batches divide them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, VALUE
 from brokerd.sink.options import SinkOptions
 from brokerd.sink.transaction import TransactionIds, TransactionPart, abort_parts
 
-# Closing one does not wait for its pending records.
+# Closing a cached producer does not wait for its pending records.
 producers: LeaseCache[ProducerConfig, Producer] = LeaseCache(SystemClock(), Producer, lambda one: one.close(0), is_shared=False)
 process.in_forked_child(producers.forget)
 
@@ -64,8 +64,8 @@ def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: It
     """
     totals = RowTotals()
     with producers.lease(options.producer) as producer:
-        # Each attempt of a task is its own member. The time-out is the setting's for batch writes too: a stage may wait minutes for
-        # executors, and only running tasks send heartbeats.
+        # Each attempt of a task is its own member. Batch writes use the setting transaction.timeout.ms, too: a stage may wait
+        # minutes for executors, and only running tasks send heartbeats.
         producer.begin_member(
             Membership(
                 ids.transactional_id,
@@ -122,7 +122,7 @@ class TopicRows(NamedTuple):
 
     topic: str
     records: pa.RecordBatch  # key, value, headers and timestamp, as far as present, in Spark's types
-    partitions: Int32s | None  # -1 = chosen by the partitioner; None = all rows are
+    partitions: Int32s | None  # -1 = the partitioner chooses; None = it chooses for all rows
     key_hashes: Int32s | None = None  # the partitioner's hashes, if computed already
 
 
@@ -189,7 +189,7 @@ def _partition_column(column: pa.Array) -> Int32s | None:
     return chosen
 
 
-# The hash of a null key: a number beyond 32 bits, which no murmur2 equals, so that a null key differs from an empty one.
+# The hash of a null key. It exceeds 32 bits, so no murmur2 hash equals it, and a null key differs from an empty one.
 _NULL_KEY_HASH = 0x9E3779B97F4A7C15
 
 

@@ -7,8 +7,8 @@ tasks' parts of it; and the driver's commit or abort.
     txnAppId and txnVersion        app-<txnAppId>/<target>       txnVersion    one write
     df.write                       job-<uuid of the writer>      0             the job
 
-The target is the topic, or * where a column names it, and /<txnLabel> if there is one: writes to different topics are different
-writes, and a query may change between writeStream and foreachBatch without writing a micro-batch twice.
+The target is the topic, or * if a column names the topic, followed by /<txnLabel> if there is one. Writes to different topics are
+therefore different transactions, and a query may change between writeStream and foreachBatch without writing a micro-batch twice.
 
 Spark gives a task of foreachBatch the id of its micro-batch, except through Spark Connect and in a thread that the user started:
 there txnAppId and txnVersion must identify the batch. Executions are compared for equality only, since drivers' clocks differ.
@@ -16,12 +16,12 @@ there txnAppId and txnVersion must identify the batch. Executions are compared f
 A write inside foreachBatch has a run, which is one execution of its micro-batch. The broker treats a second write of the same run
 as another write, and a write of another run as a replay. The run must not depend on anything that user code can set, such as the
 job group, `spark.app.id` or `spark.app.startTime`. It is the job tag that Spark makes of a random session id and the number of the
-root execution; all writes inside foreachBatch share it, even in a thread that inherits Spark's local properties. A writeStream has
-one write, and no run.
+root execution; all writes inside foreachBatch share it, even in a thread that inherits Spark's local properties. A micro-batch of
+writeStream has one write, and no run.
 
 A commit or abort is one EndTransaction for the members of all tasks. Only a commit makes their rows visible. Spark does not retry a
-commit, so requests without a response are retried here. EndTransaction is idempotent: a commit whose request was lost is carried
-out, and one whose response was lost is not carried out twice.
+commit, so requests without a response are retried here. EndTransaction is idempotent, so it does not matter whether the request or
+its response was lost.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TransactionIds(NamedTuple):
     execution_id: str
     run_id: str
     owner: str  # display text
-    is_one_write: bool = False  # the id is for this write alone, and the broker forgets it after a while
+    is_one_write: bool = False  # the id is for this write alone; the broker forgets it an hour after the commit
 
 
 def streaming_ids(options: TransactionOptions, get: Property, *, topic: str | None) -> TransactionIds:
@@ -89,7 +89,7 @@ def streaming_ids(options: TransactionOptions, get: Property, *, topic: str | No
 
 
 def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, job_id: str) -> TransactionIds:
-    """The ids for a task of df.write, inside foreachBatch or not. `job_id`: the driver's writer chose it. Raises ConfigError."""
+    """The ids for a task of df.write, inside foreachBatch or not. `job_id`: from the driver's writer. Raises ConfigError."""
     query_id, batch_id = (get(name) for name in (_QUERY_ID, _BATCH_ID))
     run_id = _run_id(get) if query_id and batch_id else ""
     target = _target(options, topic)
@@ -134,15 +134,15 @@ def _fitting(transactional_id: str) -> str:
 
 # --- the tasks' parts, and the driver's decision
 
-# The broker forgets the id of a batch write an hour after its commit, and would then answer a retry that nothing was committed.
+# The broker forgets the id of a batch write an hour after its commit; it would tell a later retry that nothing was committed.
 JOB_COMMIT_TIMEOUT_MAX_MS = 1_800_000
 _ABORT_TIMEOUT_MS = 5_000  # the job or task has failed already; members that are not aborted expire, or end with the next commit
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionPart(WriterCommitMessage):
-    """One task's part, as its commit message, which Spark pickles. `totals`: of all rows that the task read, sent or not. `member`
-    is None if it had no rows, or sent none because the version is already committed (`is_skipped`)."""
+    """One task's part of the transaction: its commit message, which Spark pickles. `totals` covers all rows that the task read,
+    sent or not. `member` is None if the task had no rows, or sent none because the version is already committed (`is_skipped`)."""
 
     ids: TransactionIds
     totals: Totals
@@ -151,7 +151,7 @@ class TransactionPart(WriterCommitMessage):
 
 
 def commit_parts(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Commits the tasks' rows. Commits the version even if there are none.
+    """Commits the tasks' rows. The version is committed even if there are no rows.
 
     Raises TxnAbortedError (run the write again), ReplayMismatchError unless failOnReplayMismatch=false, ProducerFencedError,
     TxnConflictError, and BrokerUnreachableError or a retriable error if the outcome is unknown.
@@ -186,7 +186,7 @@ def abort_parts(options: SinkOptions, messages: Sequence[WriterCommitMessage | N
 
 
 def _parts_of(messages: Sequence[WriterCommitMessage | None]) -> list[TransactionPart]:
-    """An at-least-once write has none. In an abort, failed tasks have no message."""
+    """The parts among the messages. An at-least-once write has no parts; in an abort, failed tasks have no message."""
     return [message for message in messages if isinstance(message, TransactionPart)]
 
 

@@ -1,7 +1,7 @@
 """Spark's writers. Thin: options.py checks, task.py writes a task's rows, transaction.py commits or aborts.
 
-Spark creates a writer on the driver and pickles it to the tasks. For a stream it creates another one for each commit, in a separate
-process, which has only the tasks' commit messages.
+Spark creates a writer on the driver and pickles it to the tasks. For each commit of a stream it creates another writer in a
+separate process, which has only the tasks' commit messages.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def plan_write(
     is_streaming: bool = False,
     is_planned: bool = False,
 ) -> SinkOptions:
-    """Checks options, columns (name and Spark type), save or output mode, and topic, on the driver before any task runs. The topic
-    is not looked up if the write `is_planned` already.
+    """Checks options, columns (name and Spark type), save or output mode, and topic, on the driver before any task runs. If the
+    write `is_planned` already, the topic is not looked up.
 
     Raises ConfigError, UnknownTopicOrPartitionError, BrokerUnreachableError.
     """
@@ -68,18 +68,18 @@ def plan_write(
 
 
 class _Writer(ABC):
-    """What both writers do."""
+    """The common base of both writers."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     @abstractmethod
     def _ids(self) -> TransactionIds:
-        """Of the task's transaction. Raises ConfigError."""
+        """The ids of the task's transaction. Raises ConfigError."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Writes one task's rows; returns once all are acknowledged."""
-        # Imported here: it takes 40 ms of processor, which the processes that plan or commit a write need not pay.
+        # Imported here: the import takes 40 ms of CPU time, which processes that only plan or commit a write do not need.
         from brokerd.sink.task import write_as_member, write_at_least_once
 
         tune_spark_worker()
@@ -87,14 +87,14 @@ class _Writer(ABC):
             return write_at_least_once(self._options, iterator)
         return write_as_member(self._options, self._ids(), iterator)
 
-    # Spark tells the writer of a stream the number of the micro-batch, which the parts say too.
+    # batchId, which Spark passes for streams only, is not used: the parts have the number of the micro-batch.
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803, ARG002
         """Makes the rows of these tasks visible, atomically. Idempotent."""
         commit_parts(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803, ARG002
-        """Discards the rows of these tasks, best effort; the rest goes with a stream's next commit, or expires."""
+        """Discards the rows of these tasks, best effort. Others are discarded at the stream's next commit, or expire."""
         abort_parts(self._options, messages)
 
 
