@@ -1,4 +1,4 @@
-"""What Spark programs import; everything else of the sink and the source is behind `format("brokerd")`.
+"""The module that Spark programs import. The rest of the sink and the source is used through `format("brokerd")`.
 
 from brokerd.spark import append_to
 

@@ -7,12 +7,12 @@
     offsets.py           offsets in the format of Spark's checkpoint
     bounds.py            parses the starting* and ending* options
     where.py             pure: parses the option where, and applies it to partitions, ranges and rows
-    planning.py          what a batch covers, how it is split over tasks, what was lost
-    offset_reader.py     fetches topics and offsets from the broker; warns of names it does not know
+    planning.py          pure: the offsets that a batch covers, its split over tasks, lost records
+    offset_reader.py     fetches topics and offsets from the broker; warns of unknown names
     batch_reader.py      spark.read
     stream_reader.py     spark.readStream; commits its positions as a group's offsets
     sail.py              the source for Sail, PySpark without Java
-    partition_reader.py  on executors: fetches one range, yields Arrow batches
+    partition_reader.py  fetches ranges of offsets, usually in tasks; yields Arrow batches
 
 Only source.py imports brokerd.sink. Spark finds the format through the package pyspark_brokerd/ beside this one.
 """

@@ -1,10 +1,10 @@
 """spark.read: reads once, between two bounds that are resolved when the read is planned.
 
-Spark plans a Python source once per DataFrame (or temporary view, or static side of a join), so records appended after its first
-action are not in it. Resolving `latest` in the tasks instead, as Spark's Kafka connector does, would let a retried task or a
-recomputed stage read more rows than the first time; and the only thing shared by all tasks of an execution is its id. The bounds
-are therefore fixed by the plan. To see newer records, plan again: by load(), or by each action that filters, if Spark's filter
-push-down for Python sources is on.
+Spark plans a Python source once per DataFrame (or temporary view, or static side of a join), so a DataFrame lacks records appended
+after its first action. Spark's Kafka connector resolves `latest` in the tasks instead. Here that would let a retried task or a
+recomputed stage read more rows than the first time: the only thing shared by all tasks of an execution is its id. The plan
+therefore fixes the bounds. To see newer records, plan again: by load(), or by each action that filters, if Spark's filter push-down
+for Python sources is on.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class BrokerdBatchReader(DataSourceReader):
             snapshot = reader.snapshot()
             require_topics(snapshot, options.subscription.option)
             report_unread(options, snapshot, None)
-            now_ms = self._clock.wall_ms()  # of both bounds
+            now_ms = self._clock.wall_ms()  # one time for both bounds
             begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
             ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)
             epochs = reader.epochs_before(snapshot, ends)
             starts, losses = begun_at(begins, snapshot, options.where.reads)
             report_losses(losses, fail=options.fail_on_data_loss)
             for tp in sorted(begins):
-                if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # beyond `latest` nothing is committed yet
+                if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # offsets beyond `latest` are not committed yet
                     raise ConfigError(f"the read of {tp} would end at offset {ends[tp]}, before it starts at {begins[tp]}")
             ranges = ranges_between(INITIAL, SourceOffset(ends, snapshot.topic_ids, starts, epochs=epochs))
             return reader.tasks(reader.cut(ranges, {}))
@@ -58,7 +58,7 @@ class BrokerdBatchReader(DataSourceReader):
 
 
 class PushdownReader(BrokerdBatchReader):
-    """The reader for Spark's filter push-down, with which Spark plans each action that filters afresh.
+    """The reader for Spark's filter push-down, with which Spark plans anew for each action that filters.
 
     It accepts no filter, because Spark reuses the last plan for later actions without filters.
     """

@@ -60,15 +60,15 @@ class AtTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Start at the committed offsets of the group named by option group.id; at the earliest in partitions without one."""
+    """Start at the committed offsets of the group that option group.id names; partitions without one start at the earliest."""
 
 
 Bound: TypeAlias = OffsetSpec | SpecificOffsets | AtTimestamp | Committed | LastRecords
 
 
 def parse_bound(option: str, text: str, *, ends: Sequence[OffsetSpec], latest_if_unmatched: bool) -> Bound:
-    """Parses the value of a starting* or ending* option, which may be one of `ends`. Raises ConfigError naming the option and its
-    valid values."""
+    """Parses the value of a starting* or ending* option. `ends`: the ends of the log that it may name. Raises ConfigError naming
+    the option and its valid values."""
     text = text.strip()
     if option.endswith("ByTimestamp"):
         form = f"{option} must be {_JSON}"
@@ -133,7 +133,7 @@ def parse_json(form: str, text: str) -> dict[str, Any]:
 
 
 def numbers_of(form: str, parsed: Mapping[str, Any], *, minimum: int = 0, maximum: int = INT64_MAX) -> dict[TopicPartition, int]:
-    """Numbers by partition. Raises ConfigError with a message that starts with `form`, for others or a partition given twice."""
+    """Numbers by partition. Raises ConfigError (`form`, then the fault) for any other value or a partition given twice."""
     numbers: dict[TopicPartition, int] = {}
     for topic, partitions in parsed.items():
         if topic.startswith("@"):  # brokerd's metadata in offsets copied from a checkpoint

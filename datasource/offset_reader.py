@@ -1,6 +1,6 @@
-"""Fetches the current topics and offsets from the broker. planning.py decides what follows from them.
+"""Fetches the current topics and offsets from the broker. planning.py decides what a batch reads.
 
-Every call is retried inside the client until default.api.timeout.ms, because Spark retries none of the methods that lead to it.
+The client retries every call until default.api.timeout.ms, because Spark retries none of the methods that make these calls.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from brokerd.ids import LogPosition, TopicIdPartition, TopicInfo, TopicPartition
 logger = logging.getLogger(__name__)
 
 _NAMES_MAX = 20
-_FEW_ROWS = 50_000  # more hardly fit into one task
+_FEW_ROWS = 50_000  # more rows rarely fit into one task
 # A topic may be deleted between the two calls of a snapshot, but hardly in every attempt.
 _SNAPSHOT_TRIES = 4
 
@@ -76,7 +76,7 @@ class OffsetReader:
         """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist; planning
         decides whether those are mistakes or losses. Also checks the positions of `previous` for truncation.
 
-        `known`: an earlier snapshot whose partitions need no look-up, unless one is gone, or some did not exist.
+        `known`: an earlier snapshot, whose partitions are not looked up again, unless one is gone or some did not exist.
         """
         if known is not None and known.latest and not known.missing and not known.absent:
             with contextlib.suppress(UnknownTopicIdError):
@@ -111,8 +111,8 @@ class OffsetReader:
     def epochs_before(
         self, snapshot: TopicState, ends: Mapping[TopicPartition, int], previous: SourceOffset = INITIAL
     ) -> dict[TopicPartition, int]:
-        """The ids of the leader epochs of the records before `ends`, where the broker knows them; usually known from the snapshot.
-        Raises LogTruncationError if the log was truncated since the snapshot."""
+        """The ids of the leader epochs of the records before `ends`, where the broker knows them. The snapshot usually has them
+        already. Raises LogTruncationError if the log was truncated since the snapshot."""
         epochs = {tp: _id_before(snapshot.answers[tp], end) for tp, end in ends.items() if end <= snapshot.latest[tp]}
         unknown = {tp: GivenOffset(ends[tp]) for tp, epoch_id in epochs.items() if epoch_id is None}
         with contextlib.suppress(UnknownTopicIdError):  # deleted since: the tasks report it
@@ -123,9 +123,8 @@ class OffsetReader:
         return {tp: epoch_id for tp, epoch_id in epochs.items() if epoch_id}
 
     def with_log_ends(self, snapshot: TopicState, offsets: Mapping[TopicPartition, int]) -> TopicState:
-        """The snapshot, with the log end offsets of partitions whose `offsets` lie beyond the readable end: records of open
-        transactions are not lost, nor those that came since. Sends no request if there are none, the usual case.
-        """
+        """The snapshot, with the log end offsets of partitions whose `offsets` lie beyond the readable end: such an offset is not
+        lost if it is in an open transaction or newer than the snapshot. Usually no offset lies beyond, and no request is sent."""
         ahead = snapshot.beyond_latest(offsets)
         if not ahead:
             return snapshot
@@ -142,8 +141,8 @@ class OffsetReader:
     def resolve(self, bound: Bound, snapshot: TopicState, *, now_ms: int) -> dict[TopicPartition, int]:
         """Resolves a starting* or ending* option to offsets. `now_ms`: since 1970.
 
-        Raises ConfigError if it does not name every partition, names others, gives a time or offset past the end of the log, or
-        refers to a group without committed offsets; DataLossError if the log has lost what that group has read.
+        Raises ConfigError if the option does not name every partition, names others, gives a time or offset past the end of the
+        log, or refers to a group without committed offsets; DataLossError if records were lost since that group's offsets.
         """
         if bound is OffsetSpec.EARLIEST:
             return dict(snapshot.earliest)
@@ -152,7 +151,7 @@ class OffsetReader:
         if isinstance(bound, Committed):
             return self._committed(snapshot)
         if isinstance(bound, SpecificOffsets):
-            if bound.option.startswith("starting"):  # it may start in open transactions, and wait for them, but not end there
+            if bound.option.startswith("starting"):  # a read may start in open transactions and wait, but not end there
                 snapshot = self.with_log_ends(snapshot, bound.offsets)
             return _specific(bound, snapshot)
         if isinstance(bound, AtTimestamp):
@@ -163,8 +162,7 @@ class OffsetReader:
         self, snapshot: TopicState, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_bytes: int
     ) -> dict[TopicPartition, int]:
         """The end offsets of a batch from `begins` of about `max_bytes`, at most `ends`. Each partition's share is proportional to
-        its backlog in bytes. Record batches are fetched whole, so each share holds at least one and ends at the end of one.
-        """
+        its backlog in bytes. Record batches are fetched whole: each share ends with a record batch and holds at least one."""
         waiting = {tp: AfterBytes(begins[tp], end, INT64_MAX) for tp, end in ends.items() if end > begins[tp]}
         try:
             sizes = {tp: found.size_bytes for tp, found in self._results(snapshot.topic_ids, waiting).items()}
@@ -177,8 +175,8 @@ class OffsetReader:
             return dict(ends)
 
     def tasks(self, ranges: Sequence[FetchRange]) -> list[RangePartition]:
-        """The ranges of each task. If small ones may share one, their sizes on the broker's disk are looked up, unless there is one
-        range, or too many rows for small ones."""
+        """The ranges of each task. To let small ranges share a task, looks up their sizes on the broker's disk, unless there is
+        only one range or there are too many rows."""
         options = self._options
         sizes_bytes: dict[TopicIdPartition, int] = {}
         if len(ranges) > 1 and options.shares_tasks and sum(one.size for one in ranges) <= _FEW_ROWS:
@@ -189,11 +187,12 @@ class OffsetReader:
 
     def cut(self, ranges: Iterable[FetchRange], time_starts: MutableMapping[TopicIdPartition, int]) -> list[FetchRange]:
         """The parts of `ranges` that must be fetched, by option `where`. `time_starts` caches the first offset at or after its
-        start time, if it lies in the range: a log that loses it then loses the range's end too, whose history is checked. Further
-        offsets may become those of other records, and nobody is told, because nothing that was read is lost.
+        start time, if it lies in the range. If the log loses that offset, it loses the range's end too, and the check of the end's
+        history shows it. A later offset is not cached: a truncation may give it to another record unnoticed, since nothing that was
+        read is lost.
 
-        The look-up includes records of open transactions, because they may be committed later. A partition is not cut if the
-        broker cannot tell: if it is damaged, or records of the range, possibly of that time, are gone, at its start or its end.
+        The look-up includes records of open transactions, because they may be committed later. A partition is not cut if the broker
+        cannot tell: it is damaged, or has lost records at the start or end of the range, which may be of that time.
         """
         wanted = self._options.where
         if wanted == ALL_ROWS:
@@ -213,8 +212,8 @@ class OffsetReader:
     def _first_of_time(
         self, begins: Mapping[TopicIdPartition, int], ends: Mapping[TopicIdPartition, LogPosition], time_ms: int
     ) -> dict[TopicIdPartition, int | None]:
-        """The first offset at or after a time (None without such a record), for the partitions whose log still reaches back to
-        `begins`, and has not lost what was before `ends`, so that the look-up covers all records in between."""
+        """The first offset at or after a time (None if there is no such record). Covers only partitions whose log still reaches
+        back to `begins` and has lost nothing before `ends`: there the look-up saw all records in between."""
         if not begins:
             return {}
         checked = {tp: end for tp, end in ends.items() if tp in begins}
@@ -224,7 +223,7 @@ class OffsetReader:
             for tp, result in results.items()
             if isinstance(result, OffsetAndTimestamp) and result.truncation is None
         }
-        # In this order: a log that still reaches back to `begins` did so during the look-up, which then covered all of it.
+        # After the look-up by time: a log that still reaches back to `begins` now did so then, so that look-up covered all of it.
         earliest = self._client.list_offsets(dict.fromkeys(answers, OffsetSpec.EARLIEST), READ_UNCOMMITTED) if answers else {}
         found: dict[TopicIdPartition, int | None] = {}
         for tp, first in earliest.items():
@@ -238,8 +237,8 @@ class OffsetReader:
         self._client.wait_for_records(ends, self._isolation, timeout_ms=timeout_ms)
 
     def _topics(self, previous: SourceOffset) -> tuple[dict[str, TopicInfo], frozenset[str]]:
-        """The subscribed topics, and the names of those that do not exist. What `previous` knows of them is taken for gone only if
-        it is: a node may not have heard of it yet."""
+        """The subscribed topics, and the names of those that do not exist. The topics and partitions of `previous` count as gone
+        only if they are: a node with stale metadata may not know them yet."""
         subscription = self._subscription
         counts: dict[str, int] = {}
         for topic, partition in previous.offsets:
@@ -256,7 +255,7 @@ class OffsetReader:
         return dict(metadata.topics), frozenset(metadata.errors)
 
     def _partitions(self, topics: Mapping[str, TopicInfo]) -> tuple[list[TopicPartition], frozenset[TopicPartition]]:
-        """The subscribed partitions, and those assigned that do not exist, of topics that do."""
+        """The subscribed partitions, and assigned partitions that do not exist although their topics do."""
         existing = [TopicPartition(name, number) for name, topic in topics.items() for number in range(len(topic.leaders))]
         if not isinstance(self._subscription, AssignedPartitions):
             return existing, frozenset()
@@ -276,7 +275,7 @@ class OffsetReader:
         isolation: str | None = None,
         positions: SourceOffset = INITIAL,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Answers by partition. Also checks `positions`, in topics that were not recreated. Raises the first error among them."""
+        """Answers by partition. Also checks `positions`, in topics that were not recreated. Raises the first error found."""
         if not wanted:
             return {}
         ids = {tp: TopicIdPartition(topic_ids[tp.topic], tp.partition) for tp in wanted}
@@ -290,8 +289,8 @@ class OffsetReader:
         return {tp: answers[id_tp] for tp, id_tp in ids.items()}
 
     def _committed(self, snapshot: TopicState) -> dict[TopicPartition, int]:
-        """Where the group continues; at the earliest in partitions without an offset. Raises ConfigError if it has none in any of
-        them: its name may be mistyped. Reports what the log has lost of what the group has read, as between batches."""
+        """The offsets at which the group continues, or the earliest where it has none. Raises ConfigError if it has none at all:
+        its name may be mistyped. Reports losses since these offsets, as between batches."""
         partitions, group_id = snapshot.ids_of(snapshot.latest), self._options.group_id
         found = self._client.group_offsets(group_id, list(partitions.values())) if partitions else {}
         if partitions and not found:
@@ -304,7 +303,7 @@ class OffsetReader:
         truncations: dict[TopicPartition, WireError] = {}
         for tp, id_tp in partitions.items():
             committed = found.get(id_tp)
-            if isinstance(committed, LogTruncationError):  # said by the coordinator, if it leads the partition
+            if isinstance(committed, LogTruncationError):  # from the coordinator, if it leads the partition
                 truncations[tp] = committed
             elif isinstance(committed, WireError):
                 raise committed
@@ -336,8 +335,8 @@ class OffsetReader:
 
 
 def _id_before(answer: OffsetAndTimestamp, offset: int) -> int | None:
-    """Id of the leader epoch of the record before `offset`, which is not above the answer's; 0 if the broker does not know it, None
-    if the answer does not tell."""
+    """The id of the leader epoch of the record before `offset`, which is not above the answer's offset; 0 if the broker does not
+    know the id, None if the answer does not tell."""
     is_said = offset == answer.offset or (answer.leader_epoch_id and offset > answer.epoch_start_offset)
     return answer.leader_epoch_id if is_said else None
 
@@ -367,7 +366,8 @@ def _specific(bound: SpecificOffsets, snapshot: TopicState) -> dict[TopicPartiti
 def _numbers_of(
     bound: SpecificOffsets | AtTimestamp, given: Iterable[TopicPartition], snapshot: TopicState
 ) -> dict[TopicPartition, int]:
-    """The bound's number for each partition. Raises ConfigError if it lacks one, or if `given`, those that it names, has others."""
+    """The bound's number for each partition. `given`: the partitions that the bound names. Raises ConfigError if the bound lacks a
+    partition that is read, or names one that is not."""
     numbers = {tp: number for tp in snapshot.latest if (number := bound.for_partition(tp)) is not None}
     if missing := sorted(snapshot.latest.keys() - numbers):
         raise ConfigError(
@@ -391,15 +391,14 @@ def require_topics(snapshot: TopicState, option: str, known: Container[str] = ()
 
 
 def require_not_hidden(client: BlockingClient, names: Sequence[str]) -> None:
-    """Raises the broker's error for a topic that is invisible for any reason but not existing. To a principal that lost its rights
-    a topic seems deleted, and it would be read from its start once they are restored.
-    """
+    """Raises the broker's error for a topic that is invisible although it may exist. To a principal that lost its rights a topic
+    seems deleted; taken for deleted, it would be read again from its start once the rights are restored."""
     if names:
         _visible(client, names)
 
 
 def _visible(client: BlockingClient, names: Sequence[str], known: Mapping[bytes, int] = NOTHING_KNOWN) -> Metadata:
-    """The topics of these names; the only `errors` are of those that do not exist. Raises the others. `known`: see
+    """Metadata of the topics of these names. Its `errors` are only of topics that do not exist; others are raised. `known`: see
     BrokerClient.metadata."""
     metadata = client.metadata(names, known)
     for error in metadata.errors.values():
@@ -413,7 +412,7 @@ def report_unread(options: SourceOptions, now: TopicState, before: TopicState | 
     differ from those in `before`, the previous snapshot (None the first time).
 
     These are not errors: partitions may be added and matching topics created while a stream runs, and a filter may match nothing.
-    But most often a name is mistyped.
+    But usually a name is mistyped.
     """
     if now.absent and (before is None or before.absent != now.absent):
         names = _some([str(tp) for tp in sorted(now.absent)])

@@ -4,14 +4,14 @@ An offset is exclusive: one past the last record read. `@brokerd`, which is not 
 express:
 
     version   of this format; a checkpoint of a later version is refused
-    topicIds  the ids of the topics: a recreated topic has another id
-    starts    where a batch starts in new partitions, and in those where it does not start at the end of the last batch
+    topicIds  the ids of the topics: a recreated topic has a different id
+    starts    where a batch starts in new partitions, and in partitions where it does not start at the end of the last batch
     epochs    the id of the leader epoch of the record before each offset, which identifies the history of the log. Offsets
               without one, such as those of empty partitions, are not checked
     sourceId  a random id with the lifetime of the checkpoint: Spark passes no such id to a Python source
 
 The first offset of a query is symbolic, because Spark asks for it again when batch 0 is replayed: resolving `startingOffsets` a
-second time would skip records that arrived in between. The `starts` of the first end offset record what it resolved to.
+second time would skip records that arrived in between. The `starts` of the first end offset record the resolved offsets.
 """
 
 from __future__ import annotations

@@ -206,8 +206,8 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
 def check_at_load(options: Mapping[str, str]) -> bool:
     """Checks the options when Spark requests the schema, so that load() raises the error; returns includeHeaders.
 
-    Spark does not tell whether the read is a stream, so it counts as a batch read only if it has an ending* option. A table may get
-    options at each use, so only their names are checked at its creation. Raises ConfigError.
+    Spark does not say whether the read is a stream, so it counts as a batch read only if it has an ending* option. A table may get
+    more options at each use, so only their names are checked when it is created. Raises ConfigError.
     """
     split = split_options(options, SOURCE)
     if not is_of_table(options):

@@ -72,8 +72,8 @@ def _counted(ranges: Sequence[FetchRange], batches: Iterator[FetchedBatch]) -> I
 
 
 def _by_range(tps: Sequence[TopicIdPartition], batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
-    """The batches of each range together, in the order of `tps`, so that a replay gives rows in the same order. Only small ranges
-    share a task; those that decompress to a lot come in more than one round."""
+    """Groups the batches by range, in the order of `tps`, so that a replay gives rows in the same order. Only small ranges share a
+    task; if they decompress to more than _HELD_BYTES, they are passed on in several rounds."""
     held: dict[TopicIdPartition, list[FetchedBatch]] = {tp: [] for tp in tps}
     size_bytes = 0
     for fetched in batches:
@@ -89,7 +89,7 @@ def _by_range(tps: Sequence[TopicIdPartition], batches: Iterator[FetchedBatch]) 
 
 
 def _fetched(client: BlockingClient, ranges: Sequence[FetchRange], options: SourceOptions) -> Iterator[FetchedBatch]:
-    """The records of ranges. If one of several cannot be read as planned, what is left of each is read by itself."""
+    """The records of ranges. If one of several ranges cannot be read as planned, the rest of each is read by itself."""
     if len(ranges) == 1:
         yield from _fetched_alone(client, ranges[0], options)
         return
@@ -143,8 +143,8 @@ def _report(loss: str, options: SourceOptions) -> None:
 
 
 def _joined(arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, with consecutive small batches merged. This never delays rows for records to come: all offsets of a range
-    already exist."""
+    """The same rows, with consecutive small batches merged. Merging never waits for new records: all offsets of a range already
+    exist."""
     small: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for arrow_batch in arrow_batches:
@@ -198,7 +198,7 @@ class _Shaper:
         headers."""
         if headers.null_count == len(headers):
             return headers
-        import pyarrow.compute as pc  # imported where rows need it: 30 ms of each process that plans or reads a query
+        import pyarrow.compute as pc  # only if rows need it: the import takes 30 ms in each process that plans or reads
 
         is_empty = pc.equal(pc.list_value_length(headers), 0)
         return pc.if_else(is_empty, self._no_headers, headers) if pc.any(is_empty).as_py() else headers

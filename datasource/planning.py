@@ -1,4 +1,4 @@
-"""Pure decisions of the source: where a batch starts and ends, what was lost in between, how it is split into tasks.
+"""Pure decisions of the source: where a batch starts and ends, what was lost in between, how the batch is split into tasks.
 
 This module neither contacts a broker nor reads a clock; offset_reader.py supplies the TopicState. The algorithms follow Spark's
 Kafka connector: KafkaMicroBatchStream.rateLimit (in integers here) and KafkaOffsetRangeCalculator.
@@ -56,7 +56,7 @@ class TopicState:
 
 
 class RangePartition(InputPartition):
-    """Spark's input partition for the ranges of one task, at most one of a topic partition; pickled and sent to the task."""
+    """Spark's input partition: the ranges of one task, at most one per topic partition; pickled and sent to the task."""
 
     def __init__(self, ranges: Sequence[FetchRange]) -> None:
         super().__init__(tuple(ranges))
@@ -72,8 +72,8 @@ class Continuation(NamedTuple):
 
 
 def topic_ids_after(previous: SourceOffset, snapshot: TopicState, offsets: Iterable[TopicPartition]) -> dict[str, bytes]:
-    """The topic ids for the next offset: those of its `offsets`, and those of `previous` that are missing, so that a reported loss
-    is not taken for a mistyped name in the next batch."""
+    """The topic ids for the next offset: those of the topics in `offsets`, and those of `previous` whose topics are missing, so
+    that a reported loss is not taken for a mistyped name in the next batch."""
     ids = {tp.topic: snapshot.topic_ids[tp.topic] for tp in offsets}
     return ids | {topic: topic_id for topic, topic_id in previous.topic_ids.items() if topic in snapshot.missing}
 
@@ -84,13 +84,13 @@ def continue_from(
     """Where the batch after `previous` starts, by partition. Losses in partitions for which `reads` is false are not reported.
 
     A  known, offset still in the log: starts there, even beyond the last stable offset. A query that switched from read_uncommitted
-       to read_committed may be ahead of it; it waits.
+       to read_committed may be ahead of the last stable offset; it waits.
     B  known, but the log starts later: records were lost; starts at the log start.
     H  known, but of another history of the log: starts where the two diverge, at the log start if that is unknown.
     C  known, but the log ends earlier: its tail was lost; starts at the log end.
     D  the topic id changed: the topic was recreated, and unread records are lost; starts at the new log's start.
-    E  new partition of a known topic: starts at 0, as every log does; if the log starts later, at the log start, and records were
-       lost.
+    E  new partition of a known topic: starts at 0, as every log does. If the log starts later, records were lost; starts at the log
+       start.
     F  new topic: starts at its log start; no record counts as lost.
     G  known, but gone: its unread records are lost.
     """
@@ -152,8 +152,8 @@ def report_losses(losses: Sequence[str], *, fail: bool, is_planned_once: bool = 
 def begun_at(
     begins: Mapping[TopicPartition, int], snapshot: TopicState, reads: Callable[[TopicPartition], bool]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Where the first batch starts: not before the log does. And one sentence for each partition of which it passes records, if
-    `reads` is true for it."""
+    """Where the first batch starts, which is never before the log. Also returns a sentence for each partition of which it skips
+    records, if `reads` is true for the partition."""
     passed = {tp: begin for tp, begin in begins.items() if begin < snapshot.earliest[tp]}
     losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in passed.items() if reads(tp)]
     return {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}, losses
@@ -194,14 +194,13 @@ def cut_ends(
     begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """The end offsets of a batch with a byte limit. `reached`: where each share ends according to the broker. A partition with any
-    backlog advances by at least one offset in any case.
-    """
+    backlog advances by at least one offset."""
     return {tp: min(end, max(begins[tp] + 1, reached.get(tp, end))) for tp, end in ends.items()}
 
 
 def ranges_between(start: SourceOffset, end: SourceOffset) -> list[FetchRange]:
-    """The range that a batch reads in each partition, without empty ones. The two offsets alone determine the ranges, so a replayed
-    batch gets the same ones."""
+    """The range that a batch reads in each partition; empty ranges are left out. The two offsets alone determine the ranges, so a
+    replayed batch gets the same ranges."""
     ranges = []
     for tp in sorted(end.offsets):
         begin = end.starts.get(tp, start.offsets.get(tp, 0))

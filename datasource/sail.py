@@ -1,7 +1,7 @@
 """The source for Sail, an engine that runs PySpark DataFrames without Java. Batch reads only.
 
-Sail finds this class by the entry point `pysail.datasources`. It has Spark's interface for Python sources, but with Arrow schemas.
-It supports neither streaming Python sources nor the task attempts that writes rely on, so both are refused.
+Sail finds this class by the entry point `pysail.datasources`, and uses Spark's interface for Python sources with Arrow schemas.
+Sail supports neither streaming Python sources nor the task attempts that writes rely on, so both are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The source's columns, those of Spark's Kafka source, as Spark and Arrow types.
 
-Spark compares Arrow schemas exactly, so both are kept side by side. A user's own `.schema(...)` may omit columns, the only column
-pruning that Spark offers a Python source.
+Spark compares Arrow schemas exactly, so both are kept side by side. A user's own `.schema(...)` may omit columns. Spark offers a
+Python source no other column pruning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SPARK_TYPES = {
     HEADERS.name: "array<struct<key:string,value:binary>>",
 }
 
-_WITH_NULLS = (KEY.name, VALUE.name, HEADERS.name)  # as NOT NULL, Spark reads them without a look, and fails in the JVM
+_WITH_NULLS = (KEY.name, VALUE.name, HEADERS.name)  # declared NOT NULL, a null would fail in Spark's JVM, unchecked
 
 
 def source_schema(*, include_headers: bool) -> pa.Schema:
@@ -40,8 +40,8 @@ def spark_ddl(*, include_headers: bool) -> str:
 
 def arrow_schema(columns: Iterable[tuple[str, str, bool]]) -> pa.Schema:
     """The Arrow schema that Spark expects for the requested columns: name, Spark's simpleString, whether it and all its parts are
-    nullable. Raises ConfigError for no column, an unknown or repeated one, a wrong type, or NOT NULL where records may lack a
-    value: only a user's own .schema(...) can cause them."""
+    nullable. Raises ConfigError for no column, an unknown or repeated column, a wrong type, or NOT NULL where records may lack a
+    value. Only a user's own .schema(...) can cause these errors."""
     fields: dict[str, pa.Field] = {}
     for name, spark_type, is_nullable in columns:
         if name in fields:

@@ -22,9 +22,9 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Spark makes the same objects in several of its worker processes, for different purposes.
-_COMMIT_OR_ABORT = "python_streaming_sink_runner"  # makes a stream's writer anew, for each commit and each abort
-_PUSHDOWN = "data_source_pushdown_filters"  # there only if filter push-down is on
+# Spark creates the same objects in several of its worker processes, for different purposes.
+_COMMIT_OR_ABORT = "python_streaming_sink_runner"  # creates a stream's writer again for each commit and abort
+_PUSHDOWN = "data_source_pushdown_filters"  # runs only if filter push-down is on
 
 
 class BrokerdDataSource(DataSource):
@@ -44,8 +44,8 @@ class BrokerdDataSource(DataSource):
         return spark_ddl(include_headers=check_at_load(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of spark.read. One with `pushFilters` may be returned only if filter push-down is on: with
-        spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses to read with it."""
+        """The reader of spark.read. With spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses a reader that
+        has `pushFilters`, so one is returned only if filter push-down is on."""
         from brokerd.clock import SystemClock
         from brokerd.datasource.batch_reader import BrokerdBatchReader, PushdownReader
         from brokerd.datasource.options import parse_source_options
@@ -54,7 +54,7 @@ class BrokerdDataSource(DataSource):
         return kind(parse_source_options(self.options, is_streaming=False), _arrow_schema(schema), SystemClock())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """The reader of spark.readStream. Each query has a process for it, whose start is part of the time to the first row."""
+        """The reader of spark.readStream. Each query starts a process for it, which adds to the time to the first row."""
         from brokerd.allocator import tune_spark_worker
 
         tune_spark_worker()  # before the imports: they would trigger a full collection
@@ -65,7 +65,7 @@ class BrokerdDataSource(DataSource):
         from brokerd.datasource.stream_reader import BrokerdStreamReader
 
         options, columns = parse_source_options(self.options, is_streaming=True), _arrow_schema(schema)
-        # Spark refuses rows that travel with a plan if its schema has what Arrow's lacks: metadata, such as a column's comment.
+        # Spark refuses rows that travel with a plan if its schema has metadata, such as a column's comment, which Arrow's lacks.
         return BrokerdStreamReader(options, columns, SystemClock(), takes_rows=from_arrow_schema(columns) == schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -75,8 +75,8 @@ class BrokerdDataSource(DataSource):
         return BrokerdBatchWriter(plan_write(self.options, _names_and_types(schema), overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter | DataSourceStreamWriter:  # noqa: N802
-        """The writer of df.writeStream. Spark asks for another one to commit or abort, which looks up no topic: its error would
-        take the place of the one for which the write is aborted."""
+        """The writer of df.writeStream. Spark creates another writer to commit or abort. That writer does not look up the topic: an
+        error of the look-up would replace the error that caused the abort."""
         from brokerd.sink.writer import BrokerdStreamWriter, plan_write
 
         columns, is_planned = _names_and_types(schema), _runs_in(_COMMIT_OR_ABORT)

@@ -4,8 +4,8 @@ One driver process calls everything but read() for the life of a query; read() r
 come from the client's per-process cache.
 
 Between latestOffset and partitions, Spark writes the batch's end into the checkpoint. Meanwhile a thread plans the batch and reads
-its rows, if they are few. That changes no row: the two offsets alone determine the rows of a batch, and a plan that Spark does not
-ask for is dropped.
+its rows, if they are few. The result is the same: the two offsets alone determine the rows of a batch, and a plan that Spark does
+not request is dropped.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
 IDLE_WAIT_MS = 300
-# How soon after an empty answer Spark polls again, every 10 ms, if no source has rows. After a batch it takes longer.
+# After an empty answer, Spark polls again within this time (every 10 ms) if no source has rows; after a batch, it takes longer.
 _POLLED_AGAIN_MS = 50
-# For how long the topics and partitions that were looked up serve later batches too; in a backlog, their ends as well.
+# How long later batches reuse the looked-up topics and partitions; in a backlog, their end offsets too.
 LOOK_UP_MS = 200
-# Most rows, and bytes once decompressed, that travel with the plan of a batch.
+# Most rows, and decompressed bytes, that travel with the plan of a batch.
 ROWS_WITH_PLAN = 5_000
 BYTES_WITH_PLAN = 2_097_152
-# What a batch that tasks read leaves of the size of a row: one large row must not keep all later batches from their plans.
+# Decay of the remembered row size per batch that tasks read: one large row must not keep all later batches from their plans.
 _KEPT_OF_ROW_BYTES = 0.9
-# How long a query with trigger(availableNow=True) may take at its end to record its position, before its process ends.
+# How long a query with trigger(availableNow=True) waits at its end for its position to be recorded, before its process ends.
 _FINISH_MS = 1_000
 RETRY_MS = 10_000  # pause after a failed request to record positions
-REFRESH_MS = 3_600_000  # interval at which all positions are sent again, lest the group expire at the broker
+REFRESH_MS = 3_600_000  # interval at which all positions are sent again, so that the group does not expire
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class _Plan(NamedTuple):
 
 
 class _PlanAhead(NamedTuple):
-    """The plan of the batch between two offsets, in the making."""
+    """The plan, still being made, of the batch between two offsets."""
 
     start: dict[str, Any]
     end: dict[str, Any]
@@ -81,7 +81,7 @@ class _PlanAhead(NamedTuple):
 
 
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads micro-batches; offsets are kept in Spark's checkpoint. `takes_rows`: whether Spark takes the rows of a batch with its
+    """Reads micro-batches; offsets are kept in Spark's checkpoint. `takes_rows`: whether Spark accepts the rows of a batch with its
     plan."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema, clock: Clock, *, takes_rows: bool = True) -> None:
@@ -93,13 +93,13 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._empty_ms: int | None = None  # monotonic; when the last call of latestOffset found no batch
         self._target: TopicState | None = None  # trigger(availableNow=True): where the query ends
         self._seen: TopicState | None = None  # the last snapshot
-        self._looked_up_ms = clock.monotonic_ms()  # when it had its topics and partitions
+        self._looked_up_ms = clock.monotonic_ms()  # when its topics and partitions were looked up
         self._new_source_id = str(uuid.uuid4())  # for a checkpoint without one
-        self._time_starts: dict[TopicIdPartition, int] = {}  # the first offsets at or after the start time of option where
+        self._time_starts: dict[TopicIdPartition, int] = {}  # first offsets at or after the start time of option where
         self._progress = GroupProgress(clock)
         self._ahead: _PlanAhead | None = None  # for the next call of `partitions`
         self._rows: list[pa.RecordBatch] = []  # of the batch that was just planned
-        self._row_bytes = 0.0  # of rows that proved too large to be read with a plan, so that the next are not read twice
+        self._row_bytes = 0.0  # of rows too large to travel with a plan, so that later batches are not read twice
 
     def __reduce__(self) -> tuple[type[BrokerdStreamReader], tuple[SourceOptions, pa.Schema, Clock]]:
         """Tasks get a new reader."""
@@ -117,7 +117,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fixes the offsets at which this run ends. latestOffset checks for missing topics, because it gets the checkpoint."""
+        """Fixes the offsets at which this run ends. latestOffset checks for missing topics, because it knows the checkpoint."""
         with lease_client(self._options.consumer) as client:
             self._target = self._look(OffsetReader(client, self._options))
 
@@ -134,7 +134,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             snapshot = self._current(reader, previous, limit)
             try:
                 end = self._next(previous, snapshot, limit, reader)
-            except LogTruncationError:  # since that snapshot; what a new one shows is judged as option failOnDataLoss says
+            except LogTruncationError:  # since that snapshot; failOnDataLoss applies to losses in a new one
                 snapshot = self._look(reader, previous) if self._target is None else reader.checked(self._target, previous)
                 end = self._next(previous, snapshot, limit, reader)
             if end is None:
@@ -156,8 +156,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._seen is None else nested(self._seen.latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges of each task. The two offsets alone determine the rows, so that a replayed batch is the same; who reads them
-        may differ."""
+        """The ranges of each task. The two offsets alone determine the rows, so a replayed batch has the same rows."""
         ahead = self._take_plan()
         if ahead is not None and ahead.start == start and ahead.end == end:
             plan = ahead.plan.result()
@@ -173,19 +172,19 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: offsets are in Spark's checkpoint, and this call lags a batch and never comes for the last one."""
+        """Does nothing: offsets are in Spark's checkpoint, and Spark calls this one batch late and never for the last batch."""
 
     def stop(self) -> None:
         """Does nothing: connections belong to the process, which Spark ends."""
 
     def _is_idle(self) -> bool:
-        """True if no source of the query had rows when Spark last asked. Otherwise another one may have some now, and Spark asks
-        one after the other before it plans a batch."""
+        """True if no source of the query had rows at Spark's last poll. Otherwise another source may have rows now, and Spark polls
+        the sources in turn before it plans a batch."""
         return self._empty_ms is not None and self._clock.monotonic_ms() - self._empty_ms <= _POLLED_AGAIN_MS
 
     def _recent(self, previous: SourceOffset) -> TopicState | None:
-        """The last snapshot, if its look-up is recent and found just the topics and partitions of `previous`: what a look-up misses
-        may be hidden or deleted, which the next one must tell apart."""
+        """The last snapshot, if its look-up is recent and found exactly the topics and partitions of `previous`. A missing topic
+        may be hidden or deleted, and only a new look-up can tell which."""
         seen = self._seen
         if seen is None or self._clock.monotonic_ms() - self._looked_up_ms > LOOK_UP_MS:
             return None
@@ -193,14 +192,14 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return seen if is_same else None
 
     def _take_plan(self) -> _PlanAhead | None:
-        """The plan that was made ahead, once it has ended: what it remembers for later plans has one user at a time."""
+        """Waits for the plan that was made ahead, and returns it. Only one thread at a time may use the state that plans share."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.plan.exception()
         return ahead
 
     def _prepared(self, start: SourceOffset, end: SourceOffset) -> _Plan:
-        """What there is to do for a batch while Spark writes its end: its plan, and its start as the group's offsets."""
+        """Runs while Spark writes the batch's end: records its start as the group's offsets, and plans the batch."""
         with lease_client(self._options.consumer) as client:
             self._record(client, start)
         return self._planned(start, end)
@@ -216,15 +215,15 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The snapshot to plan a batch from."""
         if self._target is not None:
             if not previous.offsets.keys() <= self._target.latest.keys():
-                # Gone, or the node that was asked has not heard of what an earlier run has read.
+                # An earlier run read partitions that are gone, or that the node that answered does not know yet.
                 self._target = self._look(reader, previous)
             return reader.checked(self._target, previous)
         seen = self._recent(previous)
         return seen if seen is not None and self._suffices(seen, previous, limit) else self._look(reader, previous)
 
     def _suffices(self, seen: TopicState, previous: SourceOffset, limit: ReadLimit) -> bool:
-        """True if a recent snapshot has as many rows as the limit allows: a backlog need not be looked up for each batch. Whatever
-        was lost since, the reads find."""
+        """True if a recent snapshot has as many rows as the limit allows: a backlog needs no look-up for each batch. The reads
+        report records that were lost since."""
         if not isinstance(limit, ReadMaxRows) or self._options.max_bytes_per_trigger is not None:
             return False
         return not seen.truncations and self._waiting(previous.offsets, seen) >= limit.max_rows
@@ -260,7 +259,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         epochs = kept | reader.epochs_before(snapshot, moved, previous)
         end = SourceOffset(ends, topic_ids_after(previous, snapshot, begins), starts, source_id=source_id, epochs=epochs)
         is_same = not previous.is_initial and not starts and end.offsets == previous.offsets
-        # A loss is reason enough for a batch: it would be reported again at each call until there is one.
+        # A loss alone makes a batch: without one, each call would report the loss again.
         return None if is_same or (not losses and self._is_too_small(begins, snapshot)) else end
 
     def _limited(
@@ -285,8 +284,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _Plan(reader.tasks(ranges)) if rows is None else _Plan([RangePartition(ranges)], rows)
 
     def _rows_of(self, client: BlockingClient, ranges: Sequence[FetchRange]) -> list[pa.RecordBatch] | None:
-        """The rows of a small batch; None if tasks are to read it. If reading fails, they do, and report why. Raises
-        BrokerUnreachableError: tasks would only wait for the broker once more."""
+        """The rows of a small batch; None if tasks must read it. If the read fails, tasks read the batch and report the error.
+        Raises BrokerUnreachableError: tasks would only wait for the broker again."""
         count = sum(one.size for one in ranges)
         if not self._takes_rows or not 0 < count <= ROWS_WITH_PLAN:
             return None
@@ -314,7 +313,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {tp: begin for tp, begin in begins.items() if self._options.where.reads(tp)}
 
     def _is_too_small(self, begins: Mapping[TopicPartition, int], snapshot: TopicState) -> bool:
-        """True if the batch must wait for more records. With a target, where the query ends, any amount up to it is read."""
+        """True if the batch must wait for more records. With a target, at which the query ends, any number of records is read."""
         if self._options.min_offsets_per_trigger is None or self._target is not None or self._last_batch_ms is None:
             return False
         waited_ms = self._clock.monotonic_ms() - self._last_batch_ms
@@ -322,7 +321,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return not is_delayed and self._waiting(begins, snapshot) < self._options.min_offsets_per_trigger
 
     def _waiting(self, begins: Mapping[TopicPartition, int], snapshot: TopicState) -> int:
-        """How many offsets of the snapshot are to be read."""
+        """Number of offsets of the snapshot that are still to read."""
         return sum(max(0, snapshot.latest[tp] - begin) for tp, begin in self._wanted(begins).items())
 
 
@@ -408,12 +407,12 @@ def _in_thread(make: Callable[[], _Plan]) -> Future[_Plan]:
 
 
 class _ReaderWithRows(BrokerdStreamReader, _SimpleStreamReaderWrapper):
-    """The reader from the end of `partitions` until Spark has taken the rows that were read there.
+    """The reader's class from the end of `partitions` until Spark has taken the rows that were read there.
 
-    PySpark takes rows with a plan only from its own wrapper of simple readers, for which it knows no latestOffset in the query's
-    progress and no limits. So the reader is that wrapper for this one step, which follows `partitions` in the same function
-    (partitions_func of python_streaming_source_runner). Spark's block manager keeps the rows; a task that does not find them there
-    reads the planned ranges.
+    PySpark takes rows with a plan only from its own wrapper of simple readers, which reports no latestOffset for the query's
+    progress and has no limits. So the reader becomes that wrapper for this one step, which follows `partitions` in the same
+    function (partitions_func of python_streaming_source_runner). Spark's block manager keeps the rows; a task that does not find
+    them there reads the planned ranges.
     """
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002, N802 (Spark's signature)
@@ -423,5 +422,5 @@ class _ReaderWithRows(BrokerdStreamReader, _SimpleStreamReaderWrapper):
         return iter(rows)
 
 
-# Another PySpark may do this otherwise; then tasks read every batch.
+# False if another version of PySpark does this differently; then tasks read every batch.
 _TAKES_ROWS = list(inspect.signature(getattr(_SimpleStreamReaderWrapper, "getCache", len)).parameters) == ["self", "start", "end"]

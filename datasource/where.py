@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Whole numbers from `low` to `high`, both inclusive; if `among` is given, only those of them."""
+    """Whole numbers from `low` to `high`, both inclusive, and in `among` if that is given."""
 
     low: int = INT64_MIN
     high: int = INT64_MAX
@@ -79,7 +79,7 @@ class Unmet(NamedTuple):
 
     topics: frozenset[str]
     partitions: frozenset[int]  # numbers that none of the matching topics has
-    is_everything_left_out: bool  # there are partitions, but none matches
+    is_everything_left_out: bool  # partitions exist, but none matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ class RowFilter:
         topics = {tp.topic for tp in partitions}
         strangers = frozenset() if self.topics is None else self.topics - topics
         numbers = {tp.partition for tp in partitions if self.topics is None or tp.topic in self.topics}
-        missing = self.partitions.named - numbers if numbers else frozenset()  # none is missing without a matching topic
+        missing = self.partitions.named - numbers if numbers else frozenset()  # without a matching topic, none counts as missing
         return Unmet(strangers, missing, bool(partitions) and not any(map(self.reads, partitions)))
 
     @property
     def start_time_ms(self) -> int | None:
-        """No record before the first one at or after this time (ms since 1970) can match; None if there is no such bound."""
+        """A time (ms since 1970): records before the first record at or after it cannot match. None if there is no such bound."""
         return max(0, self.timestamps.low // _US_PER_MS) if self.timestamps.low > 0 else None
 
     @property
@@ -141,7 +141,7 @@ def wanted_rows(fetched: FetchedBatch, wanted: RowFilter) -> FetchedBatch | None
     """The matching rows of a batch; None if there are none. A record without a timestamp matches no time."""
     if not wanted.needs_rows:
         return fetched
-    import pyarrow.compute as pc  # 30 ms, which queries without a filter do not pay
+    import pyarrow.compute as pc  # takes 30 ms, which only queries with a filter need
 
     timestamp = known_schema(fetched.header.schema_id).timestamp
     times = fetched.arrow_batch.column(timestamp.index).view(pa.int64())
