@@ -156,7 +156,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._seen is None else nested(self._seen.latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges of each task. The two offsets alone determine the rows, so a replayed batch has the same rows."""
+        """The ranges of each task. The two offsets alone determine the rows, so a replayed batch has the same rows, even if tasks
+        now read what this process read before, or the other way round."""
         ahead = self._take_plan()
         if ahead is not None and ahead.start == start and ahead.end == end:
             plan = ahead.plan.result()

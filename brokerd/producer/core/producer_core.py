@@ -70,7 +70,7 @@ Splitter = Callable[[ProducerBatch, int], list[Piece]]
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 # How long a producer that no broker has accepted yet retries refusals; once accepted, delivery.timeout.ms is the limit.
 REFUSALS_MS = 3_000
-# Once a batch has been retried for this long, the cause is logged, once as long as it lasts.
+# Once a batch has been retried for this long, the cause is logged, only once while it lasts.
 _STALL_MS = 5_000
 
 
