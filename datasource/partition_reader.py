@@ -73,7 +73,8 @@ def _counted(ranges: Sequence[FetchRange], batches: Iterator[FetchedBatch]) -> I
 
 def _by_range(tps: Sequence[TopicIdPartition], batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
     """Groups the batches by range, in the order of `tps`, so that a replay gives rows in the same order. Only small ranges share a
-    task; if they decompress to more than _HELD_BYTES, they are passed on in several rounds."""
+    task. If they decompress to more than _HELD_BYTES, they are passed on in several rounds: then only the order within a partition
+    is the same."""
     held: dict[TopicIdPartition, list[FetchedBatch]] = {tp: [] for tp in tps}
     size_bytes = 0
     for fetched in batches:
