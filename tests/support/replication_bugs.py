@@ -1,5 +1,6 @@
-"""Mistakes planted one by one in replication and elections, in what decides and in what carries it out: the random schedules must
-find each. What they do not find, they do not prove."""
+"""Bugs planted one at a time in replication and elections, both in the decisions and in their execution. Each function's name
+states the bug. Its body replaces the method or function that holds the rule with one that omits it. The random schedules must find
+every bug; they prove nothing about bugs that they miss."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
 Nodes = Mapping[int, Node]
 
 
-# --- what is durable
+# --- durability
 
 
 @mutant
@@ -80,7 +81,7 @@ def an_epoch_is_not_durable_before_its_first_batch(_original: Any, _self: Replic
     yield lambda: None
 
 
-# --- epochs, and where logs part
+# --- epochs and divergence of logs
 
 
 @mutant
@@ -123,7 +124,7 @@ def a_report_counts_without_agreement(_original: Any, self: Any, node: Node, tp:
         self._leading.reported(partition, node, position.durable_end, position.log_start_offset)
 
 
-# --- who is in sync
+# --- in-sync replicas
 
 
 @bug(LedPartition, "proposal")
@@ -235,7 +236,7 @@ def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *ar
     return None if self.partition.is_stopped else proposal(self, *args)
 
 
-# --- a store that has gone back
+# --- a store that was rolled back
 
 
 @mutant
@@ -279,7 +280,7 @@ async def an_unclean_election_takes_the_oldest_copy(copies: Any, self: Any, *arg
     return (await copies(self, *args))[::-1]
 
 
-# --- disks that refuse or fail
+# --- full and failing disks
 
 
 @mutant
@@ -305,7 +306,7 @@ def a_refused_write_stops_the_log(append_error: Any, self: Partition, error: OSE
     return append_error(self, error)
 
 
-# --- copies that begin anew
+# --- copies that start from a snapshot
 
 
 @bug(Partition, "snapshot_at", first=3285)
@@ -335,12 +336,12 @@ def a_log_start_is_told_once(leader_at: Any, self: LogEnds, high_watermark: int,
     return moved
 
 
-# --- a store that goes back under nodes that run on
+# --- a store rolled back under running nodes
 
 
 @rare(13_815)
 def two_lead_in_one_epoch_of_two_histories(put: Put) -> None:
-    """Nobody notices that the store had gone back if it has made as many changes again."""
+    """A rollback goes unnoticed if the store has since made as many changes as it lost."""
     follow_elected = ClusterDirectory._follow_elected
 
     async def unless_it_leads(self: Any) -> None:

@@ -1,12 +1,10 @@
-"""Clients of a simulated partition. Each asks the node that its metadata names, in the epoch that they name, and keeps the highest
-epoch that it has seen; metadata come from any node, which may have heard of old news only. Requests and answers take their time, in
-order on one connection, and may be lost.
+"""Clients of a simulated partition. Each sends to the leader in its metadata, with that leader's epoch, and keeps the highest epoch
+it has seen. Metadata come from any node and may be stale. Requests and responses are delayed, in order per connection, and may be
+lost.
 
-An honest producer sends in order, and after whatever goes wrong all that is not acknowledged again, from the first on, on a new
-connection. So nothing that it is told there may say that a sequence is out of order. Another one has no idempotence: each batch is
-sent once. A reader goes on where it stopped, so it may never hear that its offset does not exist, unless the log start has passed
-it.
-"""
+The honest producer sends in order. After any failure it resends everything unacknowledged, from the first batch, on a new
+connection; the broker must therefore never report a sequence error to it. The plain producer is not idempotent and sends each batch
+once. A reader continues from its position; OFFSET_OUT_OF_RANGE is allowed only if the log start has passed that position."""
 
 from __future__ import annotations
 
@@ -45,30 +43,30 @@ class Client:
         self.sim = sim
         self.tp = tp
         self.node_id, self.epoch = NO_LEADER, 0
-        self.is_ending = False  # it sends nothing new
+        self.is_ending = False  # sends nothing new
 
     def refresh(self) -> None:
-        """Asks any node who leads."""
+        """Refreshes the metadata from any node."""
         process = self.sim.any_process()
         at = process.membership.image.partition(self.tp) if process is not None else None
         if at is not None and at.entry.leader != NO_LEADER and at.entry.leader_epoch >= self.epoch:
             self.node_id, self.epoch = at.entry.leader, at.entry.leader_epoch
 
     def forget_leader(self) -> None:
-        """There may be older epochs again than the newest that it knows."""
+        """Forgets the leader and its epoch: after a rollback of the store, epochs below the highest one seen are valid again."""
         self.node_id, self.epoch = NO_LEADER, 0
 
     def begin_anew(self) -> None:
-        """It is started again."""
+        """Restarts the client."""
         self.forget_leader()
 
     def process(self) -> Process | None:
-        """The node that its metadata name, if it is alive."""
+        """The process of the leader in its metadata, or None."""
         return self.sim.machines[self.node_id].process if self.node_id in self.sim.machines else None
 
 
 class _Batch:
-    """A batch that is acknowledged, or not yet."""
+    """A batch in the producer's window."""
 
     def __init__(self, sequence: int, count: int, payload: bytes) -> None:
         self.sequence, self.count, self.payload = sequence, count, payload
@@ -81,15 +79,15 @@ class HonestProducer(Client):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self.producer = ProducerIdAndEpoch(_FIRST_PRODUCER, 0)
-        self.window: list[_Batch] = []  # from the first on that is not acknowledged
+        self.window: list[_Batch] = []  # from the first unacknowledged batch
         self.acknowledged: dict[int, int] = {}  # base offsets by sequence
         self.next_sequence = 0
-        self._sent = 0  # of the window, on the present connection
-        self._sent_to: Process | None = None  # the life of a node, with which the connection ends
+        self._sent = 0  # batches of the window sent on this connection
+        self._sent_to: Process | None = None  # the process that the connection leads to; a new process needs a new one
         self._connection = 0
 
     def begin_anew(self) -> None:
-        """Another producer, since the records of this one may be lost."""
+        """Restarts as a new producer: this one's records may be lost."""
         super().begin_anew()
         self.producer = ProducerIdAndEpoch(self.producer.producer_id + 1, 0)
         self.window.clear()
@@ -98,7 +96,7 @@ class HonestProducer(Client):
         self._connection += 1
 
     def step(self) -> None:
-        """Sends a batch, if it may."""
+        """Sends a batch if the window allows."""
         if self._sent == len(self.window):
             if self._sent >= _IN_FLIGHT_MAX or self.is_ending:
                 return
@@ -123,7 +121,7 @@ class HonestProducer(Client):
         if error is None:
             self.sim.promises[self.tp].promise(base_offset, identity(header))
             if header.producer_id != self.producer.producer_id:
-                return  # it has begun anew since
+                return  # of the producer before a restart
             known = self.acknowledged.setdefault(one.sequence, base_offset)
             assert known == base_offset, f"sequence {one.sequence} is acknowledged at {known} and at {base_offset}"
             self.sim.count("acknowledged")
@@ -149,11 +147,11 @@ class HonestProducer(Client):
         self._connection += 1
 
     def problem(self) -> str:
-        """What is not acknowledged."""
+        """Describes what is not acknowledged."""
         return "the honest producer has not got all acknowledgements" if self.window else ""
 
     def check(self, log: Partition) -> None:
-        """Checks a log in which all is committed: its records are there once and in order."""
+        """Checks a fully committed log: the producer's records are there once and in order."""
         there = headers(log, log.ends.log_start_offset, below=LogEnd.LOG_END)
         sent = [(header.base_sequence, header) for header in there if header.producer_id == self.producer.producer_id]
         expected = sent[0][0] if sent else 0
@@ -166,7 +164,7 @@ class HonestProducer(Client):
 
 
 class PlainProducer(Client):
-    """Sends batches without numbers, with acks=all or acks=1."""
+    """Sends batches without idempotence, with acks=all or acks=1."""
 
     def step(self) -> None:
         """Sends a batch."""
@@ -192,26 +190,26 @@ class PlainProducer(Client):
 
 
 class Reader(Client):
-    """Reads on."""
+    """Reads the partition in order."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._position = 0
 
     def begin_anew(self) -> None:
-        """From the first record on."""
+        """Restarts from offset 0."""
         super().begin_anew()
         self._position = 0
 
     def step(self) -> None:
-        """Asks for what follows."""
+        """Fetches from its position."""
         sim, process = self.sim, self.process()
         is_silent = process is None or process.is_paused or sim.promises[self.tp].is_past(process)
         if process is None or is_silent or sim.rng.random() < 0.1 or self.epoch == 0:
             self.refresh()
             return
         if sim.rng.random() < 0.02:
-            self._position = 0  # another one, which begins
+            self._position = 0  # a new reader starts at the beginning
         try:
             found = process.fetch(self._position, self.epoch)
         except OffsetOutOfRangeError as error:

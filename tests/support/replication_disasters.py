@@ -1,12 +1,12 @@
-"""What is worse than what replication_simulation.py lets happen everywhere: it happens in a share of the seeds, drawn by a
-generator of its own, so that the others stay as they are.
+"""Rarer, worse faults than replication_simulation.py's. They occur in a share of the seeds and have their own random generator, so
+that the other seeds do not change.
 
-- The coordination store goes back: its members have lost what they had not synced, or an older snapshot was restored. All nodes end
-  before, and start again after, as docs/cluster.md says; or some run on.
-- A disk is full for a while, and takes a part of a write only; it fails to read records, or to write. No log stops for that,
-  unless a write fails in the middle of a cut. Once the disk is well, everything goes on.
-- All copies in sync are away, and an operator lets another one lead. What that lacks is lost, but those that come back keep it.
-"""
+- The coordination store rolls back: its members lost unsynced changes, or an older snapshot was restored. All nodes stop before and
+  start after it, as docs/cluster.md says, or some keep running.
+- A disk is full for a while and writes only part of a buffer, or it fails to read or write records. No log may stop for that,
+  unless a write fails during a truncation. Everything works again once the disk has recovered.
+- All in-sync copies are down, and an operator runs an unclean election. The records that the winner lacks are lost, but the copies
+  that come back keep theirs."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from tests.support.replication_nodes import Disk, Machine, Process
     from tests.support.replication_simulation import Simulation
 
-_MADE_LATE_MS = 5_000  # so long after a command is given, or ends, its change may be made
+_MADE_LATE_MS = 5_000  # how long after a command was given or ended its change may still be made
 _ATTEMPTS = 8
-_STUCK_MS = 4_000  # so long after everything works again, nothing changes by itself any more
+_STUCK_MS = 4_000  # with all faults healed, a state that lasts this long is stuck
 
 
-# What nodes have of a partition, as they have told an operator: the greatest is the newest.
+# By node, the state of its copy as an operator sees it; the greatest tuple is the newest copy.
 Answers = dict[int, tuple[bool, bool, int, int]]
 
 
 class _Command:
-    """What an operator has asked a node for."""
+    """An operator's unclean election."""
 
     def __init__(self, tp: TopicIdPartition, process: Process, given_ms: int) -> None:
         self.tp = tp
@@ -45,7 +45,7 @@ class _Command:
         self._process, self._given_ms = process, given_ms
 
     def may_be_made(self, now_ms: int) -> bool:
-        """True while it is under way, and for a while after that: a change may be made late."""
+        """True while the command runs, and for a while after that, since a change may be made late."""
         is_under_way = not self.ended_ms and not self._process.is_dead
         return is_under_way or now_ms - max(self._given_ms, self.ended_ms) < _MADE_LATE_MS
 
@@ -56,21 +56,21 @@ class Disasters:
     def __init__(self, sim: Simulation, seed: int) -> None:
         self._sim = sim
         self._rng = random.Random(f"{seed}/disasters")
-        self.lasts_ms = 3_000  # beside all else
-        if self._rng.random() < 0.5:  # little else goes wrong, so that what lasts is seen to its end
+        self.lasts_ms = 3_000  # in addition to the other faults
+        if self._rng.random() < 0.5:  # few other faults, so that a lasting one runs its full course
             sim.between_faults_ms, self.lasts_ms = (300, 2_500), 9_000
         self._kinds = self._rng.choice(self._choices())
         self._commands: list[_Command] = []  # those that an operator has given
-        self._copies: dict[TopicIdPartition, int] = {}  # how many replicas a partition had, before some were taken away
+        self._copies: dict[TopicIdPartition, int] = {}  # replica count of a partition before an operator removed some
         self._stuck_since_ms = 0
         self._down: set[int] = set()  # nodes that stay down
 
     def _choices(self) -> Sequence[Sequence[Callable[[], None]]]:
-        """What may happen in one seed."""
+        """The kinds of faults that one seed may combine."""
         return [self._lose_seconds], [self._fill_disk, self._fail_reads, self._fail_writes], [self._lose_in_sync]
 
     def begin(self) -> None:
-        """They happen from now on."""
+        """Schedules the first fault."""
         self._sim.after(self._rng.randint(200, 1_500), self._strike)
 
     def _strike(self) -> None:
@@ -79,7 +79,7 @@ class Disasters:
             self._sim.after(self._rng.randint(200, 2_500), self._strike)
 
     def _lose_seconds(self) -> None:
-        """One node ends, the others go on without it for a while, and the store forgets that they did."""
+        """Stops one node, lets the others run without it for a while, then rolls the store back to before that."""
         sim, rng = self._sim, self._rng
         since_ms, named = sim.now_ms, sim.entries[sim.some_tp()]
         first = sim.machines[rng.choice([replica.node_id for replica in named.isr])]
@@ -103,7 +103,7 @@ class Disasters:
                 sim.count("store went back under nodes that run on")
             for client in sim.all_clients():
                 client.forget_leader()
-        late_ms = rng.choice((0, 1_500, 1_500, 2_500))  # whoever was in sync to the end may come last
+        late_ms = rng.choice((0, 1_500, 1_500, 2_500))  # a replica that was in sync to the end may start last
         for machine in sim.machines.values():
             sim.after(rng.randint(1, 500) + (late_ms if machine is not first else 0), partial(self._start, machine))
 
@@ -116,7 +116,8 @@ class Disasters:
             self._sim.start(machine)
 
     def _lose_in_sync(self) -> None:
-        """One copy gets out of sync, or all but one, one after another; then the others go."""
+        """Takes one in-sync copy down, or all but one. Once they have left the in-sync set, takes the others down and starts these
+        again."""
         sim, rng = self._sim, self._rng
         tp = sim.some_tp()
         in_sync = [replica.node_id for replica in sim.entries[tp].isr]
@@ -151,7 +152,7 @@ class Disasters:
         sim.after(rng.randint(500, 2_000), partial(self._command, tp, _ATTEMPTS))
 
     def _command(self, tp: TopicIdPartition, attempts: int) -> None:
-        """An operator asks a node to let another copy lead, and again if it cannot."""
+        """An operator runs an unclean election, and retries if it fails."""
         sim, rng = self._sim, self._rng
         process = sim.any_process()
 
@@ -175,7 +176,7 @@ class Disasters:
         sim.after(rng.randint(200, 600), partial(self._command, tp, attempts - 1))
 
     def check_winner(self, tp: TopicIdPartition, before: PartitionEntry, entry: PartitionEntry) -> None:
-        """A copy leads that was not in sync."""
+        """Checks the election of a copy that was not in sync."""
         commands = [each.answers for each in self._commands if each.tp == tp and each.may_be_made(self._sim.now_ms)]
         assert commands, "a copy leads that was not in sync, without a command"
         assert no_copy_alive(before, self._sim.image().nodes), "an unclean election while a copy in sync is alive"
@@ -199,14 +200,14 @@ class Disasters:
         disk.trouble = disk.files.hook = hook
 
     def _count(self, begin: Callable[[Disk], None], fact: str) -> None:
-        """Trouble begins in a life, mostly the leader's, or in several at once."""
+        """Trouble begins on one or two disks, mostly the leader's."""
         sim, rng = self._sim, self._rng
         lives, leader = sim.lives(), sim.leader(sim.some_tp())
         if leader is not None and rng.random() < 0.6:
             lives = [leader]
         for process in rng.sample(lives, min(len(lives), rng.choice((1, 1, 1, 2)))):
             begin(process.disk)
-            process.may_stop |= fact == "writes fail"  # in the middle of a cut, which cannot be taken back
+            process.may_stop |= fact == "writes fail"  # a failed write during a truncation, which cannot be undone
             sim.count(fact)
             sim.after(rng.choice((100, 600, 2_000, 7_000)), partial(self._recovers, process))
 
@@ -220,10 +221,10 @@ class Disasters:
             has_stopped = partition.is_stopped and not partition.health.is_being_cut
             assert not has_stopped or process.may_stop, f"{partition.name} has stopped for a trouble that passed"
 
-    # What an operator does in the end
+    # The operator's repair at the end
 
     def operate(self) -> None:
-        """A copy that says that it stays out of sync is taken away, and given back."""
+        """Removes replicas that report that they stay out of sync, and later restores the replica count."""
         sim = self._sim
         for tp in sim.tps:
             entry = sim.entries[tp]
@@ -247,7 +248,7 @@ class Disasters:
         return self._sim.now_ms - self._stuck_since_ms >= _STUCK_MS
 
     def _tells(self, tp: TopicIdPartition, node_id: int) -> bool:
-        """True if a node has logged that its copy is not cut."""
+        """True if a node has logged that it does not truncate its copy."""
         process = self._sim.machines[node_id].process
         copiers = process.copying._copiers.values() if process is not None else ()
         texts = [problem.text for copier in copiers if (problem := copier._problems.get(tp)) is not None]

@@ -1,11 +1,8 @@
-"""The nodes of a simulated cluster: one life of a daemon is everything that replication and elections are made of, as it runs in
-production, around fakes of what lies outside of it.
+"""The nodes of a simulated cluster. A `Process` is one run ("life") of a daemon on a machine.
 
-Real: the data directory on files in memory, its recovery, all of brokerd/replication, brokerd/server/replication and
-brokerd/cluster, the directory's agreement with the image, the controller, the queue of administrative work, flushes. Fakes: an
-event loop of the schedule's time, threads whose jobs the schedule runs, the client of the coordination store, the streams between
-nodes.
-"""
+Real: the data directory and its recovery (on files in memory), brokerd/replication, brokerd/server/replication and brokerd/cluster,
+the reconciliation of the directory with the cluster image, the controller, the queue of administrative work, and flushes. Fake: the
+event loop's time, threads (the schedule runs their jobs), the client of the coordination store, and the streams between nodes."""
 
 from __future__ import annotations
 
@@ -72,7 +69,8 @@ _CALL_TIMEOUT_MS = 600
 
 
 class NodeLoop(asyncio.BaseEventLoop):
-    """The event loop of one life. It runs when something has happened to its node; what it begins in threads, the schedule ends."""
+    """The event loop of one process. It runs when an event reaches the node. The schedule completes the jobs that it starts in
+    threads."""
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -81,12 +79,12 @@ class NodeLoop(asyncio.BaseEventLoop):
 
     @property
     def has_ready(self) -> bool:
-        """True if `turn` would do something."""
+        """True if callbacks are ready."""
         return bool(self._ready)  # type: ignore[attr-defined]
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """It is the thread's running loop meanwhile."""
+        """Makes this the thread's running loop."""
         events._set_running_loop(self)
         try:
             yield
@@ -94,7 +92,7 @@ class NodeLoop(asyncio.BaseEventLoop):
             events._set_running_loop(None)
 
     def turn(self) -> None:
-        """One iteration: all that is ready now."""
+        """One iteration: runs the callbacks that are ready now."""
         ready: Any = self._ready  # type: ignore[attr-defined]
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -102,7 +100,7 @@ class NodeLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def time(self) -> float:
-        """The schedule's."""
+        """The schedule's time in seconds."""
         return self._sim.now_ms / 1000
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
@@ -130,13 +128,13 @@ class NodeLoop(asyncio.BaseEventLoop):
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What goes wrong in a callback fails the schedule; the end of a task is for whoever awaits it."""
+        """An exception in a callback fails the schedule. A task's unretrieved exception is left to the task's owner."""
         if "never retrieved" not in context["message"] and not self._process.is_dead:
             self._sim.fail(context.get("exception") or AssertionError(context["message"]))
 
 
 def settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    """Gives a future its outcome, unless it has one."""
+    """Sets the future's result or exception, unless it is done."""
     if not future.done():
         if error is None:
             future.set_result(result)
@@ -145,7 +143,7 @@ def settle(future: asyncio.Future[Any], result: object, error: BaseException | N
 
 
 class Copy(NamedTuple):
-    """A copy of a partition, as the last life knew it."""
+    """The state of a partition's copy when the last process on its disk ended."""
 
     durable_end: int = 0
     epochs: Sequence[EpochEntry] = ()
@@ -155,23 +153,23 @@ NO_COPY = Copy()
 
 
 class Disk:
-    """A data directory. It may be taken out of its machine, and put back."""
+    """A data directory. Its disk may be taken out of the machine and put back."""
 
     is_read_by_test = False
 
     def __init__(self) -> None:
         self.files = MemoryFiles()
-        self.directory_id = ""  # drawn by the first life
+        self.directory_id = ""  # drawn by the first process
         self.copies: dict[TopicIdPartition, Copy] = {}
-        self.trouble: Hook | None = None  # what it does not do at present
+        self.trouble: Hook | None = None  # fails some of the disk's operations
 
     def recovers(self) -> None:
-        """It does everything again, and has room."""
+        """Ends the disk's trouble and frees space."""
         self.trouble = self.files.hook = self.files.space_left = None
 
 
 class Machine:
-    """A node's machine: its disks, of which one is in use, and the present life, if there is one."""
+    """A node's machine: its disks, the one in use, and the running process, if any."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -190,16 +188,17 @@ class _Lease:
 
     @property
     def is_over(self) -> bool:
-        """True if the store has ended it, which it does only when the node's own clock says that it may have."""
+        """True if the store has ended the lease. The store does so only when the lease may have expired by the node's own clock as
+        well."""
         return self.lost.is_set() or not self._sim.store.has_lease(self.id)
 
     async def revoke(self) -> None:
-        """Ends it now, or in a while."""
+        """Ends the lease after a network delay."""
         self._sim.at(self._sim.now_ms + self._sim.latency(), partial(self._sim.store.end_lease, self.id))
 
 
 class _Membership(Membership):
-    """The node's membership; its lease and its watch are the schedule's."""
+    """The real membership, except that the schedule simulates its lease and its watch."""
 
     def __init__(self, process: Process, registration: Registration) -> None:
         super().__init__(process.client, KEYS, CLUSTER.id, process.node_id, registration)  # type: ignore[arg-type]
@@ -207,7 +206,7 @@ class _Membership(Membership):
         self.heard: asyncio.Queue[tuple[int, list[Event], bool]] = asyncio.Queue()
 
     async def begin(self) -> None:
-        """As `start`, but for a store that does not answer: a start that has failed is made again, by another client."""
+        """Like `start`, but retries while the store does not answer, as a restarted daemon with a new client would."""
         while self.life is None:
             with suppress(CoordinationError):
                 await self._register()
@@ -259,7 +258,7 @@ class _Client:
         self.clock = process.sim.clock
         self.timeout_ms = _CALL_TIMEOUT_MS
         self.answered_ms = process.sim.now_ms
-        self.revision = self.histories = 0  # what it refuses by its revision, the store does
+        self.revision = self.histories = 0  # not used for requests: the store itself refuses clients that are ahead of it
 
     def believe(self, revision: int) -> None:
         """See CoordinationClient."""
@@ -302,8 +301,8 @@ class _Client:
 
 
 class Stream:
-    """A stream of Replicate. What one side has written arrives in order, sooner or later, or not at all; a side that has given up
-    hears of nothing more."""
+    """A Replicate stream. Messages of a side arrive in order, late, or not at all. A side that has cancelled receives nothing more.
+    """
 
     def __init__(self, sim: Simulation, client: Process, server: Process) -> None:
         self._sim = sim
@@ -313,14 +312,14 @@ class Stream:
         self.is_open = self.is_cancelled = False
         self._server_at_ms = self._client_at_ms = 0
 
-    # The follower's side
+    # Follower side
 
     async def write(self, data: bytes) -> None:
         """See grpc.aio.StreamStreamCall."""
         self._send_to_server(data)
 
     async def read(self) -> object:
-        """See grpc.aio.StreamStreamCall. Raises what has ended the stream."""
+        """See grpc.aio.StreamStreamCall. Raises the error that ended the stream."""
         found = await self.to_client.get()
         if isinstance(found, BaseException):
             raise found
@@ -332,10 +331,10 @@ class Stream:
             self.is_cancelled = True
             self._send_to_server(None)
 
-    # Between them
+    # Network
 
     def break_off(self) -> None:
-        """The follower hears that the stream has ended; what it has written may arrive still."""
+        """Ends the stream for the follower. Requests that it has written may still arrive."""
         if not self.is_cancelled:
             self.client.enter(lambda: self.to_client.put_nowait(NotReadyError("the stream has ended")))
 
@@ -376,23 +375,23 @@ class Stream:
 
 
 class Produced(NamedTuple):
-    """An append that a client asks for."""
+    """A client's append request."""
 
     batch: RecordBatch
-    epoch: int  # of the leader, as its metadata name it
+    epoch: int  # leader epoch in the client's metadata
     is_acks_all: bool = True
-    is_heard: Callable[[], bool] = lambda: True  # else a later stream of this producer has begun before it arrives
+    is_heard: Callable[[], bool] = lambda: True  # False if the producer's newer stream arrived first: the request is dropped
 
 
 class Process:
-    """One life of a node. Nothing happens in it but through `enter`, and nothing at all while it is paused."""
+    """One run of a node's daemon. Events reach it only through `enter`, and it does nothing while paused."""
 
     def __init__(self, sim: Simulation, machine: Machine) -> None:
         self.sim = sim
         self.machine, self.disk = machine, machine.disk
         self.node_id = machine.node_id
         self.is_dead = self.is_paused = self.fails_next_sync = self.may_stop = False
-        self.seen_states: dict[TopicIdPartition, tuple[int, ...]] = {}  # of its partitions, as they were last checked
+        self.seen_states: dict[TopicIdPartition, tuple[int, ...]] = {}  # per partition, the state last checked
         self._inbox: list[Callable[[], object]] = []
         self._is_going = False
         self.token = f"life-{sim.next_number()}"
@@ -439,7 +438,7 @@ class Process:
         self._works: list[asyncio.Task[None]] = []
 
     def _new_broker(self, _config: BrokerConfig) -> Any:
-        """What of BrokerParts is used."""
+        """Builds the parts of BrokerParts that the nodes use."""
         partitions = self.logs.partitions
         partitions.on_role = self._on_role
         self.fence = InstanceFence(max_instances=1_000)
@@ -454,11 +453,11 @@ class Process:
         )
 
     def readers(self) -> Any:
-        """Threads that the schedule runs."""
+        """A reader pool whose jobs the schedule runs."""
         return SimpleNamespace(run=lambda _caller, work: self.loop.run_in_executor(None, work))
 
     async def _run(self) -> None:
-        """As ClusterNode.join does."""
+        """Joins the cluster as ClusterNode.join does."""
         await self.membership.begin()
 
         async def follow() -> None:
@@ -472,7 +471,7 @@ class Process:
         self._works = [asyncio.create_task(for_ever(each)) for each in works]
 
     def _more_works(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """Further work in the background."""
+        """Hook for subclasses: further background work."""
         return ()
 
     async def _write_checkpoints(self) -> None:
@@ -487,14 +486,14 @@ class Process:
             raise NotReadyError(f"node {node.id} does not answer")
         return self.sim.connect(self, process)
 
-    # Life
+    # Running
 
     def begin(self, work: Any) -> None:
         """Starts a task."""
         self.loop.create_task(work)
 
     def enter(self, event: Callable[[], object]) -> None:
-        """Something happens to the node."""
+        """Delivers an event to the node, or queues it while the node is busy or paused."""
         if self.is_dead:
             return
         if self.is_paused or self._is_going:
@@ -505,7 +504,7 @@ class Process:
         self.go_on()
 
     def go_on(self) -> None:
-        """The event loop runs until it has nothing to do, or for a while."""
+        """Runs the event loop until it is idle. Occasionally stops early and continues later."""
         if self._is_going:
             return
         self._is_going = True
@@ -529,16 +528,16 @@ class Process:
         return inbox
 
     def pause(self) -> None:
-        """The process is stopped; the time goes on."""
+        """Stops the process while time advances, as SIGSTOP does."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """The process goes on."""
+        """Continues the process."""
         self.is_paused = False
         self.go_on()
 
     def end(self) -> None:
-        """The process is killed."""
+        """Kills the process."""
         self.disk.copies = {
             tp: Copy(partition.ends.durable_end, list(partition.epochs.entries))
             for tp in self.sim.tps
@@ -555,7 +554,7 @@ class Process:
     # Threads
 
     def begin_job(self, job: Callable[[], object], settle: Callable[[object, BaseException | None], None]) -> None:
-        """A thread does a job; `settle` is called in the event loop."""
+        """Runs a job as a thread would; `settle` is called in the event loop."""
         if not self.is_dead:
             self.sim.at(self.sim.now_ms + self.sim.disk_time(self), partial(self._do, job, settle))
 
@@ -596,28 +595,28 @@ class Process:
 
         self.begin_job(run, lambda _, error: self.flusher._report(log, task, error))
 
-    # The partition
+    # Partitions
 
     def replica(self, tp: TopicIdPartition) -> Partition | None:
-        """Its copy of a partition, if it has one at present."""
+        """The node's copy of a partition, or None."""
         return self.logs.partitions.replica(tp)
 
     @property
     def partition(self) -> Partition | None:
-        """Its copy of the only partition."""
+        """The node's copy of `TP`, or None."""
         return self.replica(TP)
 
     def has_failed(self) -> bool:
-        """True if one of its logs has stopped for good in this life."""
+        """True if a log failed permanently in this process."""
         return any(partition.health.failure is not None for partition in self.logs.partitions)
 
     def _on_role(self, partition: Partition) -> None:
         if partition.is_leader:
-            partition.wake(partition.release(UNSETTLED))  # as the coordinator would say at once
+            partition.wake(partition.release(UNSETTLED))  # as the coordinator would at once, since there are no transactions
             self.sim.led(self, partition)
 
     def produce(self, asked: Produced, answer: Callable[[int, WireError | None], object]) -> None:
-        """As the handler of Produce does. `answer`: base offset, error."""
+        """Appends as the Produce handler does. `answer` receives the base offset and the error."""
         if not asked.is_heard():
             return
         try:
@@ -638,13 +637,14 @@ class Process:
         self.produce_purgatory.try_complete_else_watch(operation)
 
     def fetch(self, offset: int, epoch: int) -> list[BatchHeader]:
-        """As the handler of Fetch does: the batches below the high watermark. Raises WireErrors."""
+        """Fetches the batches below the high watermark as the Fetch handler does. Raises WireErrors."""
         partition = self.logs.partitions.leader(TP, epoch)
         partition.check_in_range(offset)
         return list(headers(partition, offset, below=LogEnd.HIGH_WATERMARK, max_bytes=2_000))
 
     async def elect_unclean(self, tp: TopicIdPartition, answers: Answers) -> None:
-        """As the handler of ElectUncleanLeader does; what nodes answer gets into `answers`. Raises WireErrors."""
+        """Elects as the handler of ElectUncleanLeader does, and stores the nodes' CopyEnd responses in `answers`. Raises
+        WireErrors."""
         logs = self.logs
         client = cast("Any", self.client)
         ask_copy = cast("Any", partial(self._ask_copy, answers))
@@ -652,7 +652,7 @@ class Process:
         await topics.elect_unclean(self.sim.topic_names[tp.topic_id], tp.partition)
 
     async def _ask_copy(self, answers: Answers, node_id: int, request: Any, _response_type: Any) -> Any:
-        """A call of CopyEnd."""
+        """A CopyEnd call."""
         sim, future = self.sim, self.loop.create_future()
         target, method = sim.machines[node_id].process, METHODS["CopyEnd"]
         if target is None:
@@ -671,19 +671,19 @@ class Process:
         return found
 
     async def stop(self) -> None:
-        """As the daemon does: others lead what they can, before it ends."""
+        """Shuts down as the daemon does: hands over leadership where possible, then ends."""
         self.admin.begin_stop()
         with suppress(CoordinationError):
             await self.leading.hand_over()
         for task in self._works:
             task.cancel()
         await self.copying.stop()
-        if self.sim.rng.random() < 0.8:  # else the store hears nothing of it
+        if self.sim.rng.random() < 0.8:  # else the lease has to expire
             await self.membership.stop()
         self.sim.at(self.sim.now_ms + self.sim.rng.randint(0, 50), partial(self.sim.ends, self))
 
     def trim(self, rng: random.Random) -> None:
-        """Somebody deletes records, and the segments below go."""
+        """Deletes records and removes the segments below."""
         partition = self.partition
         if partition is not None and partition.is_leader and not partition.is_stopped:
             ends = partition.ends
@@ -701,7 +701,7 @@ def headers(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int 
 
 
 def batches(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int = 1 << 20) -> Iterator[RecordBatch]:
-    """The batches of one read, or with LOG_END all there are, from `offset` on."""
+    """The batches of one read from `offset`; with LOG_END, all batches up to the log end."""
 
     def read() -> FetchDataInfo:
         return partition.read(offset, below=below, max_bytes=max_bytes, cached_only=False)
@@ -716,7 +716,7 @@ def batches(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int 
 
 
 def undisturbed(read: Callable[[], R]) -> R:
-    """A read by the test, which no trouble of a disk concerns."""
+    """Runs a read of the test itself, which a disk's trouble does not affect."""
     Disk.is_read_by_test = True
     try:
         return read()
@@ -725,7 +725,7 @@ def undisturbed(read: Callable[[], R]) -> R:
 
 
 def _flusher() -> Flusher:
-    """A flusher without threads: the schedule runs what it begins."""
+    """A flusher without threads: the schedule runs its flushes."""
     flusher = Flusher(threads=0, on_flush=lambda _log, _ns: None)
     flusher._room = FairQueue(1)
     flusher._begun = SimpleQueue()
@@ -733,7 +733,7 @@ def _flusher() -> Flusher:
 
 
 def base_config(rng: random.Random) -> BrokerConfig:
-    """Settings of all nodes."""
+    """Settings that all nodes share."""
     return dataclasses.replace(
         BrokerConfig(),
         log_segment_bytes=rng.choice((4_096, 4_096, 10_000, 1 << 20)),

@@ -1,8 +1,7 @@
-"""The product's producer in replication_simulation.py: ProducerCore, driven as brokerd/producer/sender.py drives it.
+"""The real producer in replication_simulation.py: ProducerCore, driven as brokerd/producer/sender.py drives it.
 
-What must hold: each record is in the log at most once, and in order; what the producer says is written is there, at the offset that
-it names; what it says is not written is not there; it does not give up for good; and once everything works again, it writes.
-"""
+Checked: each record is in the log at most once and in order. A record reported as written is there, at the reported offset. A
+record reported as not written is absent. The producer never fails permanently, and it writes again once all faults are healed."""
 
 from __future__ import annotations
 
@@ -44,15 +43,15 @@ _PROBES_MAX = 20
 
 
 class _Stream:
-    """A stream to one life of a node."""
+    """A produce stream to one process."""
 
     def __init__(self, process: Process, hello: Hello) -> None:
         self.process, self.hello = process, hello
-        self.instance: Instance | None = None  # once the node has heard of the stream
+        self.instance: Instance | None = None  # set when the node has received the Hello
 
     @property
     def is_heard(self) -> bool:
-        """True if the node takes requests of this stream."""
+        """True while the node accepts this stream's requests."""
         return self.instance is not None and self.instance.incarnation == self.hello.incarnation
 
 
@@ -66,12 +65,12 @@ class CoreProducer(Client):
         self._begin()
 
     def _begin(self) -> None:
-        self._first = next(self._numbers)  # of this producer's records
-        self._offsets: dict[int, int] = {}  # of written records by number; NO_OFFSET: it does not know
+        self._first = next(self._numbers)  # number of this producer's first record
+        self._offsets: dict[int, int] = {}  # offset of each written record by number; NO_OFFSET: unknown
         self._unwritten: set[int] = set()
         self._ids: set[int] = set()
         self._streams: dict[int, _Stream] = {}  # by incarnation
-        self._records: dict[ProducerBatch, list[int]] = {}  # the core forgets them
+        self._records: dict[ProducerBatch, list[int]] = {}  # kept here since the core drops them
         self._payloads: dict[ProducerBatch, bytes] = {}
         self._probe: ProducerBatch | None = None
         self._probes = 0
@@ -96,16 +95,16 @@ class CoreProducer(Client):
         self.core.topics.want(TOPIC, self.sim.now_ms)
 
     def begin_anew(self) -> None:
-        """Another producer, since the records of this one may be lost."""
+        """Restarts as a new producer: this one's records may be lost."""
         self._begin()
 
     def forget_leader(self) -> None:
-        """It finds out by itself that there are older epochs again than the newest that it knows."""
+        """Does nothing: the core itself handles leader epochs lower than those it has seen."""
 
     # --- the application
 
     def step(self) -> None:
-        """Sends a few records, if it may."""
+        """Sends a few records, unless ending."""
         if not self.is_ending:
             self._append(self.sim.rng.randint(1, 2))
 
@@ -120,7 +119,7 @@ class CoreProducer(Client):
         return batch
 
     def problem(self) -> str:
-        """What it has not brought to its end. A record that is sent when all works has to be written, soon."""
+        """Describes what is unfinished. A record sent after all faults are healed must be written within a few attempts."""
         if self.core.accumulator.incomplete:
             return "the producer has not brought all to its end"
         if self._probe is None or self._probe.error is not None:
@@ -133,7 +132,7 @@ class CoreProducer(Client):
     # --- the core's commands
 
     def _run(self) -> None:
-        """Lets the core decide and does what it says, until it says no more."""
+        """Steps the core and executes its commands until there are none."""
         core, now_ms = self.core, self.sim.now_ms
         while True:
             step = core.step(now_ms)
@@ -148,7 +147,7 @@ class CoreProducer(Client):
             self.sim.at(step.next_ms, self._current(self._run))
 
     def _current(self, event: Callable[[], object]) -> Callable[[], None]:
-        """Does something, and lets the core decide, if the producer is still this one."""
+        """Wraps an event: it runs, followed by the core, only if the producer has not been restarted since."""
         core = self.core
 
         def act() -> None:
@@ -207,7 +206,7 @@ class CoreProducer(Client):
         stream = self._streams[hello.incarnation] = _Stream(process, hello)
 
         def arrives() -> None:
-            with suppress(InvalidRequestError):  # a later one was faster
+            with suppress(InvalidRequestError):  # a later stream arrived first
                 stream.instance = process.fence.hello("producer", *hello, now_ms=self.sim.now_ms)
                 opened = partial(self.core.on_stream_open, node_id, hello.incarnation, _LIMITS)
                 self._after(self.sim.latency(), lambda: opened(self.sim.now_ms))
@@ -248,7 +247,7 @@ class CoreProducer(Client):
             self._run()
 
     def _payload(self, batch: ProducerBatch) -> bytes:
-        """The numbers of its records, and more."""
+        """The record numbers followed by random bytes."""
         if batch not in self._payloads:
             numbers = b"".join(map(_NUMBER.pack, self._records[batch]))
             self._payloads[batch] = numbers + self.sim.payload()
@@ -257,7 +256,7 @@ class CoreProducer(Client):
     def _split(self, batch: ProducerBatch, _size_max: int) -> list[Piece]:
         raise AssertionError(f"{batch} is not too large")
 
-    # --- what it says
+    # --- the core's results
 
     def _note_ended(self) -> None:
         ended, self.core.ended = self.core.ended, []
@@ -273,7 +272,7 @@ class CoreProducer(Client):
                 self.sim.count("producer: given up")
 
     def check(self, log: Partition) -> None:
-        """Checks what it has said against a log in which all is committed."""
+        """Checks the producer's results against a fully committed log."""
         start, found = log.ends.log_start_offset, dict[int, int]()
         last = self._first
         for batch in batches(log, start, below=LogEnd.LOG_END):

@@ -1,18 +1,16 @@
-"""What a replicated partition has promised to anyone, checked after each step of a schedule against all disks that there are.
+"""What a replicated partition has promised, checked after each step of a schedule against all disks.
 
-- A batch that was acknowledged, or that a consumer has read, stands at its offset in the log of every leader from then on, and no
-  other was ever there.
-- Whatever leader has shown a high watermark: each directory that the store names as in sync has everything below it, durably.
-- What was acknowledged with acks=all is durable in as many directories as min.insync.replicas says.
-- One life leads in a leader epoch, and the store names one leader for it.
-- What a leader acknowledges that has not heard yet that the store has gone back is no promise: nobody is told of it here.
-- log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset on every replica, and no follower has a
-  higher high watermark than a leader has shown.
+- A batch that was acknowledged or read by a consumer is at its offset in the log of every later leader; no other batch ever was.
+- Each directory that the store names in sync durably holds everything below the highest high watermark that any leader has shown.
+- A batch acknowledged with acks=all is durable in at least min.insync.replicas directories.
+- In each leader epoch one process leads, and the store names one leader.
+- log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset on every replica, and no follower's high
+  watermark exceeds the highest that a leader has shown.
+- Acknowledgements of a leader that has not noticed a rollback of the store do not count: clients here never receive them.
 
-A copy may be elected that lacks what was promised: by command, or by a store that has gone back to an older in-sync set. Then
-what it has is what is promised from then on. But the copies that were in sync keep all that was, until an operator takes them away:
-after a command, or if the leader epochs show that the store has gone back. Otherwise they keep what they know to be acknowledged.
-"""
+An unclean election, or a rollback of the store to an older in-sync set, may elect a copy that lacks promised records. From then on
+its log defines what is promised. The copies that were in sync keep everything until an operator removes them, if the election was
+by command or the leader epochs reveal the rollback. Otherwise they keep what they know to be committed."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Identity(NamedTuple):
-    """What a batch is, wherever it stands. Payloads are random."""
+    """Identifies a batch independent of its offset. Payloads are random, so CRCs differ."""
 
     record_count: int
     payload_crc: int
@@ -45,11 +43,11 @@ def identity(header: BatchHeader) -> Identity:
 
 
 class Kept(NamedTuple):
-    """What a directory was in sync with, and cuts in no case."""
+    """The log prefix that an in-sync directory must never truncate."""
 
     node_id: int
     end: int
-    epoch: EpochEntry  # of the record before
+    epoch: EpochEntry  # of the last record below `end`
 
 
 class Promises:
@@ -58,22 +56,22 @@ class Promises:
     def __init__(self, sim: Simulation, tp: TopicIdPartition) -> None:
         self._sim = sim
         self.tp = tp
-        self.committed: dict[int, Identity] = {}  # what was acknowledged or read, by base offset
-        self.shown = 0  # the highest high watermark of any leader
-        self._shown_epoch: EpochEntry | None = None  # of the record before it
+        self.committed: dict[int, Identity] = {}  # acknowledged or read batches by base offset
+        self.shown = 0  # the highest high watermark of any leader, called "shown"
+        self._shown_epoch: EpochEntry | None = None  # of the last record below it
         self._leaders: dict[int, Process] = {}  # by leader epoch
-        self._named: dict[int, tuple[int, int]] = {}  # by leader epoch: node and node epoch, as in the store
-        self._shown_epochs: tuple[EpochEntry, ...] = ()  # of the leader that has shown it
-        self._ever_shown = 0  # also by those whose records are lost
+        self._named: dict[int, tuple[int, int]] = {}  # by leader epoch: node id and node epoch in the store
+        self._shown_epochs: tuple[EpochEntry, ...] = ()  # of the leader that showed it
+        self._ever_shown = 0  # the same, including leaders whose records are lost
         self._kept: dict[str, Kept] = {}  # by directory id
-        self._have_heard: set[Process] = set()  # lives on directories of the next
-        self._may_keep: dict[str, tuple[Kept, int]] = {}  # if the next life there can know that it has to
+        self._have_heard: set[Process] = set()  # processes on directories of `_may_keep` that have received the image
+        self._may_keep: dict[str, tuple[Kept, int]] = {}  # directories that must keep a prefix only if their next process can detect the rollback
         self._removed_below = 0  # the highest log start of any leader
-        self._stale: set[str] = set()  # directories that were named in sync by an older store, or by command
-        self._unproven: set[str] = set()  # of these, those that lack something, and those that have joined one of them
-        self._based: set[str] = set()  # of these, those that have led
+        self._stale: set[str] = set()  # directories that an older state of the store, or a command, named in sync
+        self._unproven: set[str] = set()  # stale directories that lack something, and directories that joined one of them
+        self._based: set[str] = set()  # stale directories that have led
         self._has_gone_back = False
-        self._lost_in = 0  # the last leader epoch that began with a loss
+        self._lost_in = 0  # the last leader epoch that began with lost records
 
     @property
     def _entry(self) -> PartitionEntry:
@@ -81,11 +79,11 @@ class Promises:
 
     @property
     def have_been_broken(self) -> bool:
-        """True if something was lost."""
+        """True if records were lost."""
         return self._lost_in > 0
 
     def is_past(self, process: Process) -> bool:
-        """True if a life does by the store's lost changes what it does."""
+        """True if a process acts on changes that the store has lost in a rollback."""
         partition = process.replica(self.tp)
         if process in self._sim.store.unaware:
             return True
@@ -95,29 +93,29 @@ class Promises:
             partition.leader_epoch < self._lost_in or self._named.get(partition.leader_epoch, (NO_LEADER, 0))[0] != process.node_id
         )
 
-    # What is promised
+    # Promises
 
     def promise(self, base_offset: int, what: Identity) -> None:
-        """A client was told that this batch is committed."""
+        """A client has seen this batch as committed."""
         assert self.committed.setdefault(base_offset, what) == what, f"offset {base_offset} is given twice"
         assert base_offset < self.shown, f"offset {base_offset} is above the high watermark {self.shown}"
 
     def check_copies(self, end: int) -> None:
-        """A producer is about to be told that everything below `end` is committed, with acks=all."""
+        """A producer is about to receive an acks=all acknowledgement of everything below `end`."""
         copies = sum(self._state(disk)[0] >= end for disk in self._sim.disks())
         entry = self._entry
-        made = {replica.node_id for replica in (*entry.isr, *entry.out_of_sync)}  # others are being copied for the first time
+        made = {replica.node_id for replica in (*entry.isr, *entry.out_of_sync)}  # excludes replicas still being copied for the first time
         wanted = min(self._min_insync(), len(made.intersection(entry.replicas)))
         assert copies >= wanted, f"offset {end - 1} is acknowledged with {copies} copies, fewer than {wanted}"
 
     def _min_insync(self) -> int:
         return self._sim.config.min_insync_replicas
 
-    # What happens
+    # Events
 
     def may_lack(self, before: PartitionEntry, entry: PartitionEntry, *, is_known: bool = False) -> None:
-        """The store has an older entry than `before`, or one of an election by command: who is in sync may lack something.
-        `is_known`: those that were in sync have to know it, in any case."""
+        """The store was rolled back to an entry older than `before`, or holds one of an unclean election: its in-sync replicas may
+        lack records. `is_known`: the former in-sync replicas must notice in any case."""
         if self._shown_epoch is not None:
             for replica in before.isr:
                 kept = Kept(replica.node_id, self.shown, self._shown_epoch)
@@ -129,7 +127,7 @@ class Promises:
                     self._may_keep[replica.directory_id] = (kept, entry.leader_epoch)
         named = {replica.directory_id for replica in entry.isr}
         self._stale = (self._stale & named) | named
-        # If something is lost already, any of them may have it still.
+        # After an earlier loss, any of the in-sync replicas may still hold the lost records.
         is_lost = self._ever_shown > self.shown
         self._unproven = {one for one in named if is_lost or one in self._unproven or not self._has_shown(one)}
         self._based.clear()
@@ -145,7 +143,7 @@ class Promises:
             self._kept[directory_id] = kept
 
     def _starts(self, process: Process, partition: Partition) -> None:
-        """A life on a directory that was in sync when the store went back hears of the cluster: has it seen a newer epoch?"""
+        """The first image of a process whose directory was in sync at a rollback: decides whether it has seen a newer epoch."""
         directory_id = process.disk.directory_id
         at = process.membership.image.partition(self.tp)
         if at is None or process in self._have_heard:
@@ -153,7 +151,7 @@ class Promises:
         self._have_heard.add(process)
         kept, restored = self._may_keep[directory_id]
         seen, now = partition.leader_epoch, at.entry.leader_epoch
-        # In the same epoch it knows by the id of the leader, if one leads in it.
+        # In an equal epoch it detects the rollback by the leader epoch id, provided there is a leader.
         is_compared = restored < now == seen == partition.epochs.latest and self._sim.leader(self.tp) is not None
         if now < seen or is_compared:
             self._sim.count("knows that the store went back")
@@ -168,7 +166,8 @@ class Promises:
                 self._keeps(directory_id, Kept(kept.node_id, end, epoch))
 
     def _elected_unclean(self, before: PartitionEntry, entry: PartitionEntry) -> None:
-        """A copy leads that was not in sync: by command, where no copy in sync was alive, and the newest of those that answered."""
+        """A copy that was not in sync leads. Allowed only by command, with no in-sync copy alive, and for the newest responding
+        copy."""
         disasters = self._sim.disasters
         assert disasters is not None, "a copy leads that was not in sync"
         disasters.check_winner(self.tp, before, entry)
@@ -176,19 +175,19 @@ class Promises:
         self.may_lack(before, entry, is_known=True)
 
     def _has_shown(self, directory_id: str) -> bool:
-        """True if a directory has all that was shown, durably."""
+        """True if a directory durably holds everything that was shown."""
         end, epochs = self._state(self._sim.disk_of(directory_id))
         return not self.shown or (end >= self.shown and epochs.entry_at(self.shown - 1) == self._shown_epoch)
 
     def _take_over(self, partition: Partition) -> None:
-        """What is promised is what this leader has of it."""
+        """Reduces the promises to what this leader holds."""
         start, end = partition.ends.log_start_offset, min(self.shown, self._common_end(partition))
         there = {header.base_offset: identity(header) for header in headers(partition, start, below=LogEnd.LOG_END)}
         lost = [offset for offset, what in self.committed.items() if offset >= start and there.get(offset) != what]
         if lost or end < self.shown:
             self._sim.count("records lost")
             self._lost_in = partition.leader_epoch
-            self._unproven |= self._stale  # what others have is of another history now
+            self._unproven |= self._stale  # the other stale directories now hold a different history
             self.shown = max(min([end, *lost]), start)
             self.committed = {offset: what for offset, what in self.committed.items() if offset < self.shown}
             self._shown_epoch = partition.epochs.entry_at(self.shown - 1) if self.shown else None
@@ -197,7 +196,7 @@ class Promises:
             self._sim.begin_history()
 
     def _common_end(self, partition: Partition) -> int:
-        """Up to where a log is the one that was shown."""
+        """The offset up to which a log equals the one that was shown."""
         ends = [partition.ends.durable_end, self.shown]
         shown = list(self._shown_epochs)
         for known, end in zip(reversed(shown), [self.shown, *(entry.start_offset for entry in reversed(shown))], strict=False):
@@ -207,7 +206,7 @@ class Promises:
         return min(*ends, shown[0].start_offset) if shown else min(ends)
 
     def _settle(self) -> None:
-        """Ends what is unproven, once nobody is in sync any more that may have something else."""
+        """Clears the stale and unproven sets once the in-sync replicas can no longer hold different histories."""
         inside = {replica.directory_id for replica in self._entry.isr} & self._stale
         if len(inside) == 1:
             is_over = inside <= self._based or not inside & self._unproven
@@ -233,15 +232,15 @@ class Promises:
         )
 
     def named(self, before: PartitionEntry | None, entry: PartitionEntry) -> None:
-        """The store has another entry."""
+        """The store has a new entry."""
         if before is not None and entry.isr and not set(entry.isr) & set(before.isr):
             self._elected_unclean(before, entry)
         leader = (entry.leader, entry.leader_node_epoch)
         assert before is None or entry.leader_epoch >= before.leader_epoch, "a leader epoch went back"
         assert self._named.setdefault(entry.leader_epoch, leader) == leader, f"two leaders in epoch {entry.leader_epoch}"
         for replica in entry.superseded:
-            self._may_keep.pop(replica.directory_id, None)  # from now on it knows in any case
-        gone = set(before.replicas).difference(entry.replicas) if before is not None else set()  # an operator takes them away
+            self._may_keep.pop(replica.directory_id, None)  # the entry tells it, so it keeps its records in any case
+        gone = set(before.replicas).difference(entry.replicas) if before is not None else set()  # removed by an operator
         self._kept = {one: kept for one, kept in self._kept.items() if kept.node_id not in gone}
         self._may_keep = {one: known for one, known in self._may_keep.items() if known[0].node_id not in gone}
         if self._unproven and before is not None:
@@ -256,7 +255,7 @@ class Promises:
                 self._check_log(partition)
 
     def led(self, process: Process, partition: Partition) -> None:
-        """A life of a node begins to lead."""
+        """A process becomes leader."""
         epoch = partition.leader_epoch
         if self.is_past(process):
             return
@@ -264,11 +263,11 @@ class Promises:
         if process.disk.directory_id in self._unproven:
             self._take_over(partition)
             self._based.add(process.disk.directory_id)
-        if epoch == self._entry.leader_epoch:  # else it hears late of an old election
+        if epoch == self._entry.leader_epoch:  # else it learns late of an old election
             self._check_log(partition)
 
     def check(self, process: Process) -> None:
-        """Something has happened in a process."""
+        """An event has happened in a process."""
         partition = process.replica(self.tp)
         if partition is not None and process.disk.directory_id in self._may_keep and process not in self._sim.store.unaware:
             self._starts(process, partition)
@@ -289,7 +288,7 @@ class Promises:
             assert ordered, f"node {process.node_id}: the ends are out of order: {state}"
             if self.is_past(process):
                 self._ever_shown = max(self._ever_shown, high)
-                process.seen_states[self.tp] = (partition.is_leader,)  # it counts as soon as it is no longer past
+                process.seen_states[self.tp] = (partition.is_leader,)  # so that the state is checked once the process is no longer past
                 return
             if was_leader and self._has_gone_back:  # it may have ended its role in the same step
                 self._ever_shown = max(self._ever_shown, high)
@@ -304,16 +303,16 @@ class Promises:
         self.check_in_sync()
 
     def grown(self, partition: Partition, before: int) -> None:
-        """A leader's high watermark has passed all others, the highest of which was `before`."""
+        """Hook: a leader's high watermark has become the highest; `before` is the previous highest."""
 
     def shrunk(self, partition: Partition) -> None:
-        """What is promised ends where it ends at this leader: `shown`."""
+        """Hook: records were lost; promises now end at this leader's `shown`."""
 
     def seen(self, process: Process, partition: Partition) -> None:
-        """Readers of this leader may see something else than before."""
+        """Hook: readers of this leader may see something new."""
 
     def check_in_sync(self) -> None:
-        """Whoever is in sync has all that was shown."""
+        """Checks that every in-sync replica holds everything that was shown."""
         if self._unproven or self._stale:
             self._settle()
         for replica in self._entry.isr:
@@ -329,7 +328,7 @@ class Promises:
                 assert found == self._shown_epoch, f"{replica.node_id} has {found} before {self.shown}, not {self._shown_epoch}"
 
     def check_lost(self) -> None:
-        """Checks at the end that the leader's log has all."""
+        """Checks at the end that the leader's log is complete."""
         process = self._sim.leader(self.tp)
         partition = process.replica(self.tp) if process is not None else None
         assert partition is not None
@@ -340,7 +339,7 @@ class Promises:
             assert is_there, f"node {kept.node_id} was in sync with all below {kept.end}, and has removed its copy"
 
     def _state(self, disk: Disk) -> tuple[int, LeaderEpochs]:
-        """The durable end, and the epochs, of the copy on a disk."""
+        """The durable end and the leader epochs of the copy on a disk."""
         process = self._sim.life_of(disk.directory_id)
         if process is None:
             copy = disk.copies.get(self.tp, NO_COPY)
@@ -349,7 +348,7 @@ class Promises:
         return (partition.ends.durable_end, partition.epochs) if partition is not None else (0, LeaderEpochs())
 
     def _check_log(self, partition: Partition) -> None:
-        """A leader has everything that was promised."""
+        """Checks that a leader holds everything that was promised."""
         start, there = partition.ends.log_start_offset, {}
         for header in headers(partition, start, below=LogEnd.LOG_END):
             there[header.base_offset] = identity(header)

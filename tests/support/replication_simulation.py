@@ -1,14 +1,13 @@
-"""One partition on several nodes, seeded: `Simulation(seed).run()` raises AssertionError if a promise of replication is broken.
-More partitions, and what runs on them, come with subclasses (replicated_transactions.py).
+"""One partition replicated over several nodes, in seeded schedules: `Simulation(seed).run()` raises AssertionError if replication
+breaks a promise. Subclasses add more partitions and transactions (replicated_transactions.py).
 
-Goal: what replication_promises.py checks, at every step; and once everything works again, that somebody leads, that all replicas
-are in sync and equal byte for byte, and that an honest producer's records are there once and in order.
+Checked: replication_promises.py at every step. After all faults are healed: every partition has a leader, all replicas are in sync
+and byte-identical, and the honest producer's records are in the log once and in order.
 
-Method: the nodes are real but for what lies outside of them (replication_nodes.py). This module is what lies outside: the time,
-threads that take theirs; a network that holds back one direction, and breaks streams whose requests arrive all the same; nodes that
-are killed, lose what was not synced, stand still, come back with an empty disk or with the old one. The coordination store is
-replication_store.py's. All that happens is in one queue by time, so a seed is a schedule.
-"""
+Real: the nodes (replication_nodes.py). Simulated, in this module: time and the duration of thread jobs; a network that holds back
+one direction and breaks streams whose requests still arrive; nodes that are killed, lose unsynced writes, pause, and restart with
+an empty, an earlier or the same disk. replication_store.py simulates the coordination store. All events are in one queue ordered by
+time, so a seed determines the schedule."""
 
 from __future__ import annotations
 
@@ -49,13 +48,13 @@ from tests.support.replication_promises import Promises
 from tests.support.replication_store import LEASE_MS, UnreliableStore
 
 _LOOK_MS = 200
-_EPOCHS_MAX = 300  # schedules that heal begin some twenty
-_LOST_MS = 10**9  # when that arrives which never does
+_EPOCHS_MAX = 300  # a schedule that heals needs about twenty
+_LOST_MS = 10**9  # arrival time of a lost message
 Link = tuple[int, int]
 
 
 class _Connection:
-    """Of a client: its number, and when the last request and the last answer arrive."""
+    """A client's connection: its number, and the arrival times of its last request and last response."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -68,14 +67,14 @@ class Simulation:
     tps: tuple[TopicIdPartition, ...] = (TP,)
     topic_names: Mapping[bytes, str] = MappingProxyType({TP.topic_id: TOPIC})
     node_counts: Sequence[int] = (2, 3, 3, 3, 3, 4, 4)
-    factor_wanted = 1  # copies of the coordinator's log
+    factor_wanted = 1  # replication factor of the coordinator's log
     lasts_ms = (1_000, 4_500)
     between_faults_ms = (5, 220)
-    store_trouble = 1.0  # how often transactions of the store go wrong
-    mishaps = 0.004  # of jobs
+    store_trouble = 1.0  # scales how often store transactions go wrong
+    mishaps = 0.004  # probability that a job kills its process
     healed_within_ms = 60_000
-    cores_in = 4  # one seed in so many has the product's producer
-    disasters_in = 4  # one seed in so many; the others stay as they are when disasters change
+    cores_in = 4  # one seed in this many runs the real producer
+    disasters_in = 4  # one seed in this many; the other seeds do not change when disasters change
 
     def __init__(self, seed: int, *, trace: list[str] | None = None) -> None:
         self.seed, self.rng = seed, random.Random(seed)
@@ -89,28 +88,28 @@ class Simulation:
         self._numbers = itertools.count(1)
         self._failure: BaseException | None = None
         self._streams: list[Stream] = []
-        self._cut: set[Link] = set()  # from node to node
+        self._cut: set[Link] = set()  # (source, target) node ids
         self.is_healing = False
         self._slow: set[int] = set()  # nodes whose disk is slow
-        self._connections: dict[object, _Connection] = {}  # the newest of each client
-        self.entries = dict.fromkeys(self.tps, PartitionEntry((), ()))  # the store's
+        self._connections: dict[object, _Connection] = {}  # each client's newest
+        self.entries = dict.fromkeys(self.tps, PartitionEntry((), ()))  # as in the store
         self.promises = {tp: self.new_promises(tp) for tp in self.tps}
         node_count = rng.choice(self.node_counts)
         self.machines = {node_id: Machine(node_id) for node_id in range(1, node_count + 1)}
         self.new_clients()
-        self.history = 0  # counts what had records and was replaced by what lacks some
+        self.history = 0  # incremented when clients may have seen records that are now lost
         self.disasters = self.new_disasters() if self.disasters_in and seed % self.disasters_in == self.disasters_in - 1 else None
 
     def new_promises(self, tp: TopicIdPartition) -> Promises:
-        """What is checked of a partition."""
+        """Returns the checker of a partition's promises."""
         return Promises(self, tp)
 
     def new_disasters(self) -> Disasters:
-        """What happens in a share of the seeds."""
+        """Returns the rarer faults that some seeds add."""
         return Disasters(self, self.seed)
 
     def new_clients(self) -> None:
-        """Those who use the partitions."""
+        """Creates the clients of the partitions."""
         self.honest = CoreProducer(self) if self.cores_in and self.seed % self.cores_in == 2 else HonestProducer(self)
         self.plain = PlainProducer(self)
         self.readers = [Reader(self), Reader(self)]
@@ -118,7 +117,7 @@ class Simulation:
     # --- time
 
     def at(self, time_ms: int, event: Callable[[], object]) -> None:
-        """Something happens then."""
+        """Schedules an event."""
         heapq.heappush(self._queue, (time_ms, next(self._numbers), event))
 
     def after(self, delay_ms: int, event: Callable[[], object]) -> None:
@@ -126,7 +125,7 @@ class Simulation:
 
     @property
     def wall_ms(self) -> int:
-        """The time of all clocks."""
+        """The wall clock, which all nodes share."""
         return self.clock.wall_ms()
 
     def _run_until(self, end_ms: int) -> None:
@@ -143,14 +142,14 @@ class Simulation:
         self.now_ms = end_ms
 
     def latency(self) -> int:
-        """Of a message: mostly short."""
+        """Delay of a message in ms: mostly short."""
         kind = self.rng.random()
         if kind < 0.85 or self.is_healing:
             return self.rng.randint(0, 8)
         return self.rng.randint(10, 100) if kind < 0.97 else self.rng.randint(100, 1_500)
 
     def disk_time(self, process: Process) -> int:
-        """Of a job in a thread."""
+        """Duration of a thread job in ms."""
         if self.is_healing:
             return self.rng.randint(0, 3)
         if self.is_slow(process):
@@ -162,15 +161,15 @@ class Simulation:
         return process.node_id in self._slow
 
     def next_number(self) -> int:
-        """A number that nobody else has."""
+        """Returns a unique number."""
         return next(self._numbers)
 
     def payload(self) -> bytes:
-        """That of a batch."""
+        """Returns a random batch payload."""
         return self.rng.randbytes(self.rng.choice((16, 16, 60, 700)))
 
     def count(self, fact: str) -> None:
-        """This happened."""
+        """Counts an event of the schedule."""
         self.facts[fact] = self.facts.get(fact, 0) + 1
         if self.trace is not None:
             self.trace.append(f"{self.now_ms}: {fact} {self._state()}")
@@ -193,13 +192,13 @@ class Simulation:
         return f"{' '.join(found)} | e{entry.leader_epoch} leader {entry.leader} isr {in_sync} of {entry.replicas}"
 
     def fail(self, error: BaseException) -> None:
-        """The schedule has found something, where nobody listens."""
+        """Fails the schedule from a place where a raised exception would be caught."""
         self._failure = self._failure or error
 
-    # --- who is there
+    # --- nodes and disks
 
     def disks(self) -> Iterator[Disk]:
-        """All that there are, in machines and out of them."""
+        """All disks, including those out of their machines."""
         for machine in self.machines.values():
             yield from machine.disks
 
@@ -208,7 +207,7 @@ class Simulation:
         return next(disk for disk in self.disks() if disk.directory_id == directory_id)
 
     def life_of(self, directory_id: str) -> Process | None:
-        """The life that a directory is in, if it is in one."""
+        """The running process on this data directory, or None."""
         lives = self.lives()
         return next((process for process in lives if process.disk.directory_id == directory_id), None)
 
@@ -216,12 +215,12 @@ class Simulation:
         return [machine.process for machine in self.machines.values() if machine.process is not None]
 
     def any_process(self) -> Process | None:
-        """Some life that answers."""
+        """A random running, unpaused process, or None."""
         lives = [process for process in self.lives() if not process.is_paused]
         return self.rng.choice(lives) if lives else None
 
     def leader(self, tp: TopicIdPartition = TP) -> Process | None:
-        """The leader of a partition that the store names, if it knows that it leads."""
+        """The partition's leader according to the store, if that process knows that it leads."""
         entry = self.entries[tp]
         machine = self.machines.get(entry.leader)
         process = machine.process if machine is not None else None
@@ -229,26 +228,26 @@ class Simulation:
         return process if partition is not None and partition.leads_in(entry.leader_epoch) else None
 
     def touched(self, process: Process) -> None:
-        """Something has happened in it."""
+        """Checks the promises after an event in a process."""
         for promises in self.promises.values():
             promises.check(process)
 
     def led(self, process: Process, partition: Any) -> None:
-        """It begins to lead."""
+        """A process has become leader of a partition."""
         self.count("led")
         try:
             self.promises[partition.tp].led(process, partition)
-        except AssertionError as error:  # the node would try again
+        except AssertionError as error:  # raised here, the node would catch it and retry
             self.fail(error)
 
     def some_tp(self) -> TopicIdPartition:
-        """Any of the partitions."""
+        """A random partition."""
         return self.tps[0] if len(self.tps) == 1 else self.rng.choice(self.tps)
 
-    # --- what the store has
+    # --- entries in the store
 
     def named(self, tp: TopicIdPartition, entry: PartitionEntry) -> None:
-        """The store has another entry of a partition."""
+        """The store has a new entry for a partition."""
         before, self.entries[tp] = self.entries[tp], entry
         if entry.leader_epoch > before.leader_epoch:
             self.count("elected" if entry.leader != NO_LEADER else "without a leader")
@@ -261,28 +260,28 @@ class Simulation:
         self.promises[tp].named(before if before.isr else None, entry)
 
     def gone_back(self, tp: TopicIdPartition, entry: PartitionEntry) -> None:
-        """The store has an older entry of a partition."""
+        """The store was rolled back and has an older entry for a partition."""
         before, self.entries[tp] = self.entries[tp], entry
         self.promises[tp].may_lack(before, entry)
 
     def may_be_made(self, _transaction: Transaction) -> bool:
-        """False for a transaction that the store does not make."""
+        """False if the store silently drops the transaction."""
         return True
 
     def begin_history(self) -> None:
-        """Something that clients have seen is gone: they begin anew, and nothing of before reaches them."""
+        """Records that clients have seen are lost: every client restarts, and responses under way are dropped."""
         self.history += 1
         for client in self.all_clients():
             client.begin_anew()
 
     def all_clients(self) -> Sequence[Client]:
-        """All of them."""
+        """The producers and readers."""
         return (self.honest, self.plain, *self.readers)
 
     # --- the network
 
     def carry(self, source: Process, target: Process, not_before_ms: int, arrive: Callable[[], object]) -> int:
-        """A message from node to node, after those before it. When it is due; a link that is cut holds it back."""
+        """Carries a message between nodes, in order after `not_before_ms`, and returns when it is due. A cut link holds it back."""
         due_ms = max(self.now_ms + self.latency(), not_before_ms)
 
         def deliver() -> None:
@@ -295,14 +294,14 @@ class Simulation:
         return due_ms
 
     def connect(self, client: Process, server: Process) -> Stream:
-        """A stream for copies."""
+        """Opens a Replicate stream."""
         stream = Stream(self, client, server)
         self._streams = [one for one in self._streams if not one.is_cancelled and not one.client.is_dead]
         self._streams.append(stream)
         return stream
 
     def ask(self, client: object, connection: int, process: Process, asked: Produced, answer: Callable[..., object]) -> None:
-        """A client's append, in order on its connection. Request and answer may be lost."""
+        """A client's append, in order on its connection. The request or the response may be lost."""
         found = self._connections.get(client)
         if found is None or found.number != connection:
             found = self._connections[client] = _Connection(connection)
@@ -310,7 +309,7 @@ class Simulation:
 
         def reply(base_offset: int, error: BaseException | None) -> None:
             if self.promises[TP].is_past(process):
-                found.request_ms = found.reply_ms = _LOST_MS  # nor does what follows on this connection count
+                found.request_ms = found.reply_ms = _LOST_MS  # drops every later message of this connection as well
                 return
             if error is None:
                 self.promises[TP].check_copies(base_offset + asked.batch.header.record_count)
@@ -321,7 +320,7 @@ class Simulation:
         self.at(due_ms, lambda: process.enter(lambda: process.produce(asked, reply)))
 
     def _due_after(self, before_ms: int) -> int:
-        """When a client's message arrives, after those before it. If one is lost, so are all that follow on its connection."""
+        """When a client's message arrives: in order, and once one message is lost, all later ones on its connection are lost."""
         if self.rng.random() < 0.005 and not self.is_healing:
             return _LOST_MS
         return max(self.now_ms + self.latency(), before_ms)
@@ -329,14 +328,14 @@ class Simulation:
     # --- clients
 
     def start_clients(self) -> None:
-        """They take their steps from now on."""
+        """Schedules the clients' steps."""
         self.every(self.honest.step, (5, 70))
         self.every(self.plain.step, (30, 250))
         for reader in self.readers:
             self.every(reader.step, (40, 250))
 
     def every(self, step: Callable[[], None], between_ms: tuple[int, int]) -> None:
-        """Lets a client take a step now and then."""
+        """Repeats a client's step at random intervals (ms)."""
 
         def again() -> None:
             step()
@@ -344,7 +343,7 @@ class Simulation:
 
         self.after(self.rng.randint(*between_ms), again)
 
-    # --- what goes wrong
+    # --- faults
 
     def faults(self) -> Mapping[Callable[[], None], int]:
         return {
@@ -371,7 +370,7 @@ class Simulation:
             self.after(self.rng.randint(*self.between_faults_ms), self._fault)
 
     def mishap(self, process: Process) -> Callable[[str, str], None] | None:
-        """What happens to the files in a job: mostly nothing, now and then the process is killed in the middle."""
+        """Returns the file hook of a job: mostly None, sometimes one that kills the process in the middle."""
         if self.is_healing or self.rng.random() > self.mishaps:
             return None
         left = self.rng.choice((0, 1, 2, 4, 8))
@@ -385,7 +384,7 @@ class Simulation:
         return hook
 
     def crash(self, machine: Machine) -> None:
-        """A life ends, with its machine or alone."""
+        """Kills a process or, with a power cut, its machine."""
         process = machine.process
         assert process is not None
         machine.process = None
@@ -405,15 +404,15 @@ class Simulation:
         self.crashed(process)
 
     def crashed(self, process: Process) -> None:
-        """A life has ended."""
+        """Hook for subclasses: a process was killed."""
 
     def start(self, machine: Machine) -> None:
-        """Starts a node on the disk that is in it."""
+        """Starts a node on its machine's current disk."""
         machine.process = self.new_process(machine)
         self.count("started")
 
     def new_process(self, machine: Machine) -> Process:
-        """A life of a node."""
+        """Creates a node's process."""
         return Process(self, machine)
 
     def _kill_one(self) -> None:
@@ -435,7 +434,7 @@ class Simulation:
         self.after(self.rng.randint(10, 400), self.start_one)
 
     def start_one(self) -> None:
-        """A node that is down starts, with its disk or another one."""
+        """Starts a node that is down, with the same disk or another one."""
         if self.is_healing:
             return
         down = [machine for machine in self.machines.values() if machine.process is None]
@@ -471,19 +470,19 @@ class Simulation:
             self.pause(process)
 
     def pause(self, process: Process) -> None:
-        """A node stands still for a while."""
+        """Pauses a process for a while."""
         process.pause()
         self.count("paused")
         self.store.stops_renewing(process, LEASE_MS)
         self.after(self.rng.choice((50, 400, 1_000, 2_500)), process.resume)
 
     def cut_link(self) -> None:
-        """Nothing comes from one node to another, or back, for a while."""
+        """Cuts the link between two nodes for a while, in one or both directions."""
         source, target = self.rng.sample(sorted(self.machines), 2)
         self.cut({(source, target)} if self.rng.random() < 0.5 else {(source, target), (target, source)})
 
     def cut(self, links: set[Link]) -> None:
-        """Nothing comes through these links for a while."""
+        """Holds back all messages on these links for a while."""
         self._cut |= links
         self.count("link cut")
         self.after(self.rng.choice((50, 300, 1_000, 3_000)), lambda: self._cut.difference_update(links))
@@ -494,7 +493,7 @@ class Simulation:
                 self.after(self.rng.randint(50, 1_500), stream.break_off)
 
     def links_cut(self, links: set[Link]) -> None:
-        """What else is on its way there may be lost."""
+        """Hook for subclasses: messages on these links may be lost."""
 
     def _cut_off_one(self) -> None:
         self.store.cut_off_for(self.rng.choice(sorted(self.machines)), self.rng.choice((100, 700, 2_000, 4_000)))
@@ -510,7 +509,7 @@ class Simulation:
         self.after(self.rng.choice((300, 1_500)), lambda: self._slow.discard(node_id))
 
     def trim(self) -> None:
-        """Somebody deletes records."""
+        """Deletes records, as a DeleteRecords request does."""
         process = self.leader()
         if process is not None:
             process.enter(lambda: process.trim(self.rng))
@@ -522,12 +521,12 @@ class Simulation:
             process.fails_next_sync = True
 
     def move(self) -> None:
-        """An operator names other replicas, or the same ones with another one in front."""
+        """An operator reassigns a partition: other replicas, or another preferred leader."""
         tp = self.some_tp()
         self.move_to(tp, tuple(self.rng.sample(sorted(self.machines), len(self.entries[tp].replicas))))
 
     def move_to(self, tp: TopicIdPartition, target: tuple[int, ...], *, is_instead: bool = False) -> None:
-        """The replicas that a partition shall have, the leader first. `is_instead`: of those to which it moves."""
+        """Sets a partition's target replicas, preferred leader first. `is_instead`: replaces a reassignment under way."""
         entry, key = self.entries[tp], KEYS.partition(tp)
         if target and not self.store.is_down and (is_instead or not entry.target) and target != entry.replicas:
             known = self.store.state.present[key].mod_revision
@@ -535,13 +534,13 @@ class Simulation:
             self.count("shall move")
 
     def _stop_one(self) -> None:
-        """A node is stopped in good order."""
+        """Begins a clean shutdown of a node."""
         process = self.any_process()
         if process is not None:
             process.enter(lambda: process.begin(process.stop()))
 
     def ends(self, process: Process) -> None:
-        """A process has stopped in good order."""
+        """A clean shutdown has completed."""
         if not process.is_dead:
             self.crash(process.machine)
             self.count("stopped")
@@ -551,7 +550,7 @@ class Simulation:
     # --- the schedule
 
     def _begin(self) -> None:
-        self.is_healing = True  # until it has begun
+        self.is_healing = True  # no faults until the topics exist
         self.store.transact(Transaction({}, {KEYS.cluster_id: CLUSTER.id.encode()}))
         for machine in self.machines.values():
             self.start(machine)
@@ -561,14 +560,14 @@ class Simulation:
         self.is_healing = False
 
     def image(self) -> ClusterImage:
-        """The cluster as the store has it."""
+        """The cluster image according to the store."""
         image = ClusterImage(KEYS)
         for event in self.store.state.present.values():
             see(image, event)
         return image
 
     def make_topics(self) -> None:
-        """The cluster gets its topics."""
+        """Creates the topics."""
         factor = min(self.rng.choice((2, 3, 3, 3)), len(self.machines))
         (entry,) = place(self.image(), 1, factor)
         self.store.transact(Transaction({}, {KEYS.partition(TP): encode(entry)}))
@@ -576,7 +575,7 @@ class Simulation:
         self.store.transact(Transaction({}, {KEYS.topic(TP.topic_id): encode(topic), KEYS.name(TOPIC): TP.topic_id.hex().encode()}))
 
     def run(self) -> dict[str, int]:
-        """To its end; returns how often what happened."""
+        """Runs the schedule to its end; returns how often each event occurred."""
         try:
             self._begin()
             self.start_clients()
@@ -593,7 +592,7 @@ class Simulation:
         return self.facts
 
     def _heal(self) -> None:
-        """Everything works again."""
+        """Ends all faults, then checks that the cluster recovers."""
         self.is_healing, self.store.is_down = True, False
         self.calm_down()
         self._cut.clear()
@@ -610,7 +609,7 @@ class Simulation:
             if machine.process is None:
                 self.start(machine)
         self._run_until(self.now_ms + 2_500)
-        for machine in self._put_back():  # an in-sync set may have been changed late
+        for machine in self._put_back():  # a late transaction may have changed an in-sync set
             self.start(machine)
         self._check_stopped()
         for process in self.lives():
@@ -630,24 +629,25 @@ class Simulation:
         self.check_end()
 
     def calm_down(self) -> None:
-        """Everything works again: clients may end what they do, or go on for a while."""
+        """All faults have ended: clients finish now or continue for a while."""
         self.honest.is_ending = self.plain.is_ending = (
             self.rng.random() < 0.4
-        )  # else something follows that may hide what is missing
+        )  # further appends may hide that earlier records are missing
 
     def end_clients(self) -> None:
-        """Clients begin nothing new."""
+        """Clients start nothing new."""
         self.honest.is_ending = self.plain.is_ending = True
 
     def _put_back(self) -> list[Machine]:
-        """Of each partition, a disk that is in sync goes back into its machine, if all are out. The machines are down then."""
+        """For each partition whose in-sync disks are all out of their machines, puts one back. Returns those machines; they are
+        down."""
         changed = []
         for tp in self.tps:
             named = {replica.directory_id for replica in self.entries[tp].isr}
             if any(machine.disk.directory_id in named for machine in self.machines.values()):
                 continue
             out = [(machine, disk) for machine in self.machines.values() for disk in machine.disks if disk.directory_id in named]
-            for machine, disk in out[:1]:  # none before the partition is made
+            for machine, disk in out[:1]:  # empty before the partition is created
                 if machine.process is not None:
                     self.crash(machine)
                 machine.disk = disk
@@ -655,7 +655,7 @@ class Simulation:
         return changed
 
     def _check_dead(self) -> None:
-        """Those that are in sync and alive go on without those that are not."""
+        """Checks that the live in-sync replicas of a partition work without the dead nodes."""
         self._run_until(self.now_ms + 4_000)
         for tp in self.tps:
             entry = self.entries[tp]
@@ -666,7 +666,7 @@ class Simulation:
                 self.count("goes on without some")
 
     def _check_stopped(self) -> None:
-        """A leader whose log has stopped gives its place to one that is in sync."""
+        """Checks that a leader whose log has stopped has handed over to a live in-sync replica."""
         for tp in self.tps:
             leader, entry = self.leader(tp), self.entries[tp]
             led = leader.replica(tp) if leader is not None else None
@@ -678,12 +678,12 @@ class Simulation:
                 assert not able, f"a leader whose log has stopped keeps its place: {self._state()}"
 
     def _problem(self) -> str:
-        """What is not as it should be in the end."""
+        """Describes what has not recovered yet; "" if everything has."""
         found = (problem for tp in self.tps if (problem := self._problem_of(tp)))
         return next(found, "") or self.problem_of_clients()
 
     def problem_of_clients(self) -> str:
-        """What clients have not brought to its end."""
+        """Describes what clients have not finished."""
         return self.honest.problem()
 
     def _problem_of(self, tp: TopicIdPartition) -> str:
@@ -706,7 +706,7 @@ class Simulation:
         return ""
 
     def check_end(self) -> None:
-        """All copies are equal, and have what was promised."""
+        """Checks that all copies are equal and hold what was promised."""
         for tp in self.tps:
             self.promises[tp].check_lost()
             self._check_copies(tp)
@@ -719,8 +719,8 @@ class Simulation:
         found = [list(headers(log, start, below=LogEnd.LOG_END)) for log in logs]
         for other in found[1:]:
             assert other == found[0], f"the logs of two replicas of {tp} differ"
-        # One that was elected in spite of what it lacks may have begun anew above a producer's batches, from a snapshot that had
-        # later ones only.
+        # A leader elected without all records may have started its copy above a producer's batches, from a snapshot that already
+        # had later batches only.
         above = start if self.promises[tp].have_been_broken else 0
         known = [
             {pid: entry.last_sequence for pid, entry in log.producers.entries.items() if entry.batches[-1].last_offset >= above}
@@ -735,7 +735,7 @@ class Simulation:
         return [log for log in found if log is not None]
 
     def check_clients(self) -> None:
-        """The honest producer's records are there once and in order."""
+        """Checks that the honest producer's records are in the log once and in order."""
         self.honest.check(self._copies(TP)[0])
 
 

@@ -1,7 +1,6 @@
-"""The coordination store of replication_simulation.py, as nodes reach it: transactions whose answers may be lost, and that may be
-made after their time-out; leases, which end if a node is silent; watches that tell of everything late and in order. It can be away,
-and it can go back to what it was.
-"""
+"""The coordination store (etcd) of replication_simulation.py as nodes reach it. Answers may be lost, and a transaction may take
+effect after its time-out. Leases end when a node is silent. Watches deliver every change late and in order. The store can be
+unavailable, and it can roll back to an earlier state."""
 
 from __future__ import annotations
 
@@ -31,28 +30,28 @@ class UnreliableStore:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self.state = Store()
-        self.made_revision = 0  # with which the schedule begins: it does not go back below that
+        self.made_revision = 0  # revision at which the schedule begins; a rollback never goes below it
         self.is_down = False
-        self.cut_off: set[int] = set()  # nodes that do not reach it
-        self.deaf: set[Process] = set()  # lives that are told of nothing at present
-        self.unaware: set[Process] = set()  # lives that have not heard yet that it went back
-        self._leases: dict[int, Process | None] = {}  # those alive
-        self._leased: dict[str, int] = {}  # keys that go with a lease
-        self._lease_of: dict[tuple[str, int], int] = {}  # by key, and the revision that put it
-        self._revisions: list[tuple[int, int]] = []  # when it has reached which
-        self._watches: dict[Process, int] = {}  # events that it was told, or will be
-        self._watching: dict[Process, object] = {}  # the newest connection of each
-        self._began: dict[Process, object] = {}  # the connection that has told each what there is
+        self.cut_off: set[int] = set()  # nodes that cannot reach the store
+        self.deaf: set[Process] = set()  # processes that receive no watch events at present
+        self.unaware: set[Process] = set()  # processes that have not heard of a rollback yet
+        self._leases: dict[int, Process | None] = {}  # the live leases and their processes
+        self._leased: dict[str, int] = {}  # keys bound to a lease
+        self._lease_of: dict[tuple[str, int], int] = {}  # by key and the revision that put it
+        self._revisions: list[tuple[int, int]] = []  # (time ms, revision reached)
+        self._watches: dict[Process, int] = {}  # index of the next event to deliver
+        self._watching: dict[Process, object] = {}  # each process's newest watch
+        self._began: dict[Process, object] = {}  # the watch whose snapshot each process has received
 
     def _reaches(self, process: Process) -> bool:
         return not self.is_down and process.node_id not in self.cut_off
 
     def ask(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer) -> None:
-        """A transaction, whose answer may be lost, and which may be made after it is."""
+        """A transaction. Its answer may be lost, and it may take effect after the time-out."""
         lost = CoordinationError("no answer", is_fate_unknown=True)
         kind = self._sim.rng.random() / self._sim.store_trouble if not self._sim.is_healing else 1.0
         reaches = self._reaches(process)
-        if kind < 0.12 and reaches:  # what loses an answer loses more
+        if kind < 0.12 and reaches:  # a fault that loses an answer mostly cuts the node off as well
             self.cut_off_for(process.node_id, self._sim.rng.randint(100, 2_500))
         if not reaches:
             if kind < 0.5:
@@ -108,7 +107,8 @@ class UnreliableStore:
         self._sim.after(self._sim.latency(), read)
 
     def transact(self, transaction: Transaction, lease_id: int = 0, store: Store | None = None) -> int | None:
-        """Carries out a transaction; None if it is not made. `store`: the one that it was sent to."""
+        """Executes a transaction; returns its revision, or None if it fails. `store`: the state that it was sent to, None for the
+        present."""
         if self.is_down or store not in (None, self.state) or not self._sim.may_be_made(transaction):
             return None
         if (lease_id and lease_id not in self._leases) or not self.state.transact(transaction):
@@ -131,8 +131,7 @@ class UnreliableStore:
         return self.state.revision
 
     def go_back(self, to_ms: int, bump: int) -> bool:
-        """Forgets what is newer than that time. Nodes that are alive hear of it sooner or later. False if that is
-        nothing."""
+        """Rolls back to the state at `to_ms`; running nodes learn of it later. False if there is nothing to undo."""
         revision = max((at for when_ms, at in self._revisions if when_ms <= to_ms), default=0)
         if revision < self.made_revision or revision == self.state.revision:
             return False
@@ -146,7 +145,7 @@ class UnreliableStore:
         owners = {process.membership.lease_id: process for process in self._sim.lives()}
         self._leases = {lease_id: owners.get(lease_id) for lease_id in self._leased.values()}
         for lease_id, owner in self._leases.items():
-            if owner is None:  # a restored lease has all its time again
+            if owner is None:  # a restored lease has its full time to live again
                 self._sim.after(LEASE_MS, partial(self.end_lease, lease_id))
         self.unaware.update(self._sim.lives())
         for process in self._sim.lives():
@@ -156,7 +155,7 @@ class UnreliableStore:
         return True
 
     def new_lease(self, process: Process) -> int:
-        """A lease, which a live node keeps alive while it reaches the store."""
+        """Grants a lease. A live node keeps it alive while it reaches the store."""
         lease_id = self._sim.next_number()
         self._leases[lease_id] = process
         return lease_id
@@ -166,7 +165,7 @@ class UnreliableStore:
         return lease_id in self._leases
 
     def end_lease(self, lease_id: int) -> None:
-        """A lease ends, and its keys go. The node hears of it sooner or later."""
+        """Ends a lease and deletes its keys. The node may learn of it later."""
         process = self._leases.pop(lease_id, None)
         keys = tuple(key for key, lease in self._leased.items() if lease == lease_id)
         if keys:
@@ -180,13 +179,13 @@ class UnreliableStore:
                 self._sim.after(self._sim.rng.randint(0, 1_000), lambda: process.enter(lease.lost.set))
 
     def end_leases_of(self, process: Process) -> None:
-        """The leases of a node end, although it is alive."""
+        """Ends the leases of a live node."""
         for lease_id, owner in list(self._leases.items()):
             if owner is process:
                 self.end_lease(lease_id)
 
     def stops_renewing(self, process: Process, since_ms: int) -> None:
-        """Those of a node that does not keep them alive from now on, unless it does again."""
+        """Ends a node's leases in `since_ms`, if it is dead, paused or cut off then."""
         for lease_id, owner in list(self._leases.items()):
             if owner is process:
                 self._sim.after(since_ms, partial(self._end_if_silent, lease_id, process))
@@ -197,7 +196,7 @@ class UnreliableStore:
             self.end_lease(lease_id)
 
     def watch(self, process: Process) -> None:
-        """Begins to tell a node of all changes: first of all that there is, later."""
+        """Starts a node's watch: a snapshot first, then every change."""
         if not self._reaches(process):
             self._sim.after(_LOOK_MS, partial(self.watch, process))
             return
@@ -214,7 +213,7 @@ class UnreliableStore:
             self._sim.after(self._sim.latency(), hear)
 
     def deafen(self, process: Process) -> None:
-        """A node is told of nothing for a while."""
+        """Delivers no watch events to a node for a while."""
         self.deaf.add(process)
         self._sim.after(self._sim.rng.randint(200, 2_500), partial(self.deaf.discard, process))
 
@@ -228,7 +227,7 @@ class UnreliableStore:
         changes = self.state.events[self._watches[process] : until]
         has_begun = process.membership.revision and process not in self.unaware
         if changes and has_begun and self._began.get(process) is self._watching.get(process):
-            self._watches[process] += len(changes)  # `until` may be of before the store went back
+            self._watches[process] += len(changes)  # `until` may be from before a rollback
             self._hear(process, changes[-1].mod_revision, changes)
         elif changes:
             self._sim.after(1, partial(self._tell, process, until))
@@ -237,7 +236,7 @@ class UnreliableStore:
         process.enter(lambda: process.membership.heard.put_nowait((revision, changes, is_snapshot)))
 
     def cut_off_for(self, node_id: int, time_ms: int) -> None:
-        """A node does not reach it for a while."""
+        """Cuts a node off from the store for a while."""
         self.cut_off.add(node_id)
         self._sim.count("cut off from the store")
         process = self._sim.machines[node_id].process
@@ -246,12 +245,12 @@ class UnreliableStore:
         self._sim.after(time_ms, lambda: self.cut_off.discard(node_id))
 
     def go_down(self) -> None:
-        """Nobody reaches it for a while."""
+        """Makes the store unavailable for a while."""
         self.is_down = True
         self._sim.count("store down")
         self._sim.after(self._sim.rng.choice((100, 700, 2_500)), self._come_back)
         for machine in self._sim.machines.values():
-            if machine.process is not None and self._sim.rng.random() < 0.3:  # it takes its lease for lost
+            if machine.process is not None and self._sim.rng.random() < 0.3:  # the node considers its lease lost
                 self._sim.after(self._sim.rng.randint(0, 2_500), partial(self._loses_life, machine.process))
 
     def _loses_life(self, process: Process) -> None:
@@ -266,6 +265,6 @@ class UnreliableStore:
             self.stops_renewing(process, LEASE_MS)
 
     def lose_lease(self) -> None:
-        """A lease ends, although its node is alive."""
+        """Ends a lease whose node is alive."""
         if self._leases:
             self.end_lease(self._sim.rng.choice(sorted(self._leases)))
