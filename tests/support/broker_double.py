@@ -1,9 +1,6 @@
-"""An in-memory broker below the producer's transport seam, with faults on request.
-
-It validates what it gets as a broker does (bytes, CRCs, the table of producer states) and keeps what it accepts. Faults are
-a queue: each produce request takes the next one. Works in any event loop; state is guarded by the loop's single thread, and
-may be read by a test once the producer is flushed or closed.
-"""
+"""An in-memory broker behind the producer's transport interface, with faults on request. It validates requests as a broker does
+(bytes, CRCs, producer state) and stores what it accepts. Each produce request takes the next fault from a queue. It works in any
+event loop; only the loop's thread changes its state, which a test may read once the producer is flushed or closed."""
 
 from __future__ import annotations
 
@@ -47,16 +44,16 @@ NODE = 0
 
 @dataclass(frozen=True)
 class Fault:
-    """The fate of one produce request; fields combine."""
+    """The fate of one produce request. Fields may be combined."""
 
-    drop_request: bool = False  # it never arrives
-    drop_answer: bool = False  # it is processed, nobody hears of it
-    kill_before: bool = False  # the stream breaks before it is processed
-    kill_after: bool = False  # ... after
+    drop_request: bool = False  # the request never arrives
+    drop_answer: bool = False  # the request is processed, the response is lost
+    kill_before: bool = False  # the stream breaks before the request is processed
+    kill_after: bool = False  # the stream breaks after the request is processed
     answer_twice: bool = False
-    hold_answer: bool = False  # answered after the next response: out of order
-    error: WireError | None = None  # every batch gets it; with fate UNKNOWN the batches are appended all the same
-    refusal: WireError | None = None  # of the whole request
+    hold_answer: bool = False  # sent after the next response: out of order
+    error: WireError | None = None  # result of every batch; with fate UNKNOWN the batches are appended nevertheless
+    refusal: WireError | None = None  # error of the whole request
 
 
 NO_FAULT = Fault()
@@ -65,7 +62,7 @@ NO_LIMITS = RequestLimits(1_000, 16 * 1024 * 1024)
 
 @dataclass
 class TopicDouble:
-    """A topic: its id and partitions; a leader of -1 means there is none at present."""
+    """A topic: its id, partitions and leaders (-1: none at present)."""
 
     topic_id: bytes
     partitions: list[PartitionModel]
@@ -74,29 +71,29 @@ class TopicDouble:
 
 @dataclass
 class BrokerDouble:
-    """State of the double. `transport` is a producer's `transport_factory`."""
+    """The broker's state. `transport` is a producer's `transport_factory`."""
 
     topics: dict[str, TopicDouble] = field(default_factory=dict)
     faults: deque[Fault] = field(default_factory=deque)
     identities: IdentityModel = field(default_factory=IdentityModel)
     metadata_errors: deque[Exception] = field(default_factory=deque)
-    topic_errors: dict[str, WireError] = field(default_factory=dict)  # what is said of a topic, whether it exists or not
+    topic_errors: dict[str, WireError] = field(default_factory=dict)  # metadata errors by topic, whether it exists or not
     identity_errors: deque[Exception] = field(default_factory=deque)
     open_errors: deque[Exception] = field(default_factory=deque)
     heartbeat_errors: deque[Exception] = field(default_factory=deque)
     transactions: TransactionsModel = field(default_factory=TransactionsModel)
     inits: list[Membership] = field(default_factory=list)
-    is_next_grant_lost: bool = False  # a member's id never arrives
+    is_next_grant_lost: bool = False  # the next member's producer id never arrives
     heartbeats: list[Membership] = field(default_factory=list)
     requests: list[ProduceRequest] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
     limits: RequestLimits = NO_LIMITS
-    transactional_ids: set[int] = field(default_factory=set)  # producer ids
-    append_timestamp: int = -1  # of topics with LogAppendTime
+    transactional_ids: set[int] = field(default_factory=set)  # producer ids of members
+    append_timestamp: int = -1  # for topics with LogAppendTime
     max_message_bytes: int = 16 * 1024 * 1024
 
     def create_topic(self, name: str, partitions: int) -> TopicDouble:
-        """A new topic, or the same name again with another id."""
+        """Creates a topic, or re-creates it with another id."""
         topic = TopicDouble(new_topic_id(), [PartitionModel() for _ in range(partitions)], [NODE] * partitions)
         self.topics[name] = topic
         return topic
@@ -116,7 +113,7 @@ class BrokerDouble:
     # --- the broker's side of a request
 
     def produce(self, request: ProduceRequest) -> list[PartitionResult]:
-        """Answers each batch."""
+        """Validates and appends each batch."""
         assert len(request.batches) <= self.limits.partitions_max
         sizes = [len(batch.header) + batch.payload.size + BATCH_OVERHEAD_BYTES for batch in request.batches]
         assert sum(sizes) <= self.limits.bytes_max
@@ -124,7 +121,8 @@ class BrokerDouble:
         return [self._produce(batch.tp, batch.header, batch.payload, request.membership) for batch in request.batches]
 
     def _check_member(self, producer_id: int, named: Membership | None, *, is_transactional: bool) -> None:
-        """Raises InvalidTxnStateError unless an open member's batch says so, and whose it is, and nobody else's does."""
+        """Raises InvalidTxnStateError unless the batch is transactional exactly if its producer id is an open member's, and the
+        request names that member."""
         member = self.transactions.open_member(producer_id)
         is_named_right = named is None if member is None else named is not None and named.member_id == member.member_id
         if is_transactional != (member is not None) or not is_named_right:
@@ -133,13 +131,13 @@ class BrokerDouble:
             self.transactional_ids.add(producer_id)
 
     def held_records(self, producer_id: int) -> int:
-        """Records of a producer id, over all partitions."""
+        """Number of records of a producer id, over all partitions."""
         partitions = [partition for topic in self.topics.values() for partition in topic.partitions]
         entries = [partition.producers[producer_id] for partition in partitions if producer_id in partition.producers]
         return sum(entry.last_sequence + 1 for entry in entries)
 
     def committed_values(self, topic: str) -> list[bytes]:
-        """Values of all partitions that readers of committed records see."""
+        """The values in all partitions that readers of committed records see."""
         return [
             row["value"]
             for partition in self.topics[topic].partitions
@@ -164,12 +162,12 @@ class BrokerDouble:
             offset = topic.partitions[tp.partition].append(identity, batch.header.base_sequence, rows)
             return PartitionResult(tp, offset, self.append_timestamp)
         except WireError as error:
-            error.fate = Fate.NOT_APPENDED  # as the broker says of all that it refuses before the append
+            error.fate = Fate.NOT_APPENDED  # as the broker does for every error before the append
             return PartitionResult(tp, -1, -1, error)
 
 
 class StreamDouble:
-    """One stream: requests are processed when sent, answers wait in order."""
+    """A produce stream. Requests are processed when sent; responses wait in order."""
 
     def __init__(self, broker: BrokerDouble, hello: Hello) -> None:
         self.limits = broker.limits
@@ -229,14 +227,14 @@ class StreamDouble:
 
 
 class TransportDouble:
-    """ProduceTransport onto a BrokerDouble."""
+    """A ProduceTransport to a BrokerDouble."""
 
     def __init__(self, broker: BrokerDouble) -> None:
         self._broker = broker
         self._opened = itertools.count()
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicInfo | WireError]:
-        """Views of the topics that exist."""
+        """TopicInfo for each topic, or its error."""
         _raise_next(self._broker.metadata_errors)
         answer: dict[str, TopicInfo | WireError] = {}
         for name in topics:
@@ -252,12 +250,12 @@ class TransportDouble:
         return answer
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        """An id, or a raised epoch."""
+        """A new producer id, or a raised epoch."""
         _raise_next(self._broker.identity_errors)
         return self._broker.identities.init_producer_id(current)
 
     async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
-        """A member's id: the same one every time."""
+        """A member's producer id, the same for each call."""
         self._broker.inits.append(membership)
         _raise_next(self._broker.identity_errors)
         granted = self._broker.transactions.init(membership, self._broker.identities.next_id)
@@ -267,13 +265,13 @@ class TransportDouble:
         return granted
 
     async def heartbeat(self, membership: Membership) -> None:
-        """Notes it."""
+        """Records the heartbeat."""
         self._broker.heartbeats.append(membership)
         _raise_next(self._broker.heartbeat_errors)
         self._broker.transactions.heartbeat(membership)
 
     async def open_stream(self, node_id: int, hello: Hello) -> StreamDouble:
-        """A stream; its hello silences older ones."""
+        """Opens a stream; its Hello fences older ones."""
         _raise_next(self._broker.open_errors)
         if node_id != NODE:
             raise BrokerUnreachableError(f"no node {node_id}")
@@ -299,7 +297,8 @@ def _raise_next(errors: deque[Exception]) -> None:
 
 
 class CoordinatorDouble:
-    """The producer's Coordinator onto a BrokerDouble: `lost_before` and `lost_after` of its next ends have no response."""
+    """The producer's Coordinator on a BrokerDouble. The next `lost_before` ends are lost before they take effect, then `lost_after`
+    ends lose their response."""
 
     def __init__(self, broker: BrokerDouble) -> None:
         self._broker = broker
@@ -313,11 +312,11 @@ class CoordinatorDouble:
         return known.last_version if known is not None else NO_VERSION
 
     def partition_ids(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
-        """Ids made of the topics' names."""
+        """Ids derived from the topics' names."""
         return {tp: TopicIdPartition(tp.topic.encode().ljust(16), tp.partition) for tp in tps}
 
     def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
-        """Decides."""
+        """Commits or aborts."""
         assert timeout_ms > 0
         self.ends.append(end)
         if self.lost_before:

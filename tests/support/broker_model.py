@@ -1,8 +1,5 @@
-"""A broker's responses to produce requests, as a small model of its own: the table of producer states, nothing else.
-
-Written from the table, not from the broker's code, so that the two can be compared. No bytes, no time, no I/O: records are
-whatever the caller hands in.
-"""
+"""An independent model of a broker's responses to produce requests, written from the table of producer states rather than from the
+broker's code, so that the two can be compared. It has no bytes, time or I/O; records are arbitrary objects."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ WINDOW = 6
 
 @dataclass
 class ProducerEntry:
-    """A partition's state of one producer id: the last six batches as (first, last, base offset)."""
+    """A partition's state of one producer id: the last six batches as (first sequence, last sequence, base offset)."""
 
     epoch: int
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -39,25 +36,25 @@ class ProducerEntry:
 
 @dataclass
 class PartitionModel:
-    """One partition: its records in order, and its producers."""
+    """A partition: its records in order, and its producers."""
 
     records: list[Any] = field(default_factory=list)
-    writers: list[int] = field(default_factory=list)  # producer id of each
+    writers: list[int] = field(default_factory=list)  # producer id of each record
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
-    forgotten_number: int = -1  # producers up to here may have been forgotten
+    forgotten_number: int = -1  # producer ids up to this one may have been evicted
 
     def push_out(self) -> None:
-        """Forgets all producers, to make room."""
+        """Evicts all producers, as when room is needed."""
         for producer_id in list(self.producers):
             self.forget(producer_id)
 
     def forget(self, producer_id: int) -> None:
-        """Forgets a producer, to make room."""
+        """Evicts a producer."""
         self.forgotten_number = max(self.forgotten_number, producer_id)
         del self.producers[producer_id]
 
     def append(self, identity: ProducerIdAndEpoch, base_sequence: int, records: Sequence[Any]) -> int:
-        """The base offset; raises what the table says."""
+        """Appends; returns the base offset. Raises the table's errors."""
         if identity.producer_id == NO_PRODUCER_ID:
             return self._append(records, NO_PRODUCER_ID)
         first, last = base_sequence, (base_sequence + len(records) - 1) % SEQUENCES
@@ -104,29 +101,29 @@ class PartitionModel:
 
 @dataclass
 class IdentityModel:
-    """Producer ids and epochs, and the incarnations of streams."""
+    """Producer ids, their epochs, and the incarnations of streams."""
 
     next_producer_id: int = 1_000
     incarnations: dict[bytes, int] = field(default_factory=dict)
 
     def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        """A new id, or a raised epoch."""
+        """A new producer id, or a raised epoch."""
         if current == NO_PRODUCER:
             return ProducerIdAndEpoch(self.next_id(), 0)
         assert current.epoch < 2**15 - 1, "an epoch at its end is not raised: a new id is asked for"
         return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
 
     def next_id(self) -> int:
-        """An id that nobody had."""
+        """A new producer id."""
         self.next_producer_id += 1
         return self.next_producer_id
 
     def hello(self, hello: Hello) -> bool:
-        """False if a newer stream of this instance spoke before."""
+        """False if a newer stream of this instance has said hello."""
         known = self.incarnations.get(hello.instance_id, 0)
         self.incarnations[hello.instance_id] = max(known, hello.incarnation)
         return hello.incarnation >= known
 
     def is_current(self, hello: Hello) -> bool:
-        """True while no newer stream of the instance has spoken."""
+        """True while no newer stream of the instance has said hello."""
         return self.incarnations.get(hello.instance_id, 0) == hello.incarnation

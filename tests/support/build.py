@@ -1,4 +1,4 @@
-"""Batches and logs for tests of the log, built in one line each."""
+"""One-line builders of batches and logs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def raw_batch(
     timestamp_ms: int = START_WALL_MS,
     attributes: int = 0,
 ) -> RecordBatch:
-    """A batch as a client sends it, whose payload is opaque bytes (padded to 8); the log does not look into it."""
+    """A batch as a client sends it. The payload is opaque to the log (padded to 8 bytes)."""
     body = payload + bytes(-len(payload) % 8)
     header = new_header(
         batch_length=len(body),
@@ -77,21 +77,21 @@ def arrow_batch(
 
 
 def open_manager(files: Files, clock: Clock | None = None, **settings: object) -> tuple[LogManager, RecoveryReport]:
-    """A manager with settings by field name (`log_segment_bytes=...`), opened."""
+    """Opens a log manager; settings by field name (`log_segment_bytes=...`)."""
     config = dataclasses.replace(BrokerConfig(), **settings)  # type: ignore[arg-type]
     manager = LogManager(config, files, clock or ManualClock())
     return manager, manager.open()
 
 
 def first_log(manager: LogManager, name: str = "t", partition: int = 0) -> Partition:
-    """A partition of a topic, which is created if it is not there."""
+    """A partition of a topic, creating the topic if needed."""
     if not manager.topics.has(name):
         manager.create_topic(name, partition + 1, {})
     return manager.partitions.leader(TopicIdPartition(manager.topics.by_name(name).id, partition))
 
 
 def open_log(files: Files, clock: Clock | None = None, **settings: object) -> tuple[LogManager, Partition]:
-    """As `open_manager`, and the log of topic t; nothing is asserted of the start."""
+    """Like `open_manager`, returning topic t's log. Does not check the recovery report."""
     manager, _ = open_manager(files, clock, **settings)
     return manager, first_log(manager)
 
@@ -103,7 +103,7 @@ def append(log: Partition, payload: bytes, *, now_ms: int = START_WALL_MS, clock
 
 
 def run_flush(log: Partition, task: FlushTask) -> bool:
-    """Runs a flush that its log has prepared. If a sync fails the log hears of it, and this returns False."""
+    """Runs a prepared flush. Reports a failed sync to the log and returns False."""
     try:
         task.run()
     except OSError as error:
@@ -113,7 +113,7 @@ def run_flush(log: Partition, task: FlushTask) -> bool:
 
 
 def delete_records(manager: LogManager, log: Partition, before_offset: int) -> int:
-    """Moves the log start of one log, durably on return; returns it. Raises what the broker would answer."""
+    """Moves the log start durably; returns it. Raises the broker's error."""
     assert manager.partitions.replica(log.tp) is log
     (error,) = run_here(manager.retention.delete_records([(log, before_offset)]))
     if error is not None:
@@ -122,12 +122,12 @@ def delete_records(manager: LogManager, log: Partition, before_offset: int) -> i
 
 
 def damaged_ranges(log: Partition) -> tuple[DamagedRange, ...]:
-    """Ranges of the log that cannot be read."""
+    """The log's damaged ranges above its start."""
     return tuple(damaged for damaged in log.core.health.damaged if damaged.is_live(log.ends.log_start_offset))
 
 
 def read_batches(log: Partition, offset: int | None = None, *, max_bytes: int = 1 << 20) -> Iterator[RecordBatch]:
-    """All batches that readers see from `offset` (the log start) on, header CRCs checked."""
+    """All batches visible to readers from `offset` (default: the log start), header CRCs checked."""
     seed = crc_seed(log.tp)
     at = log.ends.log_start_offset if offset is None else offset
     while at < log.ends.high_watermark:
@@ -139,7 +139,7 @@ def read_batches(log: Partition, offset: int | None = None, *, max_bytes: int = 
 
 
 def readable(log: Partition) -> dict[int, bytes]:
-    """Payloads by base offset of all batches that can be read, each offset tried that damage hides."""
+    """Payloads by base offset of all readable batches. After damage, tries each following offset."""
     found: dict[int, bytes] = {}
     at = log.ends.log_start_offset
     while at < log.ends.high_watermark:
@@ -153,7 +153,7 @@ def readable(log: Partition) -> dict[int, bytes]:
 
 
 def payloads(log: Partition, offset: int | None = None) -> list[bytes]:
-    """Payloads of `read_batches`; asserts their CRCs."""
+    """Payloads of `read_batches`. Asserts their CRCs."""
     found = []
     for batch in read_batches(log, offset):
         payload = batch.payload.to_pybytes()

@@ -1,4 +1,4 @@
-"""A call without gRPC: what a handler reads, and what it answered."""
+"""A gRPC call without gRPC: the messages that a handler reads, and its responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.loop import one_turn
 
 
 class Context:
-    """The part of gRPC's context that a handler needs."""
+    """The part of gRPC's servicer context that handlers use."""
 
     def __init__(self, messages: list[bytes]) -> None:
         self._messages = deque(messages)
@@ -21,18 +21,18 @@ class Context:
         self._aborted: grpc.aio.AbortError | None = None
 
     async def read(self) -> Any:
-        """The client's next message; a turn of the loop lies before it."""
+        """The client's next message, after one turn of the loop."""
         await one_turn()
         self._check()
         return self._messages.popleft() if self._messages else grpc.aio.EOF
 
     async def write(self, data: bytes) -> None:
-        """Takes a response."""
+        """Records a response."""
         self._check()
         self.written.append(data)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: object = ()) -> NoReturn:
-        """See gRPC, which takes one end only."""
+        """See gRPC, which allows one abort only."""
         if self._aborted is not None:
             raise grpc.aio.UsageError("Abort already called!")
         self.code, self.details, self._aborted = code, details, grpc.aio.AbortError(details)
@@ -51,5 +51,5 @@ class Context:
         return {}
 
     def peer(self) -> str:
-        """Somebody."""
+        """A fixed address."""
         return "ipv4:127.0.0.1:1"

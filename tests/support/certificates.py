@@ -1,7 +1,5 @@
-"""Certificates made on the spot for tests of TLS: an authority, and what it signs. Nothing here outlives its test.
-
-They carry what RFC 5280 asks for (key identifiers, what a key may be used for): from Python 3.13 on, ssl believes no others.
-"""
+"""Certificates for tests of TLS, created on the spot: an authority, and certificates that it signs. They have the RFC 5280
+extensions (key identifiers, key usage), without which ssl rejects them from Python 3.13 on."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ class Authority:
 
 
 def self_signed(directory: Path, common_name: str, *names: str) -> Issued:
-    """A certificate that nobody else has signed."""
+    """A self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _with_names(_builder(_name(common_name), _name(common_name), key, key, -_DAY, _DAY, is_authority=True), names)
     return _files(directory, f"self-signed-{common_name}", builder.sign(key, hashes.SHA256()), key)

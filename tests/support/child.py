@@ -1,4 +1,4 @@
-"""Child processes of tests: their output is read, and they are gone at the end of the block, whatever fails in there."""
+"""Child processes whose output tests read. They are killed at the end of the block, whatever fails in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def child(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, stdin: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process with its output in pipes, whose current directory is the project's."""
+    """A process with piped output, run in the project's root directory."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, env=env, cwd=ROOT) as process:
         try:
@@ -24,7 +24,7 @@ def child(
 
 
 def resident_bytes(pid: int | str = "self", *, most: bool = False) -> int:
-    """The resident set of a process, or the largest that it has had since its exec: ru_maxrss remembers the parent's."""
+    """The resident set of a process, or its peak since exec (ru_maxrss would include the parent's)."""
     field = "VmHWM:" if most else "VmRSS:"
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(field)) * 1_024

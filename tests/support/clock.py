@@ -1,4 +1,4 @@
-"""Clocks that move only when a test says so, or with every look at them."""
+"""Clocks that move only when a test advances them, or with every reading."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _boots = itertools.count(1)
 
 
 class ManualClock:
-    """The clocks of brokerd.clock.Clock. `advance` moves all; `sleep` not the monotonic one, `jump_wall` the wall clock alone."""
+    """A brokerd.clock.Clock. `advance` moves all clocks, `sleep` all but the monotonic one, `jump_wall` only the wall clock."""
 
     def __init__(self, *, wall_ms: int = START_WALL_MS) -> None:
         self._monotonic_ms = 0
@@ -26,7 +26,7 @@ class ManualClock:
         return self._monotonic_ms + self._slept_ms
 
     def boot_id(self) -> str:
-        """See Clock. Each clock is a start of its machine."""
+        """See Clock. Each ManualClock is another boot of the machine."""
         return self._boot_id
 
     def wall_ms(self) -> int:
@@ -43,19 +43,18 @@ class ManualClock:
         self._wall_ms += ms
 
     def sleep(self, ms: int) -> None:
-        """The machine sleeps."""
+        """The machine is suspended."""
         self._slept_ms += ms
         self._wall_ms += ms
 
     def jump_wall(self, ms: int) -> None:
-        """Somebody sets the wall clock."""
+        """The wall clock is set."""
         self._wall_ms += ms
 
 
 class HastyClock(ManualClock):
-    """Seven seconds pass with every look: what is tried until its time is over is over soon, and no try for want of time, however
-    slow the machine is. For time limits of a minute.
-    """
+    """Each reading advances it by seven seconds. A loop that retries until a deadline of about a minute ends soon, but tries at
+    least a few times, however slow the machine."""
 
     def monotonic_ms(self) -> int:
         """See Clock."""

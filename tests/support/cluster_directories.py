@@ -1,4 +1,4 @@
-"""Data directories that follow their cluster: nodes in one event loop, each with real logs, around an etcd in memory."""
+"""Data directories that follow their cluster: nodes in one event loop, each with real logs, around an in-memory etcd."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Directories:
         self.topics: dict[int, ClusterTopics] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.admins: dict[int, Admin] = {}
-        self.unable: dict[int, set[TopicIdPartition]] = {}  # what each node can neither lead nor follow
+        self.unable: dict[int, set[TopicIdPartition]] = {}  # partitions that each node can neither lead nor follow
 
     async def start(self, *node_ids: int) -> None:
         """Starts nodes with their directories."""
@@ -61,7 +61,7 @@ class Directories:
         await until(first, lambda image: len(image.nodes) == len(self.nodes.running))
 
     async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
-        """What a node answers to another one, by its partitions alone. Raises WireErrors."""
+        """A node's answer to an internode call, from its partitions alone. Raises WireErrors."""
         if node_id not in self.tasks:
             raise NotReadyError(f"node {node_id} is not alive")
         broker: Any = SimpleNamespace(partitions=self.logs[node_id].partitions, is_stopping=False)
@@ -78,7 +78,7 @@ class Directories:
         self.files[node_id].kill()
 
     async def end(self) -> None:
-        """Ends all that run."""
+        """Ends all running nodes."""
         for task in self.tasks.values():
             await cancelled(task)
 
@@ -89,7 +89,7 @@ class Directories:
         }
 
     def held(self) -> set[str]:
-        """Directories of partitions, at all nodes."""
+        """The partition directories of all nodes."""
         return {name for files in self.files.values() for name in files.listdir() if name.startswith(TOPIC_ID.hex())}
 
     def log(self, node_id: int, number: int) -> Partition:
@@ -102,7 +102,7 @@ class Directories:
 async def becomes(found: Callable[[], object], wanted: object) -> None:
     """Returns once `found()` is `wanted`."""
     while found() != wanted:
-        await asyncio.to_thread(lambda: None)  # lets the directories go on, whose steps run in threads too
+        await asyncio.to_thread(lambda: None)  # lets the directories proceed, whose steps also run in threads
 
 
 @asynccontextmanager

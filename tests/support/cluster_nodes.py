@@ -1,6 +1,4 @@
-"""Nodes of a cluster in one event loop, for tests of what they agree on: each with its membership and its controller, around an
-etcd in memory. They serve no clients.
-"""
+"""Nodes of a cluster in one event loop, each with membership and controller, around an in-memory etcd. They serve no clients."""
 
 from __future__ import annotations
 
@@ -26,14 +24,14 @@ CLUSTER_ID = "id of prod"
 
 
 class Nodes:
-    """The nodes of a test, each with its client, and their etcd."""
+    """A test's nodes with their clients, and their etcd."""
 
     def __init__(self, etcd: FaultyEtcd) -> None:
         self.etcd = etcd
         self.running: dict[int, tuple[CoordinationClient, Membership, asyncio.Task[None]]] = {}
 
     def client(self) -> CoordinationClient:
-        """A client of the etcd."""
+        """A client of etcd."""
         return CoordinationClient([self.etcd.address], SystemClock(), timeout_ms=2_000)
 
     async def start(self, node_id: int, directory_id: str = "", feature_level: int = 1) -> Membership:
@@ -58,7 +56,7 @@ class Nodes:
         await client.close()
 
     async def kill(self, node_id: int) -> None:
-        """Ends a node without a word; its lease ends at once."""
+        """Kills a node; its lease ends at once."""
         client, node, task = self.running.pop(node_id)
         await cancelled(task)
         for each in node._tasks:
@@ -70,14 +68,14 @@ class Nodes:
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:
-    """Ends a task."""
+    """Cancels a task and waits for its end."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager
 async def a_cluster() -> AsyncIterator[Nodes]:
-    """Nodes around a new etcd, none of which runs yet."""
+    """A new etcd without running nodes."""
     async with an_etcd() as etcd:
         nodes = Nodes(etcd)
         try:
@@ -89,7 +87,7 @@ async def a_cluster() -> AsyncIterator[Nodes]:
 
 @asynccontextmanager
 async def an_etcd() -> AsyncIterator[FaultyEtcd]:
-    """An etcd that serves."""
+    """A running etcd."""
     etcd = FaultyEtcd()
     await etcd.start()
     try:
@@ -99,21 +97,21 @@ async def an_etcd() -> AsyncIterator[FaultyEtcd]:
 
 
 async def until(node: Membership, holds: Callable[[ClusterImage], object]) -> None:
-    """Returns once the image of a node is as it should be."""
+    """Returns once `holds` is true of the node's image."""
     generation = node.generation
     while not holds(node.image):
         generation = await node.after(generation)
 
 
 async def create(nodes: Nodes, node: Membership, count: int, replication_factor: int = 1) -> None:
-    """Creates a topic, as the image of this node says that it can be done."""
+    """Creates topic "orders", placed by this node's image."""
     topic, entries = TopicEntry("orders", count, {}), place(node.image, count, replication_factor)
     await change(nodes, create_topic(node.image, TOPIC_ID, topic, entries))
     await until(node, lambda image: image.topic_id("orders"))
 
 
 async def change(nodes: Nodes, transactions: list[Transaction]) -> None:
-    """Runs transactions, none of which may fail."""
+    """Runs transactions, which must succeed."""
     client = nodes.client()
     assert await run_transactions(client, transactions) is not None or not transactions
     await client.close()

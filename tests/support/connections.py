@@ -1,4 +1,4 @@
-"""A client's connection to one node, by itself."""
+"""A single connection of a client to one node."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tests.support.wait import DEADLINE_S
 
 
 def connection_to(address: str) -> Connection:
-    """A connection in plaintext, with nobody to look after it."""
+    """A plaintext connection."""
 
     async def look_into(_address: str, _waiting: object) -> None:
-        """Leaves it to the test."""
+        """Ignores a silent connection: tests handle it."""
 
     return Connection(address, ClientSecurity(ClientConfig()), lambda: None, Silence(int(DEADLINE_S * 1_000), look_into))

@@ -1,4 +1,4 @@
-"""A Consumer and a broker in memory: settings, batches, and reading so many records. For tests of the consumer."""
+"""A Consumer and a fake broker: settings, batches, reading a number of records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def settings(broker: FakeBroker, **given: object) -> dict[str, object]:
 
 
 def fill(partition: Partition, counts: Sequence[int], *, value_bytes: int = 0, is_log_append_time: bool = False) -> None:
-    """Batches of so many records; each value is its offset as text, padded to `value_bytes`."""
+    """Puts batches of `counts` records. Each value is its offset as text, padded to `value_bytes`."""
     for count in counts:
         first = partition.end_offset
         values = [(b"%d" % (first + number)).ljust(value_bytes, b".") for number in range(count)]
@@ -50,13 +50,13 @@ def offsets(records: list[ConsumerRecord]) -> list[int]:
 
 
 def user_of(consumer: Consumer) -> str:
-    """The name of the thread that is inside a call; empty if none is."""
+    """The name of the thread that is inside a call, or ""."""
     use = consumer._guard._use
     return "" if use is None or use.is_left else use.thread_name
 
 
 def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
-    """The next records, of which there must be so many."""
+    """Reads `count` records."""
     records: list[ConsumerRecord] = []
     while len(records) < count:
         records += consumer.poll(LONG_MS, count - len(records))

@@ -1,4 +1,4 @@
-"""Reads the text of the .proto files: which line declares what, and the comment above it. Only what tests need."""
+"""Parses the .proto files' text for tests: declarations with their lines and comments."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _DECLARATION = re.compile(
 
 
 class Declaration(NamedTuple):
-    """One line that declares something."""
+    """A line that declares something."""
 
     file: str
     line: int
-    owner: str  # blocks around it, joined by dots
+    owner: str  # enclosing blocks, joined by dots
     name: str
-    comment: str  # the comment lines right above it, joined
+    comment: str  # the comment lines directly above, joined
 
 
 def declarations(file: str) -> list[Declaration]:
@@ -42,7 +42,7 @@ def declarations(file: str) -> list[Declaration]:
             if match["kind"] and "}" not in text:
                 owners.append(name)
         elif text.startswith("oneof "):
-            owners.append("")  # its fields belong to the message around it
+            owners.append("")  # its fields belong to the enclosing message
         if text.startswith("}"):
             owners.pop()
         comment = []

@@ -1,4 +1,4 @@
-"""A coordination store as a dictionary, for simulations: keys with revisions, and everything that ever happened to them."""
+"""A coordination store in a dictionary, for simulations: keys with revisions, and the history of their changes."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Store:
         return True
 
     def earlier(self, revision: int, bump: int = 0) -> Store:
-        """The store as it was at a revision: the members have lost what came later, or a snapshot was restored. Keys have the
-        revisions that they had, and the numbers after that are given out again; with `bump` (--bump-revision) that many higher."""
+        """The store as it was at a revision, as after lost changes or a restored snapshot. Keys keep their revisions of then, and
+        later revision numbers are assigned again, higher by `bump` (etcd's --bump-revision)."""
         other = Store()
         other.events = [event for event in self.events if event.mod_revision <= revision]
         for event in other.events:
@@ -62,7 +62,7 @@ class Store:
 
 
 def see(image: ClusterImage, event: Event) -> None:
-    """Lets an image see what has happened to a key."""
+    """Applies an event to an image."""
     if event.value is None:
         image.delete(event.key)
     else:

@@ -1,6 +1,5 @@
-"""Copies of partitions on several nodes in one process, over streams in memory: each node's directory, what it leads and what it
-copies are real. The test is the cluster: it says who leads what, and when each node hears of it.
-"""
+"""Replication between several nodes in one process, over streams in memory. Each node's directory, leading and copying are real.
+The test plays the cluster: it decides who leads what, and when each node learns of it."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def tp_of(number: int) -> TopicIdPartition:
 
 
 class _Peers:
-    """What BrokerParts needs of a cluster here."""
+    """The parts of a cluster that BrokerParts needs here."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id, self.topics = node_id, self
@@ -64,14 +63,14 @@ class _Peers:
 
 
 class _Stream:
-    """Both ends of one stream of bytes."""
+    """Both ends of one byte stream."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.answered: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None
 
-    # The follower's
+    # The follower's end
     async def write(self, data: bytes) -> None:
         await self.asked.put(data)
 
@@ -97,7 +96,7 @@ class _LeadersEnd:
 
 
 class Store:
-    """The store's answers to changes of who is in sync: what the test has put here, else a failed comparison."""
+    """The store's answers to changes of the in-sync set: those in `answers`, then failed comparisons."""
 
     def __init__(self) -> None:
         self.clock, self.answered_ms = SystemClock(), SystemClock().monotonic_ms()
@@ -131,12 +130,12 @@ class CopyNode:
         life = Life(number, 10 + number, f"d{number}")
 
         async def look_again() -> None:
-            """Whoever needs it calls follow_image."""
+            """Nothing: tests call follow_image."""
 
         async def publish_refusals(refuses: bool) -> None:
             self.refuses = refuses
 
-        self.refuses = False  # as it has told the others
+        self.refuses = False  # as last published
         known = SimpleNamespace(
             image=self.image,
             node_id=number,
@@ -176,7 +175,7 @@ class CopyNode:
         return stream
 
     def log_start(self, number: int = 0) -> int:
-        """Where its copy of a partition begins; -1 while there is none, as when it begins anew."""
+        """The log start of its copy of a partition; -1 while there is none, as when it starts anew."""
         found = self.logs.partitions.replica(tp_of(number))
         return found.ends.log_start_offset if found is not None else -1
 
@@ -187,25 +186,25 @@ class CopyNode:
         return found
 
     async def hears(self, entry: PartitionEntry, revision: int, number: int = 0) -> None:
-        """Of a new entry: takes its role in it, and then tells those who lead and copy."""
+        """Receives a new entry: takes its role, then tells Leading and Copying."""
         self.sees(entry, revision, number)
         await self.takes_role(entry, number)
         self.leading.follow_image()
         self.copying.follow_image()
 
     def sees(self, entry: PartitionEntry, revision: int, number: int = 0) -> None:
-        """The image has a new entry, and nothing else happens yet."""
+        """Puts a new entry into the image, without reacting to it."""
         self.image.put(_KEYS.partition(tp_of(number)), encode(entry), create_revision=1, mod_revision=revision)
 
     def registers(self, number: int, epoch: int) -> None:
-        """A node has registered anew; this node hears of it."""
+        """A node has registered again, and this node learns of it."""
         entry = encode(Registration("h", 1, f"d{number}"))
         self.image.put(_KEYS.node(number), entry, create_revision=epoch, mod_revision=epoch)
         if number == self.id:
             self.membership.last_life = Life(number, epoch, f"d{number}")
 
     async def takes_role(self, entry: PartitionEntry, number: int = 0) -> None:
-        """Leads or follows, as an entry says."""
+        """Leads or follows, according to the entry."""
         tp, replicas = tp_of(number), self.logs.replicas
         if entry.leader == self.id:
             await self.broker.admin.run(replicas.lead({tp: entry.leader_epoch}, {tp: in_sync_of(entry)}))
@@ -213,7 +212,7 @@ class CopyNode:
             await self.broker.admin.run(replicas.follow({tp: entry.leader_epoch}))
 
     async def close(self) -> None:
-        """Ends it."""
+        """Closes the node."""
         await self.copying.stop()
         self.broker.begin_stop()
         self.broker.drop_waiting()
@@ -232,24 +231,24 @@ class Copies:
         return iter(self.nodes.values())
 
     async def hear(self, entry: PartitionEntry, revision: int, number: int = 0) -> None:
-        """All nodes hear of an entry, one after the other."""
+        """All nodes receive an entry, one after another."""
         for node in self:
             await node.hears(entry, revision, number)
 
     def is_followed(self, tp: TopicIdPartition, epoch: int) -> bool:
-        """True if a follower has told where it is in this epoch."""
+        """True if a follower has reported its position in this epoch."""
         found = (stream._followed.get(tp) for stream in self.streams)
         return any(followed is not None and followed.position.leader_epoch == epoch for followed in found)
 
     def entry(self, leader: int, epoch: int, isr: Sequence[int] = ()) -> PartitionEntry:
-        """An entry; without `isr`, all are in sync."""
+        """An entry; without `isr`, all nodes are in sync."""
         members = tuple(InSyncReplica(each, f"d{each}") for each in isr or self.nodes)
         return PartitionEntry(tuple(self.nodes), members, leader, 10 + leader, epoch)
 
 
 @contextlib.asynccontextmanager
 async def copies(count: int = 2, **settings: Any) -> AsyncIterator[Copies]:
-    """Nodes 1, 2, ..., each with empty copies of both partitions, and no role."""
+    """Nodes 1, 2, ..., each with empty copies of both partitions and no role."""
     running = Copies()
     try:
         for number in range(1, count + 1):

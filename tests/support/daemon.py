@@ -1,4 +1,4 @@
-"""A running broker for tests: in this process on its own thread, or as a real child process. No assertions here."""
+"""A running broker for tests: in this process on its own thread, or as a child process. No assertions here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = DEADLINE_S
 
 
 class RunningDaemon:
-    """A Daemon with a thread and an event loop of its own."""
+    """A Daemon on its own thread and event loop."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RunningDaemon:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
 
     def start(self) -> None:
-        """Returns once it serves."""
+        """Starts; returns once it serves."""
         self._thread.start()
         try:
             self.run(self.daemon.start())
@@ -65,13 +65,13 @@ class RunningDaemon:
             raise
 
     def begin_stop(self) -> Future[None]:
-        """Begins a clean stop, if none has begun, and does not wait for it."""
+        """Begins a clean stop, if none has begun, without waiting for it."""
         if self._stopping is None:
             self._stopping = asyncio.run_coroutine_threadsafe(self.daemon.stop(), self.loop)
         return self._stopping
 
     def stop(self) -> None:
-        """A clean stop, if it has not stopped."""
+        """Stops cleanly, unless already stopped."""
         if self.loop.is_closed():
             return
         try:
@@ -87,7 +87,8 @@ class RunningDaemon:
 
 
 async def _end_other_tasks() -> None:
-    """As asyncio.run does at its end, once gRPC is done: what it still has under way must not be torn down with the loop."""
+    """Cancels the other tasks as asyncio.run does, but only after gRPC has settled: its work must not be torn down with the
+    loop."""
     await settle()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -104,8 +105,8 @@ def running_daemon(
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     **settings: object,
 ) -> Iterator[RunningDaemon]:
-    """A broker in this process. `settings` by name with underscores for dots: `log_segment_bytes=4096`."""
-    # The memory in use is the whole test run's here, which the size of the machine must not make too much.
+    """A broker in this process. `settings` have underscores for dots: `log_segment_bytes=4096`."""
+    # The memory in use is the whole test run's, so a limit derived from the machine's memory could refuse requests.
     given: dict[str, object] = {"data.dir": str(data_dir), "port": 0, "max.memory.bytes": 2**40}
     given |= {name.replace("_", "."): value for name, value in settings.items()}
     running = RunningDaemon(from_mapping(BrokerConfig, given), files=files, clock=clock, interceptors=interceptors)
@@ -117,7 +118,7 @@ def running_daemon(
 
 
 class DaemonProcess:
-    """`brokerd start` as a child process; killed at the end if it still runs."""
+    """`brokerd start` as a child process, killed on exit if still running."""
 
     def __init__(
         self, data_dir: Path, *, port: int = 0, settings: Mapping[str, object] | None = None, env: Mapping[str, str] | None = None
@@ -160,7 +161,8 @@ class DaemonProcess:
         return [sys.executable, "-c", code, "start", "--data-dir", str(self.data_dir), "--port", str(self.port), *sets]
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Returns once it serves; remembers its port for the next start. Raises RuntimeError with what it said if it does not."""
+        """Starts; returns once it serves, and remembers the port for the next start. Raises RuntimeError with its stderr if it does
+        not."""
         with open(self.stderr_path, "a") as stderr:
             before = stderr.tell()
             self._process = subprocess.Popen(
@@ -179,19 +181,18 @@ class DaemonProcess:
         return stdout.readline() if ready else ""
 
     def kill(self) -> None:
-        """SIGKILL; returns once it is gone."""
+        """Sends SIGKILL and waits for the end."""
         self.process.kill()
         self._wait()
 
     def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM; returns the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self._wait(timeout_s)
 
     def restart(self) -> None:
-        """Starts again on the same port, after kill() or terminate(). While nobody listens there, somebody's outgoing connection
-        may have been given the port for its own end, a client's that tries to come back even: then it is tried again.
-        """
+        """Starts again on the same port, after kill() or terminate(). While nothing listens there, the kernel may give the port to
+        an outgoing connection, even of a client that reconnects: then the start is retried."""
         wait_until(self._has_started, what=f"port {self.port} is free again")
 
     def _has_started(self) -> bool:

@@ -1,9 +1,8 @@
-"""Decodes batches in a process of its own, whose memory then tells what decoding them took:
+"""Decodes batches in its own process, to measure the memory that decoding takes:
 
     python -m tests.support.decode_batches LIMIT_BYTES FILE...
 
-Prints a JSON line per file: the outcome, and the most that Arrow has held so far.
-"""
+Prints a JSON line per file: the outcomes, and Arrow's peak memory so far."""
 
 from __future__ import annotations
 

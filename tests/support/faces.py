@@ -1,4 +1,4 @@
-"""The asyncio clients as blocking ones, so that the same tests hold both to the same promises."""
+"""The asyncio clients wrapped as blocking ones, so that the same tests cover both APIs ("faces")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from brokerd.producer.transaction import Coordinator as BlockingCoordinator
 
 
 class OnALoop:
-    """A client of brokerd.aio, each call a task in an event loop that runs in a thread of its own."""
+    """A client of brokerd.aio. Each call is a task in an event loop on its own thread."""
 
     kind: Callable[..., Any]
 
@@ -84,7 +84,7 @@ class LoopProducer(OnALoop):
 
 
 class LoopTransaction:
-    """Its transaction."""
+    """A transaction of a LoopProducer."""
 
     def __init__(self, producer: LoopProducer, transaction: Transaction) -> None:
         self._producer = producer
@@ -105,21 +105,21 @@ class LoopTransaction:
 
 
 class AwaitedCoordinator(AsyncCoordinator):
-    """A coordinator that blocks for no time, awaited."""
+    """An AsyncCoordinator over a blocking one that never waits."""
 
     def __init__(self, coordinator: BlockingCoordinator) -> None:
         self._coordinator = coordinator
 
     async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
-        """As it says."""
+        """See AsyncCoordinator."""
         return self._coordinator.last_version(transactional_id, timeout_ms=timeout_ms)
 
     async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
-        """As it decides."""
+        """See AsyncCoordinator."""
         self._coordinator.end(end, timeout_ms=timeout_ms)
 
     async def partition_ids(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
-        """As it finds."""
+        """See AsyncCoordinator."""
         return self._coordinator.partition_ids(tps)
 
 
@@ -130,7 +130,7 @@ FACES: dict[str, dict[str, type]] = {
 
 
 def take_face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:
-    """Has the names Consumer and Producer of the test's module, and of these, be those of the face that the test is run with."""
+    """Sets the names Consumer and Producer in the test's module and in `modules` to the face that the test runs with."""
     for name, kind in FACES[getattr(request, "param", "threads")].items():
         for module in (request.module, *modules):
             if hasattr(module, name):

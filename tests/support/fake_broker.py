@@ -1,9 +1,6 @@
-"""A broker in memory behind a real gRPC port, for tests of clients: it answers by the contract, and fails when it is told to.
-
-It holds whole batches per partition as they are put in (`Partition.put`), so a test composes histories that no producer
-writes: gaps, control batches, aborted transactions. Not here: validation, durability, long polls (an empty fetch is
-answered at once).
-"""
+"""An in-memory broker behind a real gRPC port, for tests of clients. It answers by the wire contract and fails on request. It holds
+whole batches per partition as put in (`Partition.put`), so tests can compose histories that no producer writes: gaps, control
+batches, aborted transactions. It does not validate, has no durability, and never long-polls: an empty fetch is answered at once."""
 
 from __future__ import annotations
 
@@ -50,39 +47,39 @@ from tests.support.records import stamped
 from tests.support.transaction_model import TransactionsModel
 
 HEADER_BYTES = 96
-LISTED_MAX = 2  # transactional ids in one page of a list
-RENEWAL = "CommitGroupOffsets of no offset"  # the method's name, for errors
+LISTED_MAX = 2  # transactional ids per page of a list
+RENEWAL = "CommitGroupOffsets of no offset"  # key of `errors` for a commit without offsets
 
 
 @dataclass
 class Partition:
-    """Batches of one partition, by base offset."""
+    """A partition's batches, by base offset."""
 
     tp: TopicIdPartition
     batches: list[tuple[int, int, pa.Buffer]] = field(default_factory=list)  # base offset, next offset, bytes
     leader: int = 0
     leader_epoch: int = 1
-    elected_after: dict[str, WireError] = field(default_factory=dict)  # what a deposed leader says to a method, before an election
+    elected_after: dict[str, WireError] = field(default_factory=dict)  # by method: an error raised once, with an election
     log_start_offset: int = 0
-    repaired: dict[int, pa.Buffer] = field(default_factory=dict)  # what a check makes of the batch at this offset
-    problem: str = ""  # why it has no leader
+    repaired: dict[int, pa.Buffer] = field(default_factory=dict)  # by base offset: what a check replaces the batch with
+    problem: str = ""  # why there is no leader
     end_offset: int = 0
     last_stable_offset: int | None = None  # None = the end
-    first_in_time: int | None = None  # what look-ups by time find; None = the end
+    first_in_time: int | None = None  # offset that look-ups by time find; None = the end
     aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first offset, marker offset
-    epoch_ids: dict[int, int] = field(default_factory=dict)  # of the leader epochs, by their first offset, ascending
+    epoch_ids: dict[int, int] = field(default_factory=dict)  # leader epoch ids by first offset, ascending
 
     def epoch_before(self, offset: int) -> tuple[int, int]:
-        """First offset and id of the leader epoch of the record before `offset`; id 0 if it has none."""
+        """First offset and epoch id of the leader epoch of the record before `offset`; id 0 if there is none."""
         return max(((first, one) for first, one in self.epoch_ids.items() if first < offset), default=(0, 0))
 
     def latest(self, isolation_level: int) -> int:
-        """Where readers find the end."""
+        """The end for readers of this isolation level."""
         is_committed = isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
         return self.end_offset if self.last_stable_offset is None or not is_committed else self.last_stable_offset
 
     def put(self, data: pa.Buffer, *, at: int | None = None, is_log_append_time: bool = False) -> int:
-        """Appends a client's batch (`at`: leaves a gap before it); returns its base offset."""
+        """Appends a client's batch, with a gap before it if `at` is higher than the end; returns its base offset."""
         base_offset = self.end_offset if at is None else at
         head = stamped(
             data.slice(0, HEADER_BYTES).to_pybytes(),
@@ -98,7 +95,7 @@ class Partition:
         return base_offset
 
     def read(self, offset: int, max_bytes: int, *, until_offset: int) -> list[pa.Buffer]:
-        """Whole batches from the one that holds `offset`; the first one even if it is larger than `max_bytes`."""
+        """Whole batches from the one that contains `offset`; the first is returned even if larger than `max_bytes`."""
         chunks: list[pa.Buffer] = []
         for _, next_offset, data in self.batches:
             if next_offset <= offset or next_offset > until_offset:
@@ -109,11 +106,11 @@ class Partition:
         return chunks
 
     def check(self, offset: int) -> None:
-        """Puts the whole batch in place of the one at `offset`, if there is one."""
+        """Replaces the batch at `offset` by its repaired version, if any."""
         self.batches = [(base, end, self.repaired.get(base, data) if base == offset else data) for base, end, data in self.batches]
 
     def reach(self, from_offset: int, until_offset: int, max_bytes: int) -> tuple[int, int]:
-        """The end of the last batch that fits, of the first one at least, and what the batches up to there take."""
+        """The end of the last batch that fits in `max_bytes` (at least one batch), and the size of the batches up to it."""
         end = size_bytes = 0
         for base_offset, next_offset, data in self.batches:
             if next_offset > max(from_offset, self.log_start_offset) and base_offset < until_offset:
@@ -124,50 +121,50 @@ class Partition:
 
 
 class FakeBroker:
-    """Topics in memory, and what is to go wrong. Made by `fake_broker()`."""
+    """Topics in memory, and the faults to come. Created by `fake_broker()`."""
 
     def __init__(self) -> None:
         self.port = 0
         self.topics: dict[str, list[Partition]] = {}
-        self.told: dict[str, list[Partition]] = {}  # by Metadata instead, as long as the node has not heard of the newest
+        self.told: dict[str, list[Partition]] = {}  # what Metadata returns instead, while the node is stale
         self.is_cut_off = False
-        self.forbidden: set[str] = set()  # names, not in `topics`, that the caller may not see whether they exist or not
+        self.forbidden: set[str] = set()  # topic names that the caller may not see, whether they exist or not; not in `topics`
         self.calls: Counter[str] = Counter()
-        self.leader_epochs: defaultdict[str, list[int]] = defaultdict(list)  # current_leader_epoch of each partition, by method
-        self.fetched_offsets: list[int] = []  # fetch_offset of each partition asked, in order
-        self.checked_offsets: list[int] = []  # of those whose batch shall be checked
+        self.leader_epochs: defaultdict[str, list[int]] = defaultdict(list)  # requested current_leader_epochs by method
+        self.fetched_offsets: list[int] = []  # fetch_offset of each requested partition, in order
+        self.checked_offsets: list[int] = []  # fetch offsets with check_first_batch
         self.hellos: list[produce_pb2.Hello] = []
-        self.fail_calls: list[grpc.StatusCode] = []  # the next unary calls end with these
-        self.after: dict[str, Callable[[], None]] = {}  # what happens after each call of a method
-        self.errors: dict[str, list[WireError]] = {}  # the next responses of a method carry these
-        self.cut_fetch_after: list[int] = []  # the next fetch streams end after so many answers
+        self.fail_calls: list[grpc.StatusCode] = []  # status codes of the next unary calls
+        self.after: dict[str, Callable[[], None]] = {}  # by method: called after each call
+        self.errors: dict[str, list[WireError]] = {}  # by method: errors of the next responses
+        self.cut_fetch_after: list[int] = []  # number of responses after which each of the next fetch streams ends
         self.wire_versions = (1, 1)
         self.identities = IdentityModel()
         self.limits: dict[str, int] = {}
         self.node_id = 0
-        self.nodes = [self]  # of its cluster, as its metadata lists them
-        self.coordinator: FakeBroker | None = self  # as FindCoordinator names it; another one than this refuses its calls
-        self.says_who_leads_not = False  # that it does not lead a partition that a group's description has
-        self.is_silent = False  # it takes requests and answers none
-        self.transactions = TransactionsModel()  # what is held in partitions is whatever members report
-        self.ends: list[TransactionEnd] = []  # decided, pages joined
-        self.pages: list[transaction_pb2.EndTransactionRequest] = []  # of all decisions, as they came
+        self.nodes = [self]  # the cluster's nodes, as in its metadata
+        self.coordinator: FakeBroker | None = self  # FindCoordinator's answer; a node that is not the coordinator refuses its calls
+        self.says_who_leads_not = False  # DescribeGroup reports NOT_LEADER for partitions led elsewhere
+        self.is_silent = False  # accepts requests and never answers
+        self.transactions = TransactionsModel()  # takes the members' reports for the records held in partitions
+        self.ends: list[TransactionEnd] = []  # decided ends, pages joined
+        self.pages: list[transaction_pb2.EndTransactionRequest] = []  # all pages received
         self._joined: list[transaction_pb2.EndTransactionRequest] = []
         self.hanging: list[transaction_pb2.HangingTransaction] = []
         self.has_more_hanging = False
         self.groups: dict[str, dict[TopicIdPartition, tuple[int, str]]] = {}
-        self.group_epoch_ids: dict[tuple[str, TopicIdPartition], int] = {}  # of their offsets' leader epochs
-        self.commits: list[dict[int, int]] = []  # offsets by partition number, of each commit
-        self.renewed: list[str] = []  # groups
+        self.group_epoch_ids: dict[tuple[str, TopicIdPartition], int] = {}  # leader epoch ids of committed offsets
+        self.commits: list[dict[int, int]] = []  # offsets by partition number, per commit
+        self.renewed: list[str] = []  # group ids
 
     def create(self, name: str, partitions: int = 1) -> list[Partition]:
-        """Makes a topic."""
+        """Creates a topic."""
         topic_id = new_topic_id()
         self.topics[name] = [Partition(TopicIdPartition(topic_id, number)) for number in range(partitions)]
         return self.topics[name]
 
     def add_partitions(self, name: str, count: int) -> None:
-        """Makes it so many."""
+        """Grows a topic to `count` partitions."""
         topic = self.topics[name]
         topic += [Partition(TopicIdPartition(topic[0].tp.topic_id, number)) for number in range(len(topic), count)]
 
@@ -181,7 +178,7 @@ class FakeBroker:
         raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}")
 
     def led(self, method: str, asked: Any) -> Partition:
-        """The partition of an entry of a request, if the entry names its leader epoch. Raises WireErrors."""
+        """The partition of a request's entry, if this node leads it in the entry's leader epoch. Raises WireErrors."""
         partition = self.partition(asked.topic_id, asked.partition)
         self.leader_epochs[method].append(asked.current_leader_epoch)
         if len(self.nodes) > 1 and partition.leader != self.node_id:
@@ -197,7 +194,7 @@ class FakeBroker:
         return partition
 
     def end_of(self, tp: TopicIdPartition) -> int | None:
-        """The end of a partition; None = there is none."""
+        """The end of a partition, or None if there is none."""
         try:
             return self.partition(*tp).end_offset
         except WireError:
@@ -236,7 +233,7 @@ class FakeBroker:
         for node in self.nodes:
             answer.nodes.add(node_id=node.node_id, host="127.0.0.1", port=node.port)
         told = self.told or self.topics
-        by_id = {partitions[0].tp.topic_id: (name, partitions) for name, partitions in self.topics.items()}  # as the store says
+        by_id = {partitions[0].tp.topic_id: (name, partitions) for name, partitions in self.topics.items()}  # always current
         asked = [(b"", name, told.get(name)) for name in request.topics]
         asked += [(topic_id, *by_id.get(topic_id, ("", None))) for topic_id in request.topic_ids]
         asked += [(b"", name, told[name]) for name in sorted(told) if request.all_topics]
@@ -590,20 +587,20 @@ class FakeBroker:
 
 
 def unknown_partition(error: WireError, number: int = 0) -> topics_pb2.PartitionDescription:
-    """What a node says of a partition that it does not lead."""
+    """A node's description of a partition that it does not lead."""
     names = "log_start_offset last_stable_offset high_watermark log_end_offset size_bytes segment_count producer_count"
     return topics_pb2.PartitionDescription(partition=number, error=to_proto(error), **dict.fromkeys(names.split(), -1))
 
 
 @contextlib.contextmanager
 def fake_broker(port: int = 0) -> Iterator[FakeBroker]:
-    """A FakeBroker that serves on `port` (0 = a free one) until the end of the block."""
+    """A FakeBroker that serves on `port` (0 = any free one) until the end of the block."""
     with _serving(FakeBroker(), port) as broker:
         yield broker
 
 
 class FakeCluster:
-    """Nodes that share their topics, and know each other. Made by `fake_cluster()`."""
+    """Nodes with shared topics that know each other. Created by `fake_cluster()`."""
 
     def __init__(self, count: int) -> None:
         self.nodes = [FakeBroker() for _ in range(count)]
@@ -618,34 +615,34 @@ class FakeCluster:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def create(self, name: str) -> list[Partition]:
-        """Makes a topic with one partition at each node."""
+        """Creates a topic with one partition per node."""
         partitions = self.nodes[0].create(name, len(self.nodes))
         for number, partition in enumerate(partitions):
             partition.leader = number
         return partitions
 
     def take_for_dead(self, node_id: int) -> None:
-        """Makes the other nodes list it no more; it is not told."""
+        """Removes a node from the other nodes' lists; the node itself does not know."""
         alive = [node for node in self.nodes if node.node_id != node_id]
         for node in alive:
             node.nodes = alive
 
     def elect_coordinator(self, coordinator: FakeBroker | None) -> None:
-        """Makes a node the coordinator, and all nodes know it."""
+        """Makes a node the coordinator; all nodes know."""
         for node in self.nodes:
             node.coordinator = coordinator
 
     def start(self, node_id: int) -> None:
-        """Starts a node, at a free port."""
+        """Starts a node on a free port."""
         self._serving[node_id] = _serving(self.nodes[node_id])
         self._serving[node_id].__enter__()
 
     def stop(self, node_id: int) -> None:
-        """Ends a node without a word; the others still list it."""
+        """Stops a node abruptly; the others still list it."""
         self._serving.pop(node_id).__exit__(None, None, None)
 
     def stop_all(self) -> None:
-        """Ends all nodes that serve."""
+        """Stops all running nodes."""
         for node_id in list(self._serving):
             self.stop(node_id)
 

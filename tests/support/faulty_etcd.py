@@ -1,4 +1,4 @@
-"""The etcd in memory, with faults that the real one does not have on request."""
+"""The in-memory etcd, with faults on request."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from brokerd.testing.memory_etcd import MemoryEtcd, RefusedError
 
 
 class FaultyEtcd(MemoryEtcd):
-    """A MemoryEtcd whose faults are set at any time."""
+    """A MemoryEtcd whose faults can be set at any time."""
 
     def __init__(self, *, term: int = MemoryEtcd.term) -> None:
         super().__init__()
         self.term = term
-        self.has_leader = True  # else the member cannot reach the others
-        self.refuses = ""  # why changes and watches are refused; "" = they are not
-        self.crosses_quota = False  # changes are made, and refused
-        self.loses_answers = False  # calls are carried out, and their connection is lost
-        self.watches_end_after = 0  # so many revisions; 0 = never
-        self.ends_watches = False  # at once
-        self.renews = True  # renewals of leases are answered
-        self.renewed = asyncio.Event()  # one was
+        self.has_leader = True  # False: the member cannot reach the others
+        self.refuses = ""  # error with which changes and watches are refused; "" = none
+        self.crosses_quota = False  # changes take effect, but return the quota error
+        self.loses_answers = False  # calls take effect, but their connection is lost
+        self.watches_end_after = 0  # a watch ends after this many revisions; 0 = never
+        self.ends_watches = False  # ends watches at once
+        self.renews = True  # answers lease renewals
+        self.renewed = asyncio.Event()  # set at each answered renewal
         self.interceptors = (_WithoutLeader(self),)
-        self.compacted = 0  # up to this revision, also what a watch has not told
+        self.compacted = 0  # compacted up to this revision, even if a watch has not sent it
 
     def clear(self) -> None:
         super().clear()
         self.compacted = 0
 
     def go_back(self, revision: int) -> None:
-        """Forgets the changes after a revision, as when its members have lost them. Call it between `stop` and `start`."""
+        """Undoes the changes after a revision, as when the members have lost them. Call it between `stop` and `start`."""
         self.keys = self._at(revision)
         self.history = [(at, event) for at, event in self.history if at <= revision]
         self.revision = revision
         self.term += 1
 
     async def compact(self, revision: int) -> None:
-        """Forgets the history up to a revision."""
+        """Compacts the history up to a revision."""
         self.compacted = revision
         self.history = [(at, event) for at, event in self.history if at > revision]
 
@@ -101,7 +101,7 @@ class FaultyEtcd(MemoryEtcd):
 
 
 class _WithoutLeader(grpc.aio.ServerInterceptor):
-    """Refuses calls that ask for a leader while there is none; others wait or get an old answer, as at etcd."""
+    """Refuses calls that require a leader while there is none. Others wait or get a stale answer, as in etcd."""
 
     def __init__(self, etcd: FaultyEtcd) -> None:
         self._etcd = etcd

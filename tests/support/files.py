@@ -1,11 +1,9 @@
-"""A data directory in memory that loses what was not synced: the twin of brokerd.storage.files.RealFiles.
+"""An in-memory data directory that loses what was not synced; the counterpart of brokerd.storage.files.RealFiles.
 
-Goal: every state that a disk may be in after a crash. `kill` keeps the page cache, `power_cut` keeps what was synced and any
-subset of the other 512-byte sectors; where an unsynced sector is lost beyond the old end of a file, zeros, stale blocks or
-garbage stand in its place. Names behave likewise: of each directory's changes since its last sync, any prefix survives,
-or any subset, as `power_cut` is told.
-A failed fdatasync leaves pages that look clean and are not on the disk.
-"""
+It can leave every state that a disk may have after a crash. `kill` keeps the page cache. `power_cut` keeps what was synced and any
+subset of the other 512-byte sectors; a lost sector beyond a file's old end holds zeros, stale blocks or garbage. Of each
+directory's name changes since its last sync, `power_cut` keeps a prefix, or with `any_subset` any subset. A failed fdatasync leaves
+pages that look clean but are not on the disk."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ Hook = Callable[[str, str], None]
 
 
 def failing(*operations: str, path: str = "", code: int = errno.EIO) -> Hook:
-    """A hook that fails these operations (none: all) on paths that hold `path`."""
+    """A hook that fails these operations (none: all) on paths that contain `path`."""
 
     def hook(operation: str, on: str) -> None:
         if path in on and (operation in operations or not operations):
@@ -32,11 +30,12 @@ def failing(*operations: str, path: str = "", code: int = errno.EIO) -> Hook:
 
 
 class Killed(BaseException):
-    """The process was killed here."""
+    """The process is killed at this operation."""
 
 
 class _Inode:
-    """`data` is what reads see, `disk` what a power cut leaves for certain; `dirty` are sectors that differ and will be written."""
+    """`data` is what reads see, `disk` what certainly survives a power cut; `dirty` are the sectors that differ and are still to be
+    written."""
 
     __slots__ = ("data", "dirty", "disk", "stale")
 
@@ -66,14 +65,14 @@ class _Inode:
             self.stale = bytes(self.disk) + self.stale[len(self.disk) :]
             del self.disk[size:]
         self.disk.extend(bytes(size - len(self.disk)))
-        synced = list(self.dirty)  # what another thread writes meanwhile is dirty again
+        synced = list(self.dirty)  # a concurrent write makes its sectors dirty again
         self.dirty.difference_update(synced)
         for sector in synced:
             at = sector * SECTOR
             self.disk[at : at + SECTOR] = self.data[at : at + SECTOR]
 
     def cut_power(self, rng: random.Random, keep: float, stale: float, pool: list[bytes]) -> None:
-        """Becomes what a disk may hold after a power cut."""
+        """Takes a content that a disk may have after a power cut."""
         old_size, new_size = len(self.disk), len(self.data)
         if not self.dirty and old_size == new_size:
             self.data = bytearray(self.disk)
@@ -92,7 +91,7 @@ class _Inode:
         self.dirty.clear()
 
     def _lost_sector(self, rng: random.Random, at: int, stale: float, pool: list[bytes]) -> bytes:
-        """The content of an unwritten sector of a grown file: mostly zeros, or what the file once had there."""
+        """The content of an unwritten sector of a grown file: mostly zeros, or the file's former content there."""
         if rng.random() < stale:
             return self.stale[at : at + SECTOR].ljust(SECTOR, b"\0")
         if rng.random() < 0.8:
@@ -110,7 +109,7 @@ class MemoryFile:
         self.is_open = True
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """See File. A kill in the middle leaves a part of the bytes."""
+        """See File. A kill during the call leaves the first half of the bytes."""
         data = b"".join(buffers)
         try:
             self._files.call("pwritev", self._path)
@@ -142,7 +141,7 @@ class MemoryFile:
         self._inode.truncate(size)
 
     def fdatasync(self) -> None:
-        """See File. A failure makes the pages look clean."""
+        """See File. A failure marks the pages clean."""
         try:
             self._files.call("fdatasync", self._path)
         except OSError:
@@ -170,8 +169,8 @@ class MemoryFiles:
         self.hook: Hook | None = None
         self.space_left: int | None = None
         self.is_cold = False
-        self.cold_positions = range(0)  # of every file: bytes that are not cached
-        self.cold_read_bytes = 0  # the most that was asked for, without waiting, where something was not cached
+        self.cold_positions = range(0)  # byte range of every file that is not cached
+        self.cold_read_bytes = 0  # size of the largest `nowait` read of uncached bytes
         self.open_count = 0
         self.sync_count = 0
 
@@ -230,7 +229,7 @@ class MemoryFiles:
         self._change("drop", path, None)
 
     def rename(self, old: str, new: str) -> None:
-        """See Files. One change: after a power cut both names are as before, or both as after."""
+        """See Files. A single change: after a power cut, both names are as before or both as after."""
         self.call("rename", new)
         inode = self._names.get(old)
         if inode is None:
@@ -263,13 +262,13 @@ class MemoryFiles:
     # Crashes
 
     def kill(self) -> None:
-        """The process ends; the machine goes on."""
+        """Kills the process; the machine keeps running."""
         self._is_locked = False
         self.hook = None
         self.open_count = 0
 
     def power_cut(self, rng: random.Random, *, any_subset: bool = False) -> None:
-        """The machine ends. Of the changes of names since the last sync a prefix survives, or with `any_subset` any of them."""
+        """Cuts the machine's power. Of the name changes since the last sync a prefix survives, or with `any_subset` any subset."""
         self.kill()
         for path in sorted(self._pending):
             changes = self._pending[path]
@@ -286,7 +285,7 @@ class MemoryFiles:
             if inode is not None:
                 inode.cut_power(rng, keep, stale, self._pool)
 
-    # For tests to look and to harm
+    # Inspection and damage by tests
 
     def read_file(self, path: str) -> bytes:
         """The content that reads see."""
@@ -295,7 +294,7 @@ class MemoryFiles:
         return bytes(inode.data)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Replaces content, durably."""
+        """Replaces a file's content, durably."""
         inode = self._names.get(path)
         if inode is None:
             inode = self._names[path] = self._durable[path] = _Inode()
@@ -308,17 +307,17 @@ class MemoryFiles:
         self._durable.pop(path, None)
 
     def is_name_synced(self, path: str) -> bool:
-        """True if a power cut leaves this file here."""
+        """True if the file's name survives a power cut."""
         return path in self._durable and self._durable[path] is self._names.get(path)
 
     def flip_bit(self, path: str, bit: int) -> None:
-        """The disk rots."""
+        """Flips a bit, as bit rot does."""
         data = bytearray(self.read_file(path))
         data[bit // 8] ^= 1 << bit % 8
         self.write_file(path, bytes(data))
 
     def copy(self) -> MemoryFiles:
-        """The same durable content, as a new directory."""
+        """A new directory with the same content, all durable."""
         other = MemoryFiles()
         for path, inode in self._names.items():
             if inode is None:
@@ -332,12 +331,13 @@ class MemoryFiles:
         return sorted(path for path, inode in self._names.items() if inode is not None)
 
     def call(self, operation: str, path: str) -> None:
-        """Tells the hook."""
+        """Calls the hook."""
         if self.hook is not None:
             self.hook(operation, path)
 
     def take_space(self, data: bytes, in_place: int) -> bytes:
-        """The part of `data` that still fits on the disk; the file has `in_place` bytes of it. Raises OSError if nothing fits."""
+        """The part of `data` that fits on the disk; `in_place` of its bytes overwrite existing ones. Raises OSError if nothing
+        fits."""
         if self.space_left is None or len(data) <= in_place:
             return data
         if self.space_left == 0 and not in_place:
@@ -347,7 +347,7 @@ class MemoryFiles:
         return taken
 
     def give_space(self, size: int) -> None:
-        """Room that a file had is free again."""
+        """Frees `size` bytes."""
         if self.space_left is not None:
             self.space_left += size
 

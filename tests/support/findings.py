@@ -1,4 +1,4 @@
-"""The findings of `brokerd doctor` in a data directory, damage for it to find, and what a directory holds."""
+"""The findings of `brokerd doctor`, damage for it to find, and a directory's content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brokerd.storage.files import RealFiles
 
 
 def errors_in(data_dir: Path) -> list[Finding]:
-    """The errors alone."""
+    """The findings that are errors."""
     return [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
 
 
@@ -37,11 +37,11 @@ def flip(path: Path, at: int) -> None:
 
 
 def join(data_dir: Path) -> None:
-    """Makes it the directory of node 3 of cluster prod."""
+    """Makes the directory that of node 3 of cluster prod."""
     with contextlib.closing(RealFiles(str(data_dir))) as files:
         join_cluster(files, 3, "prod")
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """All files, but for the lock."""
+    """The content of all files except the lock."""
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "lock"}

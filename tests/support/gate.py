@@ -1,4 +1,4 @@
-"""Holds operations on MemoryFiles back, or makes them fail, while a test looks."""
+"""Holds back operations on MemoryFiles, or makes them fail."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from tests.support.wait import DEADLINE_S
 
 
 class Gate:
-    """While entered, `operation` on paths that begin with `path` waits, or raises OSError(error) if that is given.
-
-    Operations in worker threads only (fdatasync, cold reads): one in the event loop would hold the whole broker.
-    """
+    """While entered, `operation` on paths that begin with `path` waits, or raises OSError(error) if given. Only for operations in
+    worker threads (fdatasync, cold reads): one in the event loop would block the whole broker."""
 
     def __init__(self, files: MemoryFiles, operation: str, *, path: str = "", error: int = 0) -> None:
         self._files = files
@@ -34,11 +32,11 @@ class Gate:
         self._open.set()
 
     def wait_until_reached(self) -> None:
-        """Returns once something waits at the gate, or has failed there."""
+        """Returns once an operation waits at the gate or has failed there."""
         assert self._reached.wait(DEADLINE_S), f"no {self._operation} came"
 
     def _hook(self, operation: str, path: str) -> None:
-        # A partition's own files: topics and checkpoints are documents of the data directory.
+        # Only files of partitions: files at the top level, such as topics and the checkpoint, pass.
         if operation != self._operation or "/" not in path or not path.startswith(self._path):
             return
         self._reached.set()

@@ -1,4 +1,4 @@
-"""Offsets of groups, as they are committed and recorded."""
+"""Committed offsets of groups, as recorded in the coordinator's log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def committed(
     leader_epoch_id: int = 0,
     ahead_ms: int = 0,
 ) -> CommittedOffset:
-    """How far a group has read one partition."""
+    """A group's committed offset of one partition."""
     return CommittedOffset(
         topic_id=tp.topic_id,
         partition=tp.partition,

@@ -1,8 +1,5 @@
-"""Runs a guide of docs/ as a reader would: its files are written, its commands run one after the other in one shell.
-
-As written, but for two things: the broker listens on a port that is free, and nothing is installed: the PATH is that of an
-activated environment. No assertions here.
-"""
+"""Runs a guide of docs/ as a reader would: writes its files and runs its commands in one shell, with two changes. The broker
+listens on a free port, and nothing is installed: the PATH is that of an activated environment. No assertions here."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ from tests.support.ports import held_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _PORT = "9192"
-_TIMEOUT_S = 800  # for what hangs: below the 900 s of a test, so that its output is seen
+_TIMEOUT_S = 800  # below a test's 900 s, so that the output of a hanging guide is seen
 _BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
 def run_guide(
     name: str, directory: Path, ports: Mapping[str, str] | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The shell that has run all ```bash blocks of a page in `directory`; blocks with a title are files there. It stops at the
-    first command that fails, and nothing that it started outlives it. `ports`: free ones in place of others that the page names.
-    `environment` is added to its own."""
+    """Runs all ```bash blocks of a page in one shell in `directory`, where blocks with a title become files. The shell stops at the
+    first command that fails, and kills what it started. `ports` maps further ports in the page to free ones. `environment` is added
+    to the shell's."""
     with held_port() as port:
         return _run(name, directory, {_PORT: str(port), **(ports or {})}, environment)
 
@@ -48,7 +45,7 @@ def _run(name: str, directory: Path, ports: Mapping[str, str], more: Mapping[str
         "BROKERD_PORT": port,
         "BROKERD_BOOTSTRAP_SERVER": f"127.0.0.1:{port}",
     }
-    environment.pop("PYSPARK_PYTHON", None)  # of these tests, not of a reader
+    environment.pop("PYSPARK_PYTHON", None)  # set for these tests, not by a reader
     return subprocess.run(
         ["bash", "-c", script], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
     )

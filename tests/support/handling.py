@@ -1,10 +1,9 @@
-"""A process of a group whose handlers run in threads, and which dies in the middle of it. Not a test.
+"""A group's process whose handlers run in threads and which kills itself while they run. Not a test.
 
     python -m tests.support.handling SERVERS PARTITIONS JOURNAL DIES_AT [IDS]
 
-JOURNAL gets a line as each record begins (B) and ends (E), with its key and value. It kills itself as its handlers begin the
-DIES_AT-th record (0 = never), whatever its other threads are doing.
-"""
+JOURNAL gets a line with key and value when a record begins (B) and ends (E). The process kills itself when its handlers begin the
+DIES_AT-th record (0 = never), whatever its other threads are doing. IDS is the path of the deduplication store."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ from typing import Any
 
 from brokerd import Consumer, ConsumerRecord
 
-IDLE_MS = 3_000  # of the last life; the others die amid their work, however long they wait for it
+IDLE_MS = 3_000  # for the last run; earlier runs die at work, however long they wait for it
 NEVER_MS = 120_000
-MAX_IN_FLIGHT = 50  # more are taken after some are finished, and after what is finished is written
+MAX_IN_FLIGHT = 50  # more are taken only after some are finished and written
 
 
 def main() -> None:

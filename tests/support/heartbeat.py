@@ -1,4 +1,4 @@
-"""A task that shows whether its event loop goes on, and a thread that is held meanwhile: no test needs to look at a clock."""
+"""Shows that an event loop keeps running while a thread is held, without looking at a clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEATS = 50
 
 
 class Held:
-    """A thread that stands still from `hold` on until it is freed. `timed_out` if nobody has freed it."""
+    """A thread that is held from `hold` until freed. `timed_out` is true if it was not freed in time."""
 
     def __init__(self) -> None:
         self._is_free = threading.Event()
@@ -23,12 +23,12 @@ class Held:
         self.timed_out = False
 
     def hold(self, *_ignored: Any) -> None:
-        """For the thread to call."""
+        """Blocks; called by the thread."""
         self._is_held.set()
         self.timed_out |= not self._is_free.wait(DEADLINE_S)
 
     def free(self) -> None:
-        """Lets the thread go on."""
+        """Lets the thread continue."""
         self._is_free.set()
 
     async def reached(self) -> None:
@@ -38,7 +38,7 @@ class Held:
 
 @contextlib.asynccontextmanager
 async def held(call_in_thread: Callable[[Callable[..., None]], object]) -> AsyncIterator[Held]:
-    """Holds a thread, which `call_in_thread` has call a function; afterwards sees that nothing but the test has freed it."""
+    """Holds the thread in which `call_in_thread` calls a function. Afterwards asserts that the test freed it."""
     one = Held()
     call_in_thread(one.hold)
     try:
@@ -50,7 +50,7 @@ async def held(call_in_thread: Callable[[Callable[..., None]], object]) -> Async
 
 
 async def beat(turns: int = BEATS) -> None:
-    """Gives all tasks turns; after many, each that can go on without a thread that is held has gone as far as it can."""
+    """Gives all tasks turns. After many, every task that does not need the held thread has run as far as it can."""
     for _ in range(turns):
         await one_turn()
 

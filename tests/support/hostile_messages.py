@@ -26,7 +26,7 @@ HOSTILE_NAMES = (
     "a" * 250,
     "a" * 100_000,
     "é",
-    "ａ",  # a full-width letter, which normalises to an ASCII one
+    "ａ",  # a full-width letter, normalised to an ASCII one
     "con\u202etxt",
     "__consumer_offsets",
     "-rf",
@@ -44,9 +44,8 @@ _RANGES = {
 
 
 def random_message(rng: random.Random, kind: type[Message], known: dict[str, list[Any]]) -> Message:
-    """A message with about half of its fields set. `known` gives right values by field name, which are used now and then, so
-    that some requests get past the first check.
-    """
+    """A message with about half of its fields set. `known` gives valid values by field name, used now and then so that some
+    requests pass the first check."""
     message = kind()
     for field in kind.DESCRIPTOR.fields:
         if rng.random() < 0.5:
@@ -75,7 +74,7 @@ def _fill(rng: random.Random, message: Message, field: Any, known: dict[str, lis
 
 def _value(rng: random.Random, field: Any, known: dict[str, list[Any]]) -> Any:
     expected = {FieldDescriptor.TYPE_BYTES: bytes, FieldDescriptor.TYPE_STRING: str}.get(field.type, int)
-    right = [value for value in known.get(field.name, ()) if isinstance(value, expected)]  # names recur with other types
+    right = [value for value in known.get(field.name, ()) if isinstance(value, expected)]  # field names recur with other types
     if right and rng.random() < 0.6:
         return rng.choice(right)
     if field.type == FieldDescriptor.TYPE_BYTES:
@@ -84,7 +83,7 @@ def _value(rng: random.Random, field: Any, known: dict[str, list[Any]]) -> Any:
 
 
 def edges(field: Any) -> tuple[Any, ...]:
-    """The values at which a field that is no message may be taken for another, or for too much."""
+    """Boundary values of a scalar field, at which it may be mistaken or overflow."""
     if field.enum_type is not None:
         return (*field.enum_type.values_by_number, 99, -1, 2**31 - 1, -(2**31))
     if field.cpp_type in _RANGES:
@@ -100,7 +99,7 @@ def edges(field: Any) -> tuple[Any, ...]:
 
 
 def changed_bytes(rng: random.Random, data: bytes) -> bytes:
-    """`data` with some bytes set, cut out, doubled or added."""
+    """`data` with some bytes changed, removed, repeated or added."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5))):
         at = rng.randrange(len(changed) + 1)

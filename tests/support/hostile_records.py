@@ -1,10 +1,9 @@
-"""Makes hostile record batches out of good ones: mutated payloads and headers whose CRCs are right again. Run as a child
-process, so that a crash inside Arrow is seen and does not take the tests with it:
+"""Makes hostile record batches from good ones: mutated payloads and headers with correct CRCs. Run as a child process, so that a
+crash inside Arrow is seen without ending the tests:
 
     python -m tests.support.hostile_records SEED COUNT PROGRESS_FILE
 
-The progress file holds the number of the mutation under way. Same seed, same mutations.
-"""
+The progress file holds the number of the current mutation. A seed always gives the same mutations."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def good_batches() -> list[pa.Buffer]:
 
 
 def mutate(rng: random.Random, good: pa.Buffer, tp: TopicIdPartition = TP) -> pa.Buffer:
-    """A changed batch with right CRCs; in most cases its header agrees with what the payload now claims."""
+    """A mutated batch with correct CRCs. Mostly its header agrees with what the payload now claims."""
     header = header_of(good)
     payload = bytearray(good.to_pybytes()[HEADER_BYTES:])
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
@@ -57,7 +56,7 @@ def mutate(rng: random.Random, good: pa.Buffer, tp: TopicIdPartition = TP) -> pa
 
 
 def _agreeing(header: BatchHeader, payload: bytes) -> BatchHeader:
-    """The header with counts and sizes as the payload claims them, so that the shallow checks do not end every run."""
+    """The header with the counts and sizes that the payload claims, so that shallow checks do not end every run."""
     view = memoryview(payload)
     try:
         metadata = read_arrow_metadata(view)
@@ -70,7 +69,7 @@ def _agreeing(header: BatchHeader, payload: bytes) -> BatchHeader:
 
 
 def _place(rng: random.Random, payload: bytearray, size: int) -> int:
-    """Where to change `size` bytes: as often in the metadata as in the body, at a multiple of `size`."""
+    """Where to change `size` bytes: in the metadata as often as in the body, at a multiple of `size`."""
     end = min(body_at(bytes(payload)), len(payload)) if len(payload) >= 8 and rng.random() < 0.5 else len(payload)
     return rng.randrange(max(1, end // size)) * size
 
@@ -104,7 +103,7 @@ def _copy_words(rng: random.Random, payload: bytearray) -> None:
 
 
 def _cut_or_grow(rng: random.Random, payload: bytearray) -> None:
-    """Another length, and a body length that agrees with it, so that Arrow is at all."""
+    """Changes the length, and the body length accordingly, so that Arrow is reached at all."""
     before = len(payload) - body_at(bytes(payload)) if len(payload) >= 8 else 0
     words = rng.choice((-8, -2, -1, 1, 2, 8))
     if words < 0:
@@ -120,7 +119,7 @@ _MUTATIONS = (_flip_bit, _flip_bit, _set_number, _set_number, _nudge_number, _nu
 
 
 def try_one(data: pa.Buffer) -> str:
-    """The verdict of broker and reader on a batch. Anything but a result or a typed error propagates."""
+    """The verdict of broker and reader on a batch. Raises any error that is not a WireError."""
     broker = "passed"
     try:
         check_produced(data, SEED, max_message_bytes=MAX_BYTES)
@@ -131,14 +130,14 @@ def try_one(data: pa.Buffer) -> str:
             columns = RecordBatch(batch.header, batch.data).to_arrow(max_uncompressed_bytes=UNCOMPRESSED_LIMIT_BYTES)
         except WireError as error:
             return f"broker {broker}, reader refused" + (" in Arrow" if "malformed" in error.message else "")
-        # Use columns that have passed as a reader would: every value is touched (timestamps as numbers: any int64 is one).
+        # Use valid columns as a reader would: touch every value (timestamps as numbers: any int64 is one).
         columns.set_column(3, "timestamp", columns.column(3).cast(pa.int64())).to_pylist()
         columns.take(pa.array([columns.num_rows - 1, 0]))
     return f"broker {broker}, reader passed"
 
 
 def main() -> int:
-    """Runs the mutations; prints the count of each outcome and the memory they took, as JSON."""
+    """Runs the mutations; prints the count of each outcome and the peak memory as JSON."""
     seed, count, progress = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     rng = random.Random(seed)
     batches = good_batches()

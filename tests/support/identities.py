@@ -1,4 +1,4 @@
-"""Principals for tests of rights, and the tokens that they show."""
+"""Principals for tests of authorization, and their tokens."""
 
 from __future__ import annotations
 

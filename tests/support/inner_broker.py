@@ -1,4 +1,4 @@
-"""A broker's parts without gRPC, over files that a test can kill: members, batches, decisions, and what readers see."""
+"""A broker's parts without gRPC, over files that a test can kill: members, batches, decisions, visible values."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _PAYLOAD_BYTES = 32
 
 
 class Write(NamedTuple):
-    """A batch of one record."""
+    """A batch with one record."""
 
     tp: TopicIdPartition
     value: bytes
 
 
 class TransactionBroker:
-    """A running broker; see `running`."""
+    """A running broker, created by `running`."""
 
     def __init__(self, logs: LogManager, broker: BrokerParts) -> None:
         self.logs = logs
@@ -52,27 +52,27 @@ class TransactionBroker:
         self.groups = broker.groups
 
     async def topic(self, name: str = "t", partitions: int = 2) -> list[TopicIdPartition]:
-        """The partitions of a topic, which is created if it is not there."""
+        """The partitions of a topic, creating it if needed."""
         if not self.logs.topics.has(name):
             await self.broker.admin.run(self.logs.changes.create(name, partitions, {}))
         topic_id = self.logs.topics.by_name(name).id
         return [TopicIdPartition(topic_id, partition) for partition in range(partitions)]
 
     async def init(self, name: str, execution: Execution, member_id: bytes) -> MemberOpened:
-        """A member. Raises WireError."""
+        """Opens a member. Raises WireError."""
         asked = InitProducerIdRequest(
             transactional_id=name, member_id=member_id, owner="test", timeout_ms=TIMEOUT_MS, **execution._asdict()
         )
         return await self.transactions.init_member(PRINCIPAL, asked, lambda number: number)
 
     async def heartbeat(self, name: str, execution: Execution, member_id: bytes) -> None:
-        """A sign of life. Raises WireError."""
+        """A member's heartbeat. Raises WireError."""
         version, execution_id, _ = execution
         asked = HeartbeatRequest(transactional_id=name, txn_version=version, execution_id=execution_id, member_id=member_id)
         await self.transactions.heartbeat(PRINCIPAL, asked)
 
     async def write(self, member: MemberOpened, writes: Iterable[Write]) -> None:
-        """Appends batches of a member, and waits until they are durable. Raises WireError."""
+        """Appends batches of a member and waits until they are durable. Raises WireError."""
         waiting = []
         sequences: dict[TopicIdPartition, int] = {}
         for tp, value in writes:
@@ -99,7 +99,7 @@ class TransactionBroker:
 
     @property
     def coordinator_log(self) -> Partition:
-        """The coordinator's log, which must be there."""
+        """The coordinator's log, which must exist."""
         log = self.logs.partitions.coordinator_log
         assert log is not None
         return log
@@ -113,7 +113,7 @@ class TransactionBroker:
 
 
 def append_here(partition: Partition, batch: RecordBatch, clock: Clock, *, is_open_member: bool = False) -> int:
-    """Appends a batch, which waits for its flush then; its last offset. Raises WireError."""
+    """Appends a batch without waiting for its flush; returns its last offset. Raises WireError."""
     return partition.append(batch, now_wall_ms=clock.wall_ms(), is_open_member=is_open_member).last_offset
 
 
@@ -125,7 +125,7 @@ def end_request(
     *,
     rows: int = 0,
 ) -> EndTransactionRequest:
-    """A decision on members, each with the records that were acknowledged to it."""
+    """A decision on members, each with its acknowledged record count."""
     return EndTransactionRequest(
         transactional_id=name,
         members=[TransactionMember(producer_id=member.producer_id, records=records) for member, records in reports],
@@ -137,7 +137,7 @@ def end_request(
 
 @contextlib.asynccontextmanager
 async def running(files: Files, clock: Clock, *, is_killed: bool = False, **settings: object) -> AsyncIterator[TransactionBroker]:
-    """A broker from its start to a clean stop; without the stop if the block raises, or `is_killed`."""
+    """A broker from start to clean stop; without the stop if the block raises, or with `is_killed`."""
     config = dataclasses.replace(BrokerConfig(), **settings)  # type: ignore[arg-type]
     logs = LogManager(config, files, clock)
     logs.open()

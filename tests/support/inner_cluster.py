@@ -1,6 +1,5 @@
-"""Several brokers' parts in one process, without gRPC and without a coordination store: the test says who leads what, and which
-calls are lost. Calls between nodes go through the handlers, in bytes.
-"""
+"""The parts of several brokers in one process, without gRPC and without a coordination store. The test decides who leads what, and
+which calls are lost. Calls between nodes go through the handlers, as bytes."""
 
 from __future__ import annotations
 
@@ -40,11 +39,11 @@ from tests.support.transactions import read_committed
 
 R = TypeVar("R", bound=Message)
 _CALLER = Caller("", "")
-NAME = "app"  # of what `begin` and `commit` write
+NAME = "app"  # transactional id of `begin` and `commit`
 
 
 class InnerPeers:
-    """What one node reaches of the others."""
+    """A node's access to the others."""
 
     def __init__(self, cluster: InnerCluster, node_id: int) -> None:
         self._cluster = cluster
@@ -56,7 +55,7 @@ class InnerPeers:
         return self._cluster.leaders.get(tp, NO_LEADER)
 
     def leaders(self) -> Collection[int]:
-        return self._cluster.nodes.keys()  # which change meanwhile
+        return self._cluster.nodes.keys()  # a live view, which changes meanwhile
 
     def has_topic(self, topic_id: bytes) -> bool:
         return topic_id in self._cluster.topics
@@ -89,7 +88,7 @@ class InnerPeers:
 
 
 class InnerNode(TransactionBroker):
-    """A node; `produce` is as a client sees it."""
+    """A node. `produce` goes through the Produce handler."""
 
     def __init__(self, logs: LogManager, broker: BrokerParts) -> None:
         self.logs = logs
@@ -97,13 +96,13 @@ class InnerNode(TransactionBroker):
 
     @property
     def transactions(self) -> Transactions:  # type: ignore[override]
-        """The coordinator's, if it is here."""
+        """The coordinator's transactions, if it is on this node."""
         return self.broker.transactions
 
     async def produce(
         self, member: MemberOpened, tp: TopicIdPartition, value: bytes, sequence: int, principal: Principal = ANYBODY
     ) -> None:
-        """One batch of a member, durable on return. Raises WireErrors."""
+        """Appends one batch of a member, durable on return. Raises WireErrors."""
         batch = arrow_batch(
             [value],
             [self.broker.clock.wall_ms()],
@@ -152,14 +151,14 @@ class InnerCluster:
         self.nodes: dict[int, InnerNode] = {}
         self.loses: Callable[[int, str], bool] = lambda _node_id, _name: False
         self.hangs: Callable[[int], bool] = lambda _node_id: False
-        self.calls: list[str] = []  # between nodes
+        self.calls: list[str] = []  # names of calls between nodes
 
     def held_by(self, node_id: int) -> list[int]:
-        """Partitions of the topic that a node has."""
+        """The topic's partitions on a node."""
         return [number for number in range(self._partitions) if number % len(self._files) == node_id]
 
     async def start(self, node_id: int) -> InnerNode:
-        """Starts a node, which leads its partitions in a higher epoch than any before."""
+        """Starts a node, which leads its partitions in a new epoch."""
         config = dataclasses.replace(BrokerConfig(), node_id=node_id)
         logs = LogManager(config, self._files[node_id], self._clock, cluster=ClusterIdentity("c", "id"))
         logs.open()
@@ -173,7 +172,7 @@ class InnerCluster:
         return node
 
     async def lead(self, node_id: int) -> None:
-        """A node leads its partitions, or leads them again in a higher epoch, and everybody hears of it."""
+        """A node leads its partitions in a new epoch, and all nodes learn of it."""
         self.epoch += 1
         node = self.nodes[node_id]
         tps = [partition.tp for partition in node.logs.partitions]
@@ -183,12 +182,12 @@ class InnerCluster:
             await each.broker.coordinator.follow()
 
     async def swept(self) -> None:
-        """The sweeps have ended that began in the background, as somebody began to lead: what they write is durable."""
+        """Waits for the sweeps that a change of leader began: what they write is durable on return."""
         for node in self.nodes.values():
             await asyncio.gather(*(task for kind, task in node.broker.coordinator._tasks.items() if kind.startswith("sweep")))
 
     async def stop(self, node_id: int, *, is_killed: bool = True) -> None:
-        """Ends a node. Its partitions keep their leader, for all that others know."""
+        """Stops a node. The others still consider it the leader of its partitions."""
         node = self.nodes.pop(node_id)
         node.broker.begin_stop()
         if not is_killed:
@@ -202,7 +201,7 @@ class InnerCluster:
             self._files[node_id].kill()
 
     def disk_of(self, node_id: int) -> MemoryFiles:
-        """A copy of what a node's disk would have after a kill now."""
+        """A copy of a node's disk, as a kill now would leave it."""
         files = copy.deepcopy(self._files[node_id])
         files.kill()
         return files
@@ -214,7 +213,7 @@ class InnerCluster:
         await self.start(node_id)
 
     def visible(self, tp: TopicIdPartition) -> list[bytes]:
-        """What readers of committed records see of a partition."""
+        """The values of a partition that readers of committed records see."""
         return self.nodes[self.leaders[tp]].visible(tp)
 
 
@@ -232,7 +231,7 @@ async def cluster(clock: Clock, *, nodes: int = 2, partitions: int = 4) -> Async
 
 
 async def begin(running: InnerCluster, version: int = 0) -> MemberOpened:
-    """A member with one durable row in each partition."""
+    """Opens a member with one durable row in each partition."""
     member = await running.nodes[0].init(NAME, Execution(version, f"e{version}", "r"), bytes([version + 1]) * 16)
     for tp in running.tps:
         await running.nodes[running.leaders[tp]].produce(member, tp, b"row %d" % tp.partition, 0)
@@ -247,10 +246,10 @@ async def commit(running: InnerCluster, member: MemberOpened, version: int = 0, 
 
 
 def shown(running: InnerCluster) -> list[int]:
-    """How many rows readers see, by partition."""
+    """The number of visible rows per partition."""
     return [len(running.visible(tp)) for tp in running.tps]
 
 
 def epoch(running: InnerCluster) -> int:
-    """The coordinator's."""
+    """The coordinator's epoch."""
     return running.nodes[0].broker.transactions.epoch

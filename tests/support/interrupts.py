@@ -1,4 +1,4 @@
-"""Exceptions that strike a thread in the middle of what it does, as Ctrl-C, an alarm or a test's time-out do."""
+"""Exceptions raised in a thread at any point, as by Ctrl-C, an alarm or a test's time-out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 import brokerd
 
 _PACKAGE = Path(brokerd.__file__).parent
-STRUCK = (str(_PACKAGE / "producer"), str(_PACKAGE / "client"))  # in whose code exceptions strike
+STRUCK = (str(_PACKAGE / "producer"), str(_PACKAGE / "client"))  # the code in which exceptions are raised
 
 
-# The bytecodes after which CPython looks for signals: calls, the begin of a function, and jumps backward.
+# CPython checks for signals after these bytecodes: calls, function starts, backward jumps.
 _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
 
 
@@ -27,17 +27,17 @@ def _operations(code: CodeType) -> dict[int, str]:
 
 
 class Struck(BaseException):
-    """The interrupt. Not an Exception, as KeyboardInterrupt is not one."""
+    """The interrupt. Like KeyboardInterrupt, not an Exception."""
 
 
 class _Striker:
-    """Raises Struck at the n-th event (line or bytecode) in the code of some files; `is_signal`: of those before which CPython
-    looks for signals."""
+    """Raises Struck at the n-th event (line or bytecode) in the code of some files. `is_signal`: counts only events before which
+    CPython checks for signals."""
 
     def __init__(self, at: int, within: tuple[str, ...], *, is_signal: bool) -> None:
         self._within = within
         self._is_signal = is_signal
-        self._before: dict[FrameType, int] = {}  # the bytecode that each frame has done last
+        self._before: dict[FrameType, int] = {}  # each frame's last executed bytecode
         self.left = at
         self.where = ""
 
@@ -60,8 +60,8 @@ class _Striker:
 
 
 def strike(action: Callable[[], object], at: int, within: tuple[str, ...] = STRUCK, *, is_signal: bool = False) -> str:
-    """Does `action`, and strikes it at its `at`-th line or bytecode in these files; where that was, or "" if it did
-    not take so many. `is_signal`: counts only those at which the exception of a signal's handler can strike."""
+    """Runs `action` and raises Struck at its `at`-th line or bytecode in these files. Returns where that was, or "" if `action`
+    ended before. `is_signal`: counts only points at which a signal handler can raise."""
     striker = _Striker(at, within, is_signal=is_signal)
     before = sys.gettrace()
     sys.settrace(striker.trace)
@@ -75,5 +75,5 @@ def strike(action: Callable[[], object], at: int, within: tuple[str, ...] = STRU
 
 
 def strike_thread(thread_id: int) -> None:
-    """Has Struck raised in another thread, at whatever bytecode it is about to execute."""
+    """Raises Struck in another thread, at its next bytecode."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(Struck))

@@ -1,5 +1,5 @@
-"""Patterns that Java and brokerd's source match alike, with the topics of TOPICS that they match. The Spark tests ask a real
-JVM whether this is true."""
+"""Patterns that Java and brokerd's source match alike, with the topics of TOPICS that they match. The Spark tests verify this
+against a real JVM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SAME_AS_JAVA: dict[str, tuple[str, ...]] = {
     "^events$": ("events",),
     "(?i)events": ("Events", *_EVENTS),
     "(?i:E)vents$": ("Events", "events", "more-events"),
-    "(?i)\u212a": (),  # the Kelvin sign is a k to Unicode only
+    "(?i)\u212a": (),  # the Kelvin sign equals k only in Unicode case folding
     "a.b": ("a.b", "axb", "aab"),
     r"\Qa.b\E": ("a.b",),
     r"^\Qa.\E[b]": ("a.b",),

@@ -1,4 +1,4 @@
-"""A scripted run on files in memory, killed before or in the middle of each of the operations that change them."""
+"""Scripted runs on files in memory, killed before or during each operation that changes the files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.files import Hook, Killed, MemoryFiles
 from tests.support.scale import TEST_SCALE
 
 H = TypeVar("H")
-# How the files of a killed run are left: by a kill, by a power cut, or by the two in turn, which costs half as much as both.
+# How a killed run leaves its files: by a kill, by a power cut, or by the two in turn, which costs half as much as both.
 ENDINGS = ("in turn",) if TEST_SCALE == 1 else ("kill", "power cut")
-SPREAD = 10  # one sync may do for several pieces of a state, so a run may have some operations less
+SPREAD = 10  # a run may have a few operations less: one sync may cover several pieces of a state
 _CHANGES_NOTHING = ("open", "pread")
 
 
 def kill_at(number: int) -> Hook:
-    """A hook of MemoryFiles: the operation of this number is not done, nor any later one."""
+    """A hook of MemoryFiles that kills at the `number`-th change; no later one is made either."""
     count = 0
 
     def hook(operation: str, _path: str) -> None:
@@ -36,7 +36,7 @@ def kill_at(number: int) -> Hook:
 
 
 def leave(files: MemoryFiles, ending: str, number: int, rng: random.Random) -> None:
-    """Leaves the files of the run of this number as one of ENDINGS does."""
+    """Leaves the files of run `number` as the ending says."""
     if ending == "kill" or (ending == "in turn" and number % 2):
         files.kill()
     else:
@@ -44,7 +44,7 @@ def leave(files: MemoryFiles, ending: str, number: int, rng: random.Random) -> N
 
 
 def operations_of(run: Callable[[MemoryFiles], None], files: MemoryFiles | None = None) -> list[str]:
-    """The operations of an undisturbed run, each with its path."""
+    """The operations of an undisturbed run, with their paths."""
     files, seen = files or MemoryFiles(), []
     files.hook = lambda operation, path: seen.append(f"{operation} {path}") if operation not in _CHANGES_NOTHING else None
     run(files)
@@ -53,13 +53,13 @@ def operations_of(run: Callable[[MemoryFiles], None], files: MemoryFiles | None 
 
 
 class Lives(Generic[H]):
-    """A scripted run of several lives: `live(files, history, life)`. A run that is killed in a life begins with what the earlier
-    lives have left."""
+    """A scripted run of several lives (starts of the process): `live(files, history, life)`. A run that is killed in a life starts
+    from what the earlier lives left."""
 
     def __init__(self, live: Callable[[MemoryFiles, H, int], Coroutine[Any, Any, None]], history: H, lives: int) -> None:
         self._live = live
         self._starts: list[tuple[MemoryFiles, H]] = []
-        self._operations: list[list[str]] = []  # of each life
+        self._operations: list[list[str]] = []  # per life
         self.history = history  # of the undisturbed run
         files = MemoryFiles()
         for life in range(lives):
@@ -71,17 +71,17 @@ class Lives(Generic[H]):
 
     @property
     def operations(self) -> list[str]:
-        """Those of all lives."""
+        """The operations of all lives."""
         return [operation for operations in self._operations for operation in operations]
 
     def killed_everywhere(self, ending: str, rng: random.Random) -> Iterator[tuple[MemoryFiles, H, str]]:
-        """Kills a run at each operation; the files as one of ENDINGS leaves them, what the run had written down by then, and where
-        it was."""
+        """Kills a run at each operation. Yields the files as the ending leaves them, the history recorded by then, and the
+        place."""
         for life, (start, operations) in enumerate(zip(self._starts, self._operations, strict=True)):
             for number, operation in enumerate(operations, 1):
                 files, history = copy.deepcopy(start)
                 files.hook = kill_at(number)
-                with contextlib.suppress(Killed, WireError):  # by whoever was at it, or waited for it
+                with contextlib.suppress(Killed, WireError):  # raised by the operation, or by a call that waited for it
                     self._run(history, life, files)
                     assert number > len(operations) - SPREAD, f"{number}: nobody was killed"
                 files.hook = None

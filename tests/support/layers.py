@@ -1,9 +1,8 @@
-"""Which part of the project may import which: the table of layers, and how to read imports out of a syntax tree.
+"""The table of layers: which part of the project may import which, and how to find imports in a syntax tree.
 
 The parts `sink` and `datasource` are found through relative symbolic links in brokerd/, so editors and type checkers follow every
 import before anything is installed. Packages that re-export would give each module two names, and type checkers do not follow a
-computed `__path__`. Wheels are built from the real folders.
-"""
+computed `__path__`. Wheels are built from the real folders."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import ast
 from collections.abc import Iterator
 
 _BASE = {"ids", "errors", "clock", "config", "record"}
-# Part -> what it may import besides itself. A part is a module or package directly below brokerd.
+# Part -> parts that it may import besides itself. A part is a module or package directly below brokerd.
 LAYERS: dict[str, set[str]] = {
     "allocator": set(),
     "arguments": {"ids", "config"},
@@ -51,17 +50,17 @@ LAYERS: dict[str, set[str]] = {
     "testing": _BASE | {"allocator", "client", "coordination", "process", "producer", "server", "storage", "wire"},
     "pyspark_brokerd": {"datasource"},
     "spark": {"sink"},
-    "": {"producer", "consumer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
+    "": {"producer", "consumer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: the public API, imported lazily
 }
 # Files that wire parts together.
 _EXTRA: dict[str, set[str]] = {
     "datasource/source.py": {"sink"},
     "brokerd/cli/start.py": {"server"},
-    "brokerd/cli/install.py": {"server"},  # of which it needs security/tokens.py alone
-    "brokerd/producer/producer.py": {"client"},  # the transport that it has if it is given none
+    "brokerd/cli/install.py": {"server"},  # only security/tokens.py
+    "brokerd/producer/producer.py": {"client"},  # the default transport
 }
 
-_VERSION = ("brokerd", "brokerd.__version__")  # everybody may know it
+_VERSION = ("brokerd", "brokerd.__version__")  # any part may import it
 
 
 def importer_of(file: str) -> str:
@@ -79,7 +78,7 @@ def allowed_imports(file: str) -> set[str]:
 
 
 def project_imports(file: str, tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Line, part and full name of every import of the project's own modules, wherever in the file it stands."""
+    """Line, part and full name of every import of the project's own modules, anywhere in the file."""
     package = _package(file)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

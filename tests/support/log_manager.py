@@ -1,4 +1,4 @@
-"""The log manager with what tests want done at once: each sequence of steps from its beginning to its end, waiting for the disk."""
+"""The log manager with methods that run administrative steps to their end at once, waiting for the disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.steps import run_here
 
 
 class LogManager(log_manager.LogManager):
-    """The daemon has the steps of these run by its Admin, and retention by its background tasks."""
+    """In the daemon, Admin runs these steps, and background tasks run retention."""
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """See TopicChanges.create."""
@@ -30,14 +30,14 @@ class LogManager(log_manager.LogManager):
         return run_here(self.changes.alter(name, set_configs, unset))
 
     def retention_pass(self) -> int:
-        """Removes segments that retention or delete_records gave up; returns how many. Raises OSError."""
+        """Removes segments below the log start that retention or DeleteRecords moved; returns how many. Raises OSError."""
         for log in self.retention.roll_expired():
-            with contextlib.suppress(OSError):  # that log has stopped, which says it to whoever appends
+            with contextlib.suppress(OSError):  # the log has stopped and reports it to producers
                 log.flush()
         return run_here(self.retention.retire())
 
     def write_checkpoint_if_due(self, now_ms: int) -> bool:
-        """As checkpoint_job, at once; True if it was written. Raises OSError."""
+        """Writes the checkpoint if due; True if written. Raises OSError."""
         job = self.checkpoint_job(now_ms)
         if job is not None:
             job()
@@ -45,5 +45,5 @@ class LogManager(log_manager.LogManager):
 
     @property
     def dirty_bytes(self) -> int:
-        """Bytes of all logs that are appended and not yet flushed."""
+        """Bytes of all logs that are appended but not flushed."""
         return sum(log.core.flushes.dirty_bytes for log in self.partitions.of_clients())

@@ -1,4 +1,4 @@
-"""Turns of an event loop: letting one pass where turns are the subject of a test, and waiting until there is no more to do."""
+"""Turns of an event loop: letting one pass, and waiting until all tasks wait."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 
 async def one_turn() -> None:
-    """Everything that is ready to run in the loop runs once. Tests that wait for something take `all_wait` instead."""
+    """Runs every ready callback of the loop once. Tests that wait for something use `all_wait`."""
     await asyncio.sleep(0)
 
 
 async def all_wait() -> None:
-    """Returns once all other tasks of the loop wait for a future, a timer, a thread or a socket, however many turns that takes."""
+    """Returns once all other tasks wait for a future, a timer, a thread or a socket, however many turns it takes."""
     loop: Any = asyncio.get_running_loop()
-    while loop._ready:  # what is scheduled; the loop has no public name for it
+    while loop._ready:  # scheduled callbacks; asyncio has no public name for them
         await one_turn()
 
 
 class TurnCount:
-    """How many turns of a loop have begun."""
+    """The number of loop turns begun."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -29,9 +29,8 @@ class TurnCount:
 
 @contextmanager
 def counted_turns(loop: Any) -> Iterator[TurnCount]:
-    """Counts the turns of this loop, also of one that runs in another thread, where they begin: a callback has no fixed place in
-    its turn. The loop has no public name for a turn.
-    """
+    """Counts the turns of a loop where they begin, since a callback has no fixed place in its turn; the loop may run in another
+    thread. asyncio has no public name for a turn."""
     turns, run_once = TurnCount(), loop._run_once
 
     def counted() -> None:

@@ -1,8 +1,6 @@
-"""An ext4 file system of its own in a file, whose power can be cut: what was not synced is gone, as after a real one.
-
-FS_IOC_SHUTDOWN stops the file system at once: from then on it answers EIO, and nothing more reaches the image. Needs root,
-loop devices, mount, losetup and mkfs.ext4; `why_not` says which is missing.
-"""
+"""A separate ext4 file system in a file, whose power can be cut: what was not synced is lost, as in a real power cut.
+FS_IOC_SHUTDOWN stops the file system at once: it then returns EIO, and nothing more reaches the image. Needs root, loop devices,
+mount, losetup and mkfs.ext4; `why_not` names what is missing."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ from typing import Self
 from tests.support.wait import wait_until
 
 _FS_IOC_SHUTDOWN = 0x8004587D
-LOG_FLUSH = 1  # what the journal holds is written first: unsynced names stay, unsynced content goes
-NO_LOG_FLUSH = 2  # neither
+LOG_FLUSH = 1  # flushes the journal first: unsynced names survive, unsynced content is lost
+NO_LOG_FLUSH = 2  # both are lost
 
 
 def why_not() -> str:
@@ -36,7 +34,7 @@ def why_not() -> str:
 
 
 class LoopDisk:
-    """Mounted at `path` while entered; the image, the loop device and the mount are gone afterwards."""
+    """Mounted at `path` while entered. On exit the image, the loop device and the mount are removed."""
 
     def __init__(self, scratch: Path, *, size_mib: int = 1_024) -> None:
         self.path = scratch / "disk"
@@ -64,7 +62,7 @@ class LoopDisk:
         self._image.unlink()
 
     def cut_power(self, flag: int) -> None:
-        """From now on nothing is written; whoever uses a file gets EIO."""
+        """Stops all writes; any use of a file now fails with EIO."""
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(fd, _FS_IOC_SHUTDOWN, struct.pack("=I", flag))
@@ -72,13 +70,13 @@ class LoopDisk:
             os.close(fd)
 
     def restore_power(self) -> None:
-        """Mounts it again, from what is in the image; nobody may use a file of it any more."""
+        """Mounts the image again. No file of it may be in use."""
         self._unmount()
         _run("mount", self._device, str(self.path))
 
     def _unmount(self) -> None:
         def is_unmounted() -> bool:
-            with contextlib.suppress(subprocess.CalledProcessError):  # busy, until the last user's end has been noticed
+            with contextlib.suppress(subprocess.CalledProcessError):  # busy until the last user's end is noticed
                 _run("umount", str(self.path))
             return not os.path.ismount(self.path)
 

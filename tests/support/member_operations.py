@@ -1,6 +1,6 @@
-"""The part of producer_simulation.py that is about members of transactions: an application that begins, commits and aborts them, a
-coordinator (transaction_model.py), and what must hold: a request holds batches of one member under its own id, and a member that
-is committed has all its records in the log, once and in order."""
+"""The part of producer_simulation.py about transaction members: an application that begins, commits and aborts them, and a
+coordinator (transaction_model.py). Checked: a request holds batches of one member under its own producer id, and all records of a
+committed member are in the log, once and in order."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class MemberOperations(ABC):
     def __init__(self) -> None:
         self.transactions = TransactionsModel()
         self.member_count = 0
-        self.member_of: dict[int, Membership | None] = {}  # record -> the member that it was sent in
-        self.id_of: dict[Membership | None, set[int]] = {}  # member -> its producer ids, as granted
+        self.member_of: dict[int, Membership | None] = {}  # by record
+        self.id_of: dict[Membership | None, set[int]] = {}  # granted producer ids by member
 
     @abstractmethod
     def expect(self, condition: bool, message: str) -> None:
@@ -43,13 +43,13 @@ class MemberOperations(ABC):
 
     @property
     def membership(self) -> Membership | None:
-        """The member that is open."""
+        """The open member."""
         return self.core.identity.membership
 
     # --- operations of the application
 
     def do_begin(self) -> None:
-        """Begins a member, if none is open and nothing is under way."""
+        """Begins a member, if none is open and no records are incomplete."""
         if self.membership is None and not self.core.accumulator.incomplete and self.core.stopped_by is None:
             self.member_count += 1
             number = self.member_count
@@ -59,7 +59,7 @@ class MemberOperations(ABC):
             )
 
     def do_commit(self) -> None:
-        """Commits the member if all of it has its end; else that is waited for, and a later commit may find it so."""
+        """Commits the member if all its records have results; otherwise flushes, and a later commit may succeed."""
         if self.membership is None:
             return
         if self.core.accumulator.incomplete:
@@ -71,25 +71,25 @@ class MemberOperations(ABC):
             self.decide(membership, report, is_commit=True)
 
     def do_abort_member(self) -> None:
-        """Aborts the member, whatever is under way."""
+        """Aborts the member, even with batches under way."""
         if self.membership is not None:
             self.core.stop(AbortedBatchError("by the test"), self.now_ms)
             membership, report = self.end_member()
             self.decide(membership, report, is_commit=False)
 
     def do_expire_members(self) -> None:
-        """The coordinator has heard nothing for too long, as it thinks."""
+        """The coordinator considers all members silent for too long."""
         self.transactions.expire(TRANSACTIONAL_ID)
 
     def end_member(self) -> tuple[Membership, MemberReport]:
-        """The member that was open, and its report."""
+        """Closes the open member; returns it and its report."""
         membership = self.membership
         assert membership is not None
         report = self.core.end_member()
         return membership, report
 
     def decide(self, membership: Membership, report: MemberReport, *, is_commit: bool) -> None:
-        """Has the coordinator commit or abort a member; checks what was committed."""
+        """Commits or aborts a member at the coordinator; checks what was committed."""
         listed = [report]
         members = listed if report.producer_id != NO_PRODUCER_ID else []
         end = TransactionEnd(*membership[:4], is_commit=is_commit, members=members, partitions=report.partitions)
@@ -103,7 +103,7 @@ class MemberOperations(ABC):
             self.check_committed(membership, report)
 
     def check_committed(self, membership: Membership, report: MemberReport) -> None:
-        """All records of a committed member are in the log of one topic, under its id, once, and no others."""
+        """Checks that exactly the records sent by a committed member are in the log of one topic, once, under its producer id."""
         topics = [logs for logs in self.logs.values() if any(report.producer_id in log.writers for log in logs)]
         self.expect(len(topics) <= 1, f"member {membership.txn_version} is committed with records of a topic that was deleted")
         written = sorted(
@@ -118,13 +118,13 @@ class MemberOperations(ABC):
         self.expect(report.records == len(sent), f"it reported {report.records} records of {len(sent)}")
 
     def held_records(self, producer_id: int) -> int:
-        """Records of a producer id, over all partitions."""
+        """Number of records of a producer id, over all partitions."""
         return sum(log.writers.count(producer_id) for logs in self.logs.values() for log in logs)
 
     # --- the broker
 
     def granted(self, command: RequestProducerId) -> ProducerIdAndEpoch | WireError:
-        """The response to a request for an id."""
+        """The response to a request for a producer id."""
         if command.membership is None:
             identity = self.identities.init_producer_id(command.current)
         else:
@@ -143,7 +143,7 @@ class MemberOperations(ABC):
             raise InvalidTxnStateError("the member is not open", fate=Fate.NOT_APPENDED)
 
     def respond_to_heartbeat(self, command: SendHeartbeat, lost: BrokerdError | None) -> None:
-        """A heartbeat gets through, or not."""
+        """A heartbeat is answered, or lost."""
         try:
             if lost is not None:
                 raise lost
@@ -152,10 +152,10 @@ class MemberOperations(ABC):
         except BrokerdError as error:
             self.core.on_identity_failed(command, error, self.now_ms)
 
-    # --- what must hold of a request
+    # --- checks of a request
 
     def check_member(self, command: SendRequest) -> None:
-        """Checks that a request is of the present member alone, under its id."""
+        """Checks that a request belongs to the present member alone, under its producer id."""
         self.expect(command.membership == self.membership, "a request is of another member than the present one")
         for batch in command.batches.values():
             members = {self.member_of[record] for record in records_of(batch)}

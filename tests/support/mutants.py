@@ -1,6 +1,5 @@
-"""Lists of bugs that random schedules must find one by one: how each is planted (planting.py), and where the search for it begins.
-What the schedules do not find, they do not prove.
-"""
+"""Lists of planted bugs (planting.py), each of which the random schedules must find. The schedules prove nothing about bugs that
+they miss."""
 
 from __future__ import annotations
 
@@ -11,21 +10,22 @@ from tests.support.planting import Put, plant
 
 Plant = Callable[[Put], None]
 Method = Callable[..., Any]
-Run = Callable[[int], object]  # the schedule of a seed; raises what it finds
-# A planted bug shows as a broken promise, or a failed assertion of the code. These errors mean that the bug does not fit the code.
+Run = Callable[[int], object]  # runs a seed's schedule; raises what it finds
+# A planted bug shows as a broken promise or a failed assertion of the code. These errors mean that the bug does not fit the code
+# any more.
 UNFIT = (TypeError, AttributeError, NameError)
 
 
 class Mutants(dict[str, tuple[Plant, int]]):
-    """Bugs by their names. `first` is the seed at which the search for a bug begins that few schedules find: it saves time and pins
-    nothing."""
+    """Bugs by name, each with the seed `first` where the search for it begins. A rare bug has a high one to save time; the seed has
+    no other meaning."""
 
     def add(self, plant_it: Plant) -> Plant:
-        """Adds the function that plants a bug, by its name."""
+        """Decorator: adds a function that plants a bug, under the function's name."""
         return self.rare(0)(plant_it)
 
     def rare(self, first: int) -> Callable[[Plant], Plant]:
-        """Adds a function that plants a rare bug."""
+        """Decorator: like `add`, for a bug that few schedules find."""
 
         def add(plant_it: Plant) -> Plant:
             self[plant_it.__name__] = (plant_it, first)
@@ -34,11 +34,12 @@ class Mutants(dict[str, tuple[Plant, int]]):
         return add
 
     def instead(self, name: str, owner: type, method: str, bug: Method, *, first: int = 0) -> None:
-        """Adds a bug that stands in for a method."""
+        """Adds a function that replaces a method."""
         self[name] = (lambda put: plant(put, owner, method, bug), first)
 
     def method(self, owner: type, method: str, *, first: int = 0) -> Callable[[Method], Method]:
-        """Adds a bug by its function's name: it stands in for a method, which it is given before the method's own arguments."""
+        """Decorator: adds a function that replaces a method, under the function's name. It receives the original method before the
+        method's own arguments."""
 
         def add(bug: Method) -> Method:
             def plant_it(put: Put) -> None:
@@ -50,8 +51,8 @@ class Mutants(dict[str, tuple[Plant, int]]):
         return add
 
     def assert_found(self, name: str, put: Put, run: Run, count: int) -> None:
-        """Plants a bug. Raises AssertionError if none of `count` schedules finds it. Raises what says that the bug was written for
-        other code."""
+        """Plants a bug. Raises AssertionError if none of `count` schedules finds it, and an UNFIT error if it does not fit the
+        code."""
         plant_it, first = self[name]
         plant_it(put)
         assert any(finds(run, seed) for seed in range(first, first + count)), (
@@ -60,7 +61,7 @@ class Mutants(dict[str, tuple[Plant, int]]):
 
 
 def finds(run: Run, seed: int) -> bool:
-    """True if the schedule of this seed fails with what is planted now."""
+    """True if the seed's schedule fails with the planted bug."""
     try:
         run(seed)
     except UNFIT:

@@ -1,12 +1,12 @@
-"""Offsets that go with transactions, in random schedules: the real Groups and Transactions over a log in memory, whose end
-becomes durable at any time and is lost in a crash. Programs read a group's offsets, think, and commit from there
-on, on the same and on other transactional ids; beside them, offsets are set and groups deleted without transactions.
+"""Offsets committed in transactions, in random schedules: the real Groups and Transactions over a log in memory. The log becomes
+durable at random times and loses undurable batches in a crash. Programs read a group's offsets, pause, and commit from there, on
+the same or other transactional ids. Meanwhile offsets are set and groups deleted without transactions.
 
-What was decided about a group, in order, is its history. It says what must hold:
-- each transaction begins at what the history says at its decision;
-- a request is told of all that was decided before it came, and of nothing that a crash takes back;
-- a crash leaves a beginning of the history, with all that was answered, and the group is what that beginning says.
-"""
+A group's history is the ordered list of decisions about it. Checked:
+
+- Each transaction starts from the offsets that the history gives at its decision.
+- An answer includes everything decided before the request came, and nothing that a crash undoes.
+- A crash leaves a prefix of the history that includes everything answered, and the group's offsets are those of that prefix."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ Offsets = dict[TopicIdPartition, CommittedOffset]
 
 
 class BrokenPromiseError(AssertionError):
-    """Something does not hold that must."""
+    """A promise is broken."""
 
 
 class Decided(NamedTuple):
-    """One decision about a group, and the record of the log that makes it."""
+    """A decision about a group: its batch number and its record."""
 
     place: int
     entry: CoordinatorRecord
 
 
 class Log:
-    """The coordinator's log, batch by batch. `start` and `durable` are numbers of batches."""
+    """The coordinator's log as a list of batches. `start` and `durable_end` are batch numbers."""
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
@@ -83,7 +83,7 @@ class Log:
         self.durable_end = len(self.batches)
         self.late = []
 
-    # As CoordinatorLog
+    # Interface of CoordinatorLog
 
     settled = CoordinatorLog.settled
 
@@ -137,7 +137,7 @@ class Log:
 
 
 class AllLeaders:
-    """Partitions, of which only that they may refuse a marker matters here."""
+    """All partition leaders, reduced to the fact that they may refuse a marker."""
 
     producer_ids: Sequence[int] = ()
 
@@ -173,13 +173,13 @@ class Simulation:
         self.topics = [bytes([number]) * 16 for number in range(2)]
         self.gone: set[bytes] = set()
         self.history: dict[str, list[Decided]] = {name: [] for name in GROUPS}
-        self.told: dict[str, int] = dict.fromkeys(GROUPS, 0)  # so much of it has somebody been told of
+        self.told: dict[str, int] = dict.fromkeys(GROUPS, 0)  # length of the prefix of the history that was told to someone
         self.failing: frozenset[str] = frozenset()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.asked: dict[str, tuple[EndTransactionRequest, AskedOffsets]] = {}  # commits without an answer, by execution
+        self.asked: dict[str, tuple[EndTransactionRequest, AskedOffsets]] = {}  # all commit requests, by execution id
         self.compacting: set[Transactions] = set()
         self.tag = 0
-        self.stamps = itertools.count(_YEAR_MS, _YEAR_MS)  # so far apart that each renewal is recorded
+        self.stamps = itertools.count(_YEAR_MS, _YEAR_MS)  # a year apart, so that each renewal is recorded
 
     # --- the broker
 
@@ -196,7 +196,7 @@ class Simulation:
         )
 
     def by_id(self, topic_id: bytes) -> Topic:
-        """As the store of topics."""
+        """Interface of TopicStore."""
         if topic_id in self.gone:
             raise UnknownTopicIdError("gone")
         return Topic("t", topic_id, 1, {})
@@ -205,7 +205,7 @@ class Simulation:
         return name in self.failing and self.rng.random() < 0.5
 
     def recorded(self, batch: Sequence[CoordinatorRecord]) -> None:
-        """Records were appended together: one decision about a group at most, perhaps with a transaction."""
+        """Records were appended as one batch: at most one decision about a group, perhaps with a transaction."""
         place = len(self.log.batches) - 1
         prepared = [record.commit_prepared for record in batch if record.HasField("commit_prepared")]
         for entry in filter(is_of_group, batch):
@@ -215,7 +215,7 @@ class Simulation:
             self.history[entry.group_id].append(Decided(place, entry))
 
     def check_begun(self, group: str, asked: AskedOffsets) -> None:
-        """A transaction is decided on where it began."""
+        """Checks that a transaction is decided at the offsets where it began."""
         before = self.fold(group)
         for tp, expected in asked.expected.items():
             found = before[tp].offset if tp in before else NO_OFFSET
@@ -223,7 +223,7 @@ class Simulation:
                 raise BrokenPromiseError(f"{group}: a transaction that began at {expected} is decided on at {found}")
 
     def fold(self, group: str, count: int | None = None) -> Offsets:
-        """The group after so much of its history."""
+        """The group's offsets after `count` decisions; None: after all."""
         offsets: Offsets = {}
         for one in self.history[group][:count]:
             if one.entry.HasField("offsets_committed"):
@@ -242,7 +242,7 @@ class Simulation:
             await one_turn()
 
     async def fetch(self, group: str) -> Offsets:
-        """The offsets that the broker names, which must be those of some moment since it was asked."""
+        """Fetches the group's offsets, which must be those of some moment since the call."""
         known = len(self.history[group])
         gone = len(self.gone)
         self.facts["waited"] += self.log.durable_end < len(self.log.batches)
@@ -259,7 +259,7 @@ class Simulation:
         return found
 
     def tagged(self, offsets: Mapping[TopicIdPartition, int]) -> Offsets:
-        """No two decisions are alike."""
+        """Tags the offsets, so that no two decisions are equal."""
         self.tag += 1
         return {tp: committed(tp, offset, metadata=str(self.tag)) for tp, offset in offsets.items()}
 
@@ -268,14 +268,14 @@ class Simulation:
         return self.rng.sample(tps, self.rng.randint(1, len(tps)))
 
     def answered(self, group: str, entry_is: Any) -> None:
-        """The request of such a decision is answered: it is in the history, and stays."""
+        """A decision's request was answered: the decision must be in the history, and stays there."""
         places = [place for place, one in enumerate(self.history[group], 1) if entry_is(one.entry)]
         if not places:
             raise BrokenPromiseError(f"{group}: what is answered is not decided")
-        self.told[group] = max(self.told[group], places[0])  # a renewal repeats what it said
+        self.told[group] = max(self.told[group], places[0])  # a renewal repeats the offsets
 
     async def program(self) -> None:
-        """One part of a consume-process-produce program."""
+        """One cycle of a consume-process-produce program."""
         group, name = self.rng.choice(GROUPS), self.rng.choice(IDS)
         tps = self.partitions()
         found = await self.fetch(group)
@@ -303,7 +303,7 @@ class Simulation:
         await self.ask(request.execution_id)
 
     async def ask(self, execution_id: str) -> None:
-        """Asks for a commit, perhaps not for the first time."""
+        """Requests a commit, perhaps again."""
         request, asked = self.asked[execution_id]
         try:
             await self.transactions.commit(ANN, request, asked)
@@ -320,7 +320,7 @@ class Simulation:
         )
 
     async def plain(self) -> None:
-        """Sets offsets, renews them, or deletes the group or some of them, without a transaction."""
+        """Sets or renews offsets, or deletes some or the whole group, without a transaction."""
         group = self.rng.choice(GROUPS)
         offsets = self.tagged({tp: self.rng.randrange(9) for tp in self.partitions() if tp.topic_id not in self.gone})
         tag = str(self.tag)
@@ -340,7 +340,7 @@ class Simulation:
                     lambda entry: tag in {one.metadata for one in entry.offsets_committed.offsets},
                 )
 
-    # --- what happens
+    # --- events
 
     def begin(self, work: Callable[..., Coroutine[Any, Any, object]], *arguments: Any) -> None:
         async def carried_out() -> None:
@@ -351,7 +351,7 @@ class Simulation:
         self.tasks.add(task)
 
     async def compact(self, transactions: Transactions) -> None:
-        """One at a time."""
+        """Compacts, unless a compaction is under way."""
         if transactions in self.compacting:
             return
         self.compacting.add(transactions)
@@ -401,7 +401,7 @@ class Simulation:
         await asyncio.gather(*others, *self.tasks, return_exceptions=True)
 
     async def start(self) -> None:
-        """Brings up the broker, perhaps after a crash in its start."""
+        """Starts the broker, perhaps with a crash during the start."""
         self.new_broker()
         starting = asyncio.create_task(self.begin_transactions())
         self.tasks.add(starting)
@@ -419,12 +419,12 @@ class Simulation:
             raise BrokenPromiseError("the start does not end")
 
     async def begin_transactions(self) -> None:
-        """As CoordinatorHost.start."""
+        """Starts as CoordinatorHost.start does."""
         await self.transactions.load()
         await self.transactions.sweep()
 
     async def check_all(self) -> None:
-        """Once all is done, the groups are what their histories say."""
+        """Completes everything, then checks that the groups' offsets are those of their histories."""
         self.failing = frozenset()
         self.clock.advance(600_000)
         self.begin(self.transactions.sweep)
@@ -436,7 +436,7 @@ class Simulation:
                 break
         if self.tasks:
             raise BrokenPromiseError("requests have no answer")
-        self.flush(all_of_it=True)  # the end of a commit, which nobody waits for
+        self.flush(all_of_it=True)  # also the completion of a commit, which no request waits for
         for group in GROUPS:
             await asyncio.wait_for(self.fetch(group), 1)
 
@@ -481,7 +481,7 @@ class Simulation:
 
 
 def run_seed(seed: int) -> Counter[str]:
-    """One schedule. Raises Promise, or what fails in the code."""
+    """Runs one schedule. Raises BrokenPromiseError, or an error of the code."""
 
     async def at_once(work: Any, *arguments: Any) -> Any:
         return work(*arguments)

@@ -1,10 +1,9 @@
-"""Two clients of a simulated partition whose metadata may be old: they keep the highest epoch that they have seen, and send it.
+"""Two clients of a simulated partition with possibly stale metadata. They send the highest leader epoch that they have seen.
 
-An honest producer sends its batches in order, and after a change of leader all that is not acknowledged again, from the first on.
-So it may never be told that a sequence is out of order or that it is unknown. A reader that goes on where it stopped may never be
-told that its offset does not exist, unless the log start has passed it; and whatever it has read, or was acknowledged before the
-present epoch, lies below the latest offset that it is told.
-"""
+The honest producer sends in order and, after a change of leader, resends everything unacknowledged from the first batch. So a
+partition must never report an out-of-order sequence or an unknown producer id to it. The reader continues from its position;
+OFFSET_OUT_OF_RANGE is allowed only if the log start has passed that position. The latest offset that it is told must not be below
+what it has read or what was promised before the present epoch."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _REFUSALS = (NotLeaderError, FencedLeaderEpochError, UnknownLeaderEpochError)
 
 
 class _Client:
-    """Asks the leader that its metadata names, in the epoch that they name."""
+    """Sends to the leader in its metadata, with that leader's epoch."""
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
@@ -45,9 +44,9 @@ class _Client:
         self.epoch = 0
 
     def _partition(self) -> Partition | None:
-        """The partition of the leader; None if it refuses: new metadata may help next time."""
+        """The leader's partition, or None if it refuses; new metadata may help next time."""
         if self.sim.rng.random() < 0.15:
-            self.replica = self.sim.rng.choice(self.sim.replicas)  # another broker, which may have led before
+            self.replica = self.sim.rng.choice(self.sim.replicas)  # another broker, perhaps a former leader
         if self.sim.rng.random() < 0.3:
             self._refresh()
         if self.epoch == 0 or self.replica is None or not self.replica.is_up:
@@ -74,7 +73,7 @@ class _Client:
 
 
 class _Sent:
-    """A batch without an acknowledgement, and the request that waits for one."""
+    """An unacknowledged batch and the request that waits for its acknowledgement."""
 
     def __init__(self, number: int, count: int) -> None:
         self.number = number
@@ -92,7 +91,7 @@ class HonestProducer(_Client):
         self._next_number = 0
 
     def step(self) -> None:
-        """Takes what is acknowledged, and sends a batch."""
+        """Takes acknowledgements, then sends a batch."""
         self._take_answers()
         if self._partition() is None:
             return

@@ -1,11 +1,10 @@
-"""Checks the promises of a partition on any number of replicas against the history that each replica must hold.
+"""Checks a partition's promises, on any number of replicas, against the history that each replica must hold.
 
     log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
 
-Offsets are given once and without a gap. The high watermark never goes back in a life, and nothing below it is lost, whatever
-ends a life or cuts a log; replicas are equal below it. Producers' state and the table of epochs are the fold of all batches. The
-last stable offset is where the first transaction begins whose marker does not count.
-"""
+Offsets are assigned once, without gaps. The high watermark never decreases between two crashes. Nothing below it is lost by a crash
+or a truncation, and replicas are equal below it. Producer state and leader epochs are those derived from all batches. The last
+stable offset is the start of the first transaction without a marker below the high watermark."""
 
 from __future__ import annotations
 
@@ -19,17 +18,16 @@ from tests.support.partition_replica import Replica
 
 
 class Promises:
-    """Everything that all replicas together have promised to anyone."""
+    """What all replicas together have promised."""
 
     def __init__(self) -> None:
-        self._committed: dict[int, BatchHeader] = {}  # whatever was below a high watermark, by base offset
-        self.end = 0  # of all that was promised
-        self.end_before: dict[int, int] = {}  # of all that was promised before an epoch began
+        self._committed: dict[int, BatchHeader] = {}  # batches once below a high watermark, by base offset
+        self.end = 0  # end of all promised batches
+        self.end_before: dict[int, int] = {}  # the value of `end` when an epoch began
 
     def check_ends(self, replica: Replica, *, is_alone: bool) -> None:
-        """Checks the ends. At a start, a replica that is not alone may not know what is decided, and its last stable offset may be
-        lower.
-        """
+        """Checks the ends. After a start, a replica that is not alone may not know which transactions are decided, and its last
+        stable offset may be lower."""
         core = replica.log.core
         start, stable, high = core.ends.log_start_offset, core.ends.last_stable_offset, core.ends.high_watermark
         durable, end = core.ends.durable_end, core.ends.log_end_offset
@@ -44,7 +42,7 @@ class Promises:
         assert stable == expected or (not is_known and stable < expected), f"the last stable offset is {stable}, not {expected}"
 
     def _commit(self, replica: Replica, high_watermark: int) -> None:
-        """Settles all below the high watermark, for all replicas and their restarts."""
+        """Commits everything below the high watermark, for all replicas and across restarts."""
         for header, *_ in reversed(replica.history):
             if header.base_offset < replica.high_watermark:
                 break
@@ -61,7 +59,7 @@ class Promises:
         self.end = max(self.end, header.next_offset)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Another leader is elected."""
+        """A leader is elected."""
         self.end_before[epoch] = self.end
 
     def check_nothing_is_lost(self, leader: Replica) -> None:
@@ -72,7 +70,7 @@ class Promises:
 
 
 def check_state(replica: Replica) -> None:
-    """Producers, epochs and aborted transactions are the fold of all batches."""
+    """Checks that producer state, epochs and aborted transactions are those derived from all batches."""
     core = replica.log.core
     known, aborted = core.producers.aborted.entries, replica.aborted()
     assert set(known) <= set(aborted), f"{known} says more of aborted transactions than {aborted}"
@@ -86,7 +84,7 @@ def check_state(replica: Replica) -> None:
 
 
 def check_look_ups(core: PartitionCore, aborted: Sequence[AbortedTransaction]) -> None:
-    """Checks the aborted transactions that overlap a range, for ranges of all kinds."""
+    """Checks the look-up of aborted transactions that overlap a range, for all relevant ranges."""
     ends = sorted(
         {core.ends.log_start_offset, core.ends.last_stable_offset, *(offset for entry in aborted for offset in entry[1:])}
     )
@@ -98,7 +96,7 @@ def check_look_ups(core: PartitionCore, aborted: Sequence[AbortedTransaction]) -
 
 
 def end_of_epoch(core: PartitionCore, epoch: int) -> tuple[int, int]:
-    """The last epoch of this log that is not above `epoch`, and where it ends."""
+    """The last epoch of this log up to `epoch`, and its end offset."""
     entries = core.epochs.entries
     at = sum(entry.epoch <= epoch for entry in entries)
     end = entries[at].start_offset if at < len(entries) else core.ends.log_end_offset
@@ -111,5 +109,5 @@ def reported_end(core: PartitionCore) -> int:
 
 
 def cut_offset(end: int, own_end: int) -> int:
-    """The offset where a follower cuts its log, if its last epoch ends at `own_end`, and on its leader at `end`."""
+    """The offset where a follower truncates: its last epoch ends at `own_end` in its log and at `end` in its leader's."""
     return min(end, own_end)

@@ -1,8 +1,7 @@
-"""One replica of a partition in a simulation: its log on files in memory, its checkpoint, and what must stand in it.
+"""One replica of a simulated partition: its log on files in memory, its checkpoint, and the content it must have.
 
-The checkpoint is a value that a crash leaves as it was written last; the disk is tests/support/files.py, which loses what was not
-synced. `history` is the oracle's: every batch of this log in order, also those that retention took.
-"""
+The checkpoint is a value that survives a crash as last written. The disk (tests/support/files.py) loses what was not synced.
+`history` is the oracle: every batch of this log in order, including those that retention removed."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ _FREE_PRODUCER_NUMBER = 1 << 30
 
 
 class Stored(NamedTuple):
-    """A batch of a log: its header without its CRC, the members whose transactions it ends, and which of them it aborts."""
+    """A batch of a log: its header with a zero CRC, the transaction members that it ends, and those of them that it aborts."""
 
     header: BatchHeader
     ended: tuple[int, ...] = ()
@@ -58,20 +57,20 @@ class Replica:
         self.files = MemoryFiles()
         self.checkpoint = NEW_PARTITION._replace(leader_epoch=0)
         self.history: list[Stored] = []
-        self.written: dict[BatchHeader, Stored] = {}  # all that may be in the files after a crash
+        self.written: dict[BatchHeader, Stored] = {}  # all batches that may be in the files after a crash
         self.oracle = ProducerOracle()
-        self.open: dict[int, int] = {}  # first offsets of transactions without a marker, by producer id
-        self.held: dict[str, int] = {}  # first offsets that commits hold back
+        self.open: dict[int, int] = {}  # first offset of each transaction without a marker, by producer id
+        self.held: dict[str, int] = {}  # first offsets held back by commits
         self.task: FlushTask | None = None
-        self.found_end = 0  # where the log ended at the start
-        self.high_watermark = 0  # of this life, as it was last looked at
-        self.agreed_epoch = 0  # in which it last cut what its leader does not have
+        self.found_end = 0  # log end found at the start; while down, the durable end of before
+        self.high_watermark = 0  # last checked in this run
+        self.agreed_epoch = 0  # epoch in which it last truncated what its leader lacks
         self.table = PartitionTable(TopicStore(self.files))
         self._log: Partition | None = None
 
     @property
     def log(self) -> Partition:
-        """The log; the replica is up."""
+        """The running log. The replica must be up."""
         assert self._log is not None
         return self._log
 
@@ -82,22 +81,22 @@ class Replica:
 
     @property
     def is_stopped(self) -> bool:
-        """True if only a start helps."""
+        """True if only a restart helps."""
         return self.log.is_stopped and not self.is_being_cut
 
     @property
     def is_being_cut(self) -> bool:
-        """True while it waits for the disk in a cut."""
+        """True while a truncation waits for the disk."""
         return self.log.health.is_being_cut
 
     def runs(self, log: Partition) -> bool:
-        """True if it is still in the life of this log."""
+        """True if this log is still the running one."""
         return self._log is log
 
-    # Life
+    # Start and crash
 
     def start(self, *, is_alone: bool) -> None:
-        """Recovers what is on the disk. `is_alone`: there is no other replica."""
+        """Recovers the log from disk. `is_alone`: there is no other replica."""
         open_files = OpenFiles(self.files, limit=4)
         files = PatientFiles(self.files, open_files)
         given = RecoveryInput(
@@ -124,7 +123,7 @@ class Replica:
         self.write_checkpoint()
 
     def crash(self, rng: random.Random, *, is_power_cut: bool) -> int:
-        """Ends; returns how far the log said that it was durable."""
+        """Crashes; returns the log's durable end."""
         durable_end = self.log.core.ends.durable_end
         self._log = self.task = None
         self.held.clear()
@@ -137,11 +136,11 @@ class Replica:
         return durable_end
 
     def raise_epoch(self, epoch: int) -> None:
-        """Makes an epoch durable, before the partition gets a role in it."""
+        """Makes an epoch durable, which must precede a role in it."""
         self.checkpoint = self.checkpoint._replace(leader_epoch=epoch)
 
     def write_checkpoint(self) -> None:
-        """As the data directory does."""
+        """Checkpoints as the data directory does."""
         self.checkpoint = self.log.checkpoint_entry()
 
     def fail(self, operation: str) -> None:
@@ -155,7 +154,7 @@ class Replica:
         self.files.hook = hook
 
     def hold_back(self, members: Sequence[int]) -> Moved:
-        """A commit of these members holds back the log until it is released, if they have anything in it."""
+        """A commit of these members holds the last stable offset back until its release, if they have records here."""
         first_offset = self.log.producers.first_open_offset(members)
         assert first_offset == min([self.open[member] for member in members if member in self.open], default=None)
         if first_offset is None:
@@ -165,17 +164,17 @@ class Replica:
         return self.log.core.ends.hold_back(commit, first_offset)
 
     def release(self, commit: str) -> Moved:
-        """The commit holds back the log no longer."""
+        """Releases what the commit holds back."""
         del self.held[commit]
         return self.woken(self.log.release(commit))
 
     def woken(self, moved: Moved) -> Moved:
-        """These ends have moved, and the log has not been told yet."""
+        """Wakes what waits for these moved ends."""
         self.log.wake(moved)
         return moved
 
     def remove_retired(self) -> int:
-        """Removes what lies below the log start, as the data directory does; how many segments."""
+        """Removes segments and snapshots below the log start, as the data directory does; returns the number of segments."""
         segments, snapshot_offsets = self.log.take_removable(self.checkpoint.log_start_offset)
         files: Files = self.files
         for segment in segments:
@@ -184,10 +183,10 @@ class Replica:
             remove_snapshot(files, TP.directory_name, offset)
         return len(segments)
 
-    # The content that it must have
+    # Expected content
 
     def note(self, stored: Stored) -> None:
-        """A batch was written."""
+        """Records a written batch."""
         header = stored.header
         self.written[header] = stored
         self.history.append(stored)
@@ -201,7 +200,7 @@ class Replica:
             self.open.pop(producer_id, None)
 
     def stamped(self, header: BatchHeader, now_ms: int, ended: tuple[int, ...] = (), *, aborted: tuple[int, ...] = ()) -> Stored:
-        """The batch as this replica must write it, if it leads."""
+        """The batch as this replica must write it as leader."""
         epoch = self.log.core.leader_epoch
         return Stored(
             header._replace(base_offset=self.end, append_timestamp=now_ms, leader_epoch=epoch, stamp_flags=0, header_crc=0),
@@ -210,24 +209,23 @@ class Replica:
         )
 
     def note_failed(self, stored: Stored, error: StorageError) -> None:
-        """It was not written, or nobody knows."""
+        """Records a failed write whose fate is unknown."""
         if error.fate is Fate.UNKNOWN:
             self.written[stored.header] = stored
 
     def cut_history(self, end: int) -> None:
-        """The log ends there."""
+        """The log was truncated at `end`."""
         history = [stored for stored in self.history if stored.header.base_offset < end]
         assert not history or history[-1].header.next_offset == end, f"the log ends at {end}, where no batch does"
         self._begin_again(history)
 
     def forget_cut(self) -> None:
-        """A cut is made on disk: what it removed never comes back."""
+        """The truncation is durable: the removed batches can never reappear."""
         self.written = {stored.header: stored for stored in self.history}
 
     def take_recovered(self, durable_end: int) -> None:
-        """Takes the batches in the files for the history: all that were durable, and then some that were once written. A batch that
-        a start has cut off without syncing anything in its place may come back in another one.
-        """
+        """Makes the batches in the files the history: all durable ones, then some that were once written. A batch that recovery cut
+        off may reappear in a later start if nothing was synced in its place."""
         begin = self.log.ends.log_start_offset
         try:
             headers = [batch.header._replace(header_crc=0) for batch in self.read_all(begin)]
@@ -247,11 +245,11 @@ class Replica:
 
     @property
     def end(self) -> int:
-        """Where the log must end."""
+        """The expected log end."""
         return self.history[-1].header.next_offset if self.history else 0
 
     def first_undecided(self, high_watermark: int) -> int | None:
-        """The first record of a transaction without a marker below the high watermark that counts; None if there is none."""
+        """The first record of a transaction without a marker below the high watermark, or held back; None if there is none."""
         first: dict[int, int] = {}
         undecided: list[int] = []
         for header, ended, _ in self.history:
@@ -265,7 +263,7 @@ class Replica:
         return min([*undecided, *first.values(), *self.held.values()], default=None)
 
     def epochs(self) -> list[EpochEntry]:
-        """The fold of all batches."""
+        """The leader epochs, derived from all batches."""
         entries: list[EpochEntry] = []
         for header, *_ in self.history:
             if not entries or header.leader_epoch > entries[-1].epoch:
@@ -273,7 +271,7 @@ class Replica:
         return entries
 
     def aborted(self) -> list[AbortedTransaction]:
-        """The fold of all batches."""
+        """The aborted transactions, derived from all batches."""
         first: dict[int, int] = {}
         found: list[AbortedTransaction] = []
         for header, ended, aborted in self.history:
@@ -286,11 +284,11 @@ class Replica:
         return found
 
     def producers(self) -> dict[int, ProducerStateEntry]:
-        """The fold of all batches."""
+        """The producer state, derived from all batches."""
         return {pid: entry._replace(txn_first_offset=self.open.get(pid, -1)) for pid, entry in self.oracle.entries().items()}
 
     def read_all(self, offset: int) -> Iterator[RecordBatch]:
-        """All batches of the log from `offset` on."""
+        """All batches of the log from `offset`."""
         log = self.log
         while offset < log.ends.log_end_offset:
             found = log.read(offset, below=LogEnd.LOG_END, max_bytes=1 << 20, cached_only=False)
@@ -300,7 +298,7 @@ class Replica:
             offset = found.next_offset
 
     def ends(self) -> dict[LogEnd, int]:
-        """Where the ends are."""
+        """The present log ends."""
         core = self.log.core
         return {
             LogEnd.LOG_START: core.ends.log_start_offset,

@@ -1,13 +1,14 @@
-"""A partition on one or two replicas, seeded: `Simulation(seed).run()` raises AssertionError if a Partition breaks a promise.
+"""A partition on one or two replicas, in seeded schedules: `Simulation(seed).run()` raises AssertionError if a Partition breaks a
+promise.
 
-Goal: what partition_promises.py checks, at every step. Every event names the ends that it moved, and no other; and everybody who
-waits for one of them is woken.
+Checked: partition_promises.py at every step. Every event returns exactly the log ends that it moved, and every request that waits
+for one of them is woken.
 
-Method: a controller gives epochs, and replicas hear of them late, so deposed leaders take appends and old requests wait. One leads,
-the other fetches and cuts what differs; random appends (new, repeated, wrong), transactions, markers, flushes that end late or
-fail, writes that fail, rolls, retention, DeleteRecords, checkpoints, kills, power cuts, elections. While a cut or a cold read waits
-for the disk, anything else may happen. Two clients with old metadata (partition_clients.py) keep their own promises.
-"""
+Real: Partition, its recovery and the purgatory, on files in memory. Simulated: a controller whose epochs reach the replicas late,
+so deposed leaders accept appends and old requests stay parked. One replica leads; the other fetches and truncates what diverges.
+Random steps: appends (new, repeated, invalid), transactions, markers, flushes that complete late or fail, failing writes, rolls,
+retention, DeleteRecords, checkpoints, kills, power cuts, elections. Any of these may also occur while a truncation or a cold read
+waits for the disk. Two clients with stale metadata (partition_clients.py) check what they are told."""
 
 from __future__ import annotations
 
@@ -54,11 +55,11 @@ _STEPS = (40, 90)
 _NEVER_MS = 10**9
 _FETCHES_MAX = 300
 _ELECTIONS_MAX = 10
-_NOBODY: Any = SimpleNamespace(done=lambda: True)  # awaits a request: the operation says itself that it is settled
+_NOBODY: Any = SimpleNamespace(done=lambda: True)  # as the awaiting future: always done, so the operation alone records its result
 
 
 class Parked(NamedTuple):
-    """A fetch that waits for an end of a replica's log."""
+    """A fetch that waits for one of a log's ends."""
 
     replica: Replica
     waits: ParkedPartition
@@ -72,7 +73,7 @@ class Simulation:
     def __init__(self, seed: int, *, trace: list[str] | None = None) -> None:
         self.rng = rng = random.Random(seed)
         self.now_ms = START_WALL_MS
-        self.epoch = 40 if seed % 2 else 1  # a partition's epochs may be far above the number of starts
+        self.epoch = 40 if seed % 2 else 1  # partition epochs may be far above the number of starts
         config = TopicConfig(
             segment_bytes=rng.choice((700, 1_500, 4_000)),
             segment_ms=rng.choice((5_000, 10**9)),
@@ -83,7 +84,7 @@ class Simulation:
         flush_state.RECOVERY_WINDOW_BYTES = rng.choice((500, 3_000, 1 << 26))
         self.replicas = [Replica(number, config) for number in range(rng.choice((1, 2, 2)))]
         self.is_alone = len(self.replicas) == 1
-        self.leader: Replica | None = None  # the controller's: it may not have heard of it
+        self.leader: Replica | None = None  # the controller's choice; it may not know yet
         self.in_sync = {replica.number for replica in self.replicas}
         self.promises = Promises()
         self.members: list[int] = []  # producers of open transactions
@@ -91,17 +92,17 @@ class Simulation:
         self.trace = trace
         self.facts: dict[str, int] = {}
         self.purgatory = Purgatory()
-        self.waiting: list[tuple[Replica, Stored, DelayedProduce]] = []  # requests whose batches are not settled
+        self.waiting: list[tuple[Replica, Stored, DelayedProduce]] = []  # requests whose batches are not committed
         self.parked: list[Parked] = []
         self.clients = (HonestProducer(self), HonestReader(self))
-        self._is_nested = False  # something waits for the disk, and this happens meanwhile
+        self._is_nested = False  # other steps run while an operation waits for the disk
         self._is_healing = False
         for replica in self.replicas:
             self._start(replica)
         self._elect()
 
     def run(self) -> dict[str, int]:
-        """To its end; returns how often what happened."""
+        """Runs the schedule to its end; returns how often each event occurred."""
         self._some_of(self.rng.randint(*_STEPS))
         self._heal()
         return self.facts
@@ -114,7 +115,7 @@ class Simulation:
             self._check()
 
     def _meanwhile(self) -> None:
-        """A thread waits for the disk, and the event loop goes on."""
+        """Runs other steps while a thread waits for the disk."""
         if not (self._is_nested or self._is_healing):
             self._is_nested = True
             if self.rng.random() < 0.5:
@@ -151,7 +152,7 @@ class Simulation:
         }
 
     def count(self, fact: str) -> None:
-        """This happened."""
+        """Counts an event of the schedule."""
         self.facts[fact] = self.facts.get(fact, 0) + 1
         if self.trace is not None:
             self.trace.append(f"{fact}: {[list(replica.ends().values()) if replica.is_up else None for replica in self.replicas]}")
@@ -166,7 +167,7 @@ class Simulation:
         return leader
 
     def _asked(self) -> Replica | None:
-        """The replica that a client asks: the leader or, now and then, any that takes itself for one."""
+        """The replica that a client sends to: the leader or, now and then, any that believes it leads."""
         leader = self._leader()
         if leader is None or self.rng.random() < 0.2:
             believers = [replica for replica in self.replicas if replica.is_up and replica.log.is_leader]
@@ -203,7 +204,7 @@ class Simulation:
             self._send(leader, ProducerIdAndEpoch(producer_id, known.epoch), sent.number, sent.record_count)
 
     def _send(self, leader: Replica, producer: ProducerIdAndEpoch, number: int, count: int) -> None:
-        """A batch of an idempotent producer; the response must be the oracle's."""
+        """Sends a batch of an idempotent producer; the oracle gives the expected result."""
         is_member = producer.producer_id in self.members
         attributes = int(Attributes.TRANSACTIONAL) if is_member else 0
         batch = raw_batch(self._payload(), count=count, producer=producer, sequence=number, attributes=attributes)
@@ -228,7 +229,7 @@ class Simulation:
         epoch: int,
         is_member: bool = False,
     ) -> LogAppendInfo | WireError:
-        """A client's append in an epoch. The answer must be the expected one: a base offset, an error, or None for a new batch."""
+        """A client's append in a leader epoch. `expected`: a base offset, an error, or None for a new batch."""
         stored = leader.stamped(batch.header, self.now_ms)
         self._fail_a_write(leader)
         info: LogAppendInfo | WireError
@@ -254,7 +255,7 @@ class Simulation:
         return info
 
     def wait(self, leader: Replica, info: LogAppendInfo, epoch: int) -> DelayedProduce:
-        """A request waits until all in-sync replicas have its batch durably."""
+        """A request that waits until all in-sync replicas hold its batch durably."""
         operation = DelayedProduce(_NEVER_MS, {0: Appended(leader.log, info.last_offset, epoch)}, _NOBODY)
         self.purgatory.try_complete_else_watch(operation)
         stored = next(stored for stored in reversed(leader.history) if stored.header.base_offset == info.base_offset)
@@ -262,7 +263,7 @@ class Simulation:
         return operation
 
     def _settle(self) -> None:
-        """A batch that is acknowledged is never lost, nor is another one in its place."""
+        """Records acknowledged batches: none may be lost or replaced later."""
         for _, stored, operation in self.waiting:
             if operation.is_completed:
                 self.count("refused late" if operation.errors else "acknowledged")
@@ -295,7 +296,7 @@ class Simulation:
         self._send(leader, producer, known.next_number if known is not None else 0, self.rng.randint(1, 3))
 
     def _write_marker(self) -> None:
-        """Ends some transactions, sometimes one that has nothing here."""
+        """Writes the marker of some transactions, sometimes of one without records here."""
         leader = self._asked()
         if leader is None or not self.members:
             return
@@ -329,7 +330,7 @@ class Simulation:
     # --- durability
 
     def _flush(self) -> None:
-        """Runs a flush, or lets a log hear of one that is over; now and then both at once, or the sync fails."""
+        """Runs a flush, reports a finished one to the log, or both. The sync fails now and then."""
         up = [replica for replica in self.replicas if replica.is_up]
         if not up:
             return
@@ -365,14 +366,14 @@ class Simulation:
             self._event(replica, lambda: replica.log.complete_flush(task))
 
     def _fail(self) -> None:
-        """The next thing that this replica writes fails in the middle."""
+        """Appends a batch; the first truncate of a segment during it fails."""
         leader = self._asked()
         if leader is not None:
             leader.fail("truncate")
             self._append(leader, raw_batch(self._payload(), producer=NO_PRODUCER), None)
 
     def _event(self, replica: Replica, event: Callable[[], Moved]) -> None:
-        """The event says what it has moved."""
+        """Checks that the event returns exactly the ends that it moved."""
         before = replica.ends()
         moved = event()
         after = replica.ends()
@@ -388,7 +389,7 @@ class Simulation:
         return others[0] if leader is not None and others else None
 
     def _fetch(self) -> None:
-        """The follower agrees with its leader on what is before, and takes some batches."""
+        """The follower truncates what diverges and appends some of the leader's batches."""
         leader, follower = self._leader(), self._follower()
         if leader is None or follower is None or leader.is_being_cut or follower.is_being_cut:
             return
@@ -416,10 +417,10 @@ class Simulation:
         ends = leader.log.ends
         self._event(follower, lambda: follower.woken(follower.log.ends.leader_at(ends.high_watermark, ends.last_stable_offset)))
         if self.facts.get("cut") != cuts and not self._is_healing and self.rng.random() < 0.3:
-            self._end(follower)  # with other batches in place of those that were cut, and not synced yet
+            self._end(follower)  # while the batches that replaced the truncated ones are not synced
 
     def _cut_what_diverges(self, leader: Replica, follower: Replica) -> bool:
-        """True if the follower's log is now the beginning of the leader's."""
+        """True if the follower's log is now a prefix of the leader's."""
         while True:
             log = follower.log
             epoch, end = end_of_epoch(leader.log.core, log.core.epochs.latest)
@@ -434,9 +435,8 @@ class Simulation:
                 return False
 
     def _cut(self, follower: Replica, offset: int, end: int) -> bool:
-        """Cuts a log in the steps of `truncate`: `offset` lies in the batch that begins at `end`. False if the life or
-        the epoch has ended meanwhile.
-        """
+        """Truncates a log in the steps of `truncate`. `offset` is in the batch that begins at `end`. False if the replica crashed
+        or the epoch ended meanwhile."""
         log, tenure = follower.log, follower.log.core.tenure
         steps = truncate({log: offset}, lambda: follower.write_checkpoint)
         failed: dict[Partition, Exception] = {}
@@ -463,7 +463,7 @@ class Simulation:
         return log.core.tenure == tenure == (Role.FOLLOWER, self.epoch)
 
     def _done(self, replica: Replica, job: Callable[[], object]) -> bool:
-        """Does a job in a thread; False if the process is killed in the middle."""
+        """Runs a thread's job; False if the process is killed during it."""
         left = self.rng.choice((0, 1, 3, 6)) if not self._is_healing and self.rng.random() < 0.1 else -1
 
         def hook(operation: str, _path: str) -> None:
@@ -497,7 +497,7 @@ class Simulation:
         self.rng.choice(self.clients).step()
 
     def _park(self) -> None:
-        """A fetch waits: a follower's for the log end, a consumer's for the high watermark or the last stable offset."""
+        """Parks a fetch: a follower's for the log end, a consumer's for the high watermark or the last stable offset."""
         replica = self._asked()
         if replica is None:
             return
@@ -509,7 +509,7 @@ class Simulation:
         self.parked.append(Parked(replica, waits, end, operation))
 
     def _check_parked(self) -> None:
-        """All that may be answered are answered, and no other."""
+        """Checks that exactly the parked fetches that can be answered are completed."""
         self.parked = [one for one in self.parked if one.replica.runs(one.waits.partition)]
         for _, waits, end, operation in self.parked:
             log = waits.partition
@@ -519,7 +519,7 @@ class Simulation:
         self.parked = [one for one in self.parked if not one.operation.is_completed]
 
     def _read(self) -> None:
-        """A thread reads what a consumer or a follower has asked for, or looks something up, and the disk keeps it waiting."""
+        """A thread reads for a consumer or a follower, or does a look-up, while the disk is slow."""
         self._produce()
         self._check()
         up = [replica for replica in self.replicas if replica.is_up and replica.log.is_leader and not replica.is_being_cut]
@@ -576,7 +576,7 @@ class Simulation:
         self.count(f"read by {kind}")
 
     def _change_in_sync(self) -> None:
-        """The other replica leaves, or joins if it has all that it must have."""
+        """The other replica leaves the in-sync set, or joins it if it has caught up."""
         leader, follower = self._leader(), self._follower()
         if leader is None or self.is_alone:
             return
@@ -593,7 +593,7 @@ class Simulation:
         self._event(leader, lambda: leader.woken(leader.log.ends.in_sync(self.in_sync - {leader.number})))
 
     def _elect(self) -> None:
-        """The first replica that is up and in sync leads, in an epoch of its own; it may hear of it later."""
+        """Elects the first in-sync replica that is up, in a new epoch. It may learn of it later."""
         self.leader = next((r for r in self.replicas if r.number in self.in_sync and r.is_up and not r.is_stopped), None)
         if self.leader is None:
             return
@@ -607,7 +607,7 @@ class Simulation:
         return replica.log.leader_epoch == self.epoch and replica.log.core.role is not Role.NONE
 
     def _tell(self, replica: Replica) -> None:
-        """A replica hears who leads, in which epoch."""
+        """Tells a replica the present leader and epoch."""
         log = replica.log
         replica.raise_epoch(self.epoch)
         if replica is not self.leader:
@@ -620,7 +620,7 @@ class Simulation:
         self.promises.check_nothing_is_lost(replica)
 
     def _tell_some(self) -> None:
-        """Some replica hears of the present epoch, or that it has no role for now."""
+        """Tells a replica the present epoch, or makes the leader resign."""
         untold = [one for one in self.replicas if one.is_up and not one.is_stopped and not self._is_told(one)]
         if untold and self.leader is not None:
             self._tell(self.rng.choice(untold))
@@ -635,7 +635,7 @@ class Simulation:
             self._elect()
 
     def _depose(self) -> None:
-        """The other replica leads, takes some batches, and soon the one before follows it."""
+        """The other replica leads and appends some batches; soon the old leader follows it."""
         self._elect_another()
         for _ in range(self.rng.randint(1, 6)):
             self._tell_some()
@@ -648,7 +648,7 @@ class Simulation:
             self._client()
 
     def _cut_off(self) -> None:
-        """The leader is cut off, and another one goes on without it; some clients still reach the one before."""
+        """The leader is cut off and another one elected. Some clients still reach the old leader."""
         self._elect_another()
         if self.leader is None or self.leader.is_stopped or self.is_alone:
             return
@@ -663,7 +663,7 @@ class Simulation:
             self._check()
             self._client()
 
-    # --- what goes
+    # --- retention and deletion
 
     def _may_begin_at(self, replica: Replica, start: int) -> bool:
         """False if the other replica could not follow any more."""
@@ -693,7 +693,7 @@ class Simulation:
         offset = self.rng.choice((HIGH_WATERMARK, self.rng.randint(core.ends.log_start_offset, core.ends.high_watermark)))
         try:
             target = core.deletion_target(offset)
-        except OffsetNotAvailableError:  # of a new leader: an offset that it knows to be below
+        except OffsetNotAvailableError:  # a new leader does not know the high watermark yet: use an offset known to be below
             target = core.deletion_target(core.ends.high_watermark)
         if target > core.ends.log_start_offset and self._may_begin_at(leader, target):
             self._event(leader, lambda: leader.log.set_log_start(target))
@@ -708,7 +708,7 @@ class Simulation:
     def _pass_time(self) -> None:
         self.now_ms += self.rng.choice((10, 1_000, 20_000))
 
-    # --- ends and starts
+    # --- crashes and starts
 
     def _crash(self) -> None:
         up = [replica for replica in self.replicas if replica.is_up]
@@ -716,7 +716,8 @@ class Simulation:
             self._end(self.rng.choice(up))
 
     def _crash_all(self) -> None:
-        """At once, so the in-sync set stays as it is. The first that comes back leads, and does not know what was acknowledged."""
+        """Crashes all replicas at once, so the in-sync set stays. The first one to return leads and does not know what was
+        acknowledged."""
         for replica in self.replicas:
             if replica.is_up:
                 self._lose(replica)
@@ -777,7 +778,8 @@ class Simulation:
                     check_state(replica)
 
     def _heal(self) -> None:
-        """All are started, agree, and are durable: the high watermark reaches the end, and what may go goes."""
+        """Starts all replicas and lets them converge: the high watermark must reach the log end, and segments below the log start
+        must be removed."""
         self._is_healing = True
         while any(not replica.is_up or replica.is_stopped for replica in self.replicas):
             self._start_one()

@@ -1,6 +1,5 @@
-"""Bugs that tests plant to see whether they are found: in place of a method, never of a line of source. What the bug was written
-for must still be there, or nothing is planted and the test says so.
-"""
+"""Plants bugs, to test that tests find them. A bug replaces a whole method, never a line of source. If the method is gone or has
+changed its arguments, nothing is planted and the test fails."""
 
 from __future__ import annotations
 
@@ -10,16 +9,16 @@ from typing import Any
 
 
 class PlantError(TypeError):
-    """The method that a bug stands in for is gone, or takes other arguments: the bug needs to be written again."""
+    """The method to replace is gone or takes other arguments: rewrite the bug."""
 
 
-# Sets an attribute: `setattr`, or pytest's monkeypatch.setattr, which takes it back.
+# Sets an attribute: `setattr`, or pytest's monkeypatch.setattr, which restores it.
 Put = Callable[[Any, str, Any], None]
 
 
 def plant(put: Put, owner: type, name: str, bug: Callable[..., Any], *, wraps: bool = False) -> None:
-    """Puts `bug` in place of a method; with `wraps`, it is given the method before the method's own arguments. Raises PlantError if
-    there is no such method, or if it takes other arguments. A bug that takes any arguments fits all methods."""
+    """Replaces a method by `bug`. With `wraps`, `bug` receives the original method before the method's own arguments. Raises
+    PlantError if there is no such method, or if it takes other arguments; a bug with *args fits all methods."""
     method = vars(owner).get(name)
     if not callable(method):
         raise PlantError(f"{owner.__name__} has no method {name} any more: find what does its work now, and plant the bug there")

@@ -1,4 +1,4 @@
-"""Ports that a test knows and nobody else is given: a port that was only looked up may be another process's a moment later."""
+"""Ports reserved for a test: a port that was only looked up may be another process's a moment later."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port of 127.0.0.1 that refuses connections until a broker of the test listens on it, and again once none does."""
+    """A port of 127.0.0.1 that refuses connections except while a broker of the test listens on it."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""One open stream to any broker below the producer's transport seam, and batches of given numbers on it."""
+"""An open produce stream to any broker behind the producer's transport interface, and batches with given sequences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TransportFactory: TypeAlias = Callable[[], ProduceTransport]
 
 
 class Session:
-    """One transport with one open stream."""
+    """A transport with one open stream."""
 
     def __init__(self, transport: ProduceTransport, topic_id: bytes, stream: ProduceStream) -> None:
         self.transport = transport
@@ -48,7 +48,7 @@ class Session:
         membership: Membership | None = None,
         is_transactional: bool = False,
     ) -> PartitionResult:
-        """Sends `count` records from a sequence on; the response for them."""
+        """Sends `count` records from `sequence`; returns their result."""
         tp = TopicIdPartition(topic_id or self.topic_id, partition)
         header, payload = self.encoded(identity, sequence, count, tp, is_transactional=is_transactional)
         return await self.send_bytes(tp, header, payload, membership)
@@ -67,7 +67,7 @@ class Session:
     async def send_bytes(
         self, tp: TopicIdPartition, header: bytes, payload: pa.Buffer, membership: Membership | None = None
     ) -> PartitionResult:
-        """Sends a batch as it is; the response for it."""
+        """Sends an encoded batch; returns its result."""
         self.correlation_id += 1
         entry = BatchToProduce(tp, header, payload, leader_epoch=1)
         await self.stream.send(ProduceRequest(self.correlation_id, -1, 10_000, [entry], membership))

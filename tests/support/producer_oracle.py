@@ -1,8 +1,5 @@
-"""A reference for the state of idempotent producers: it remembers everything.
-
-Per producer it has the whole history of the present epoch as plain numbers that never wrap, where the log has six batches and
-sequences that do. It shares no code with the log.
-"""
+"""A reference for the state of idempotent producers, independent of the log's code. Per producer it counts records of the present
+epoch in plain numbers that never wrap, where the log has sequences that wrap."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _REMEMBERED = 8
 
 
 class Sent(NamedTuple):
-    """An accepted batch: the number of its first record, how many it has, where it stands, when it was appended."""
+    """An accepted batch: number of its first record, record count, offset, append time in ms."""
 
     number: int
     record_count: int
@@ -32,7 +29,7 @@ class Sent(NamedTuple):
 
 
 class Known(NamedTuple):
-    """One producer. `batches`: the last of this epoch, oldest first."""
+    """A producer's state. `batches`: the last ones of this epoch, oldest first."""
 
     epoch: int
     next_number: int
@@ -46,7 +43,7 @@ class ProducerOracle:
         self.state: dict[int, Known] = {}
 
     def answer(self, producer_id: int, epoch: int, first: int, count: int) -> int | type[WireError] | None:
-        """None if the batch is to be appended, the offset of the batch that it repeats, or the error."""
+        """The expected result: None to append, the offset of the batch that it repeats, or the error."""
         known = self.state.get(producer_id)
         if known is None:
             return UnknownProducerIdError if first else None
@@ -59,13 +56,13 @@ class ProducerOracle:
                 return sent.offset
         if first == known.next_number % RING:
             return None
-        # The nearest number at or below the next one that has this sequence, if it was ever used.
+        # The nearest number at or below the next one with this sequence, if it was ever used.
         number = known.next_number - (known.next_number - first) % RING
         is_used = number >= 0 and known.next_number - number <= RING // 2
         return DuplicateSequenceError if is_used and number + count <= known.next_number else OutOfOrderSequenceError
 
     def append(self, producer_id: int, epoch: int, count: int, offset: int, timestamp: int) -> None:
-        """Takes a batch that is in the log."""
+        """Records an appended batch."""
         known = self.state.get(producer_id)
         if known is None or known.epoch != epoch:
             known = Known(epoch, 0, ())
@@ -73,11 +70,11 @@ class ProducerOracle:
         self.state[producer_id] = Known(epoch, known.next_number + count, (*known.batches[1 - _REMEMBERED :], sent))
 
     def expire(self, before_ms: int) -> None:
-        """Forgets the silent."""
+        """Forgets producers that have been idle since before `before_ms`."""
         self.state = {key: known for key, known in self.state.items() if known.batches[-1].timestamp >= before_ms}
 
     def entries(self) -> dict[int, ProducerStateEntry]:
-        """The same as the log should have it."""
+        """The state as the log should hold it."""
         return {
             producer_id: ProducerStateEntry(
                 known.epoch,

@@ -1,4 +1,4 @@
-"""Scenarios of the producer that several tests run. They assert; only building and driving is here."""
+"""Producer scenarios that several tests share: how to build and drive them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.producer_simulation import Op, Simulation
 
 PARTITIONS = 64
 HOT = 0
-# One record of partition 0 is delivered by node 0.
+# Delivers one record of partition 0 through node 0.
 OPENED: list[Op] = [("call", 0), ("append", 0, 1), ("call", 0), ("tick", 5), ("open", 0), ("request", 0), ("answer", 0)]
 
 
@@ -26,7 +26,7 @@ def five_in_flight(**settings: Any) -> Simulation:
 
 
 def do(simulation: Simulation, ops: list[Op]) -> Simulation:
-    """Does one operation after another."""
+    """Executes operations in order."""
     for op in ops:
         getattr(simulation, "do_" + op[0])(*op[1:])
         simulation.step()
@@ -34,8 +34,8 @@ def do(simulation: Simulation, ops: list[Op]) -> Simulation:
 
 
 def assert_nobody_starves() -> None:
-    """64 partitions with batches waiting, of which one is fed without end, and requests that hold 40: every partition's batch
-    leaves within two rounds of drain."""
+    """64 partitions have waiting batches, one of them refilled constantly, and a request holds 40 batches: every partition's batch
+    leaves within two drains."""
     settings = {"batch.size": 1_000, "max.request.size": 40 * 1_128, "linger.ms": 0, "max.in.flight.batches.per.partition": 5}
     config = from_mapping(ProducerConfig, settings)
     identity = Identity(config, random.Random(1))

@@ -11,7 +11,7 @@ from tests.support.simulated_network import ALL_ERRORS, ERRORS, RESIGNED
 
 
 def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
-    """Settings and operations for a seed."""
+    """A seed's settings and operations."""
     rng = random.Random(seed)
     settings: dict[str, Any] = {
         "max.in.flight.batches.per.partition": rng.choice((1, 5)),
@@ -42,7 +42,7 @@ def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
         "expire": (0.7, tuple),
     }
     if rng.random() < 0.8:
-        # Most schedules know only some faults: a combination of few goes deeper than a soup of all.
+        # Most schedules have a few kinds of faults only: deep combinations of few find more than shallow mixes of all.
         faults = {name: faults[name] for name in rng.sample(sorted(faults), rng.randint(1, 5))}
     kinds |= faults
     names = list(kinds)
@@ -60,7 +60,7 @@ def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
 
 
 def schedule_with_members(seed: int) -> tuple[dict[str, Any], list[Op]]:
-    """The schedule of a seed, in an application that sends some of its records in transactions."""
+    """A seed's schedule, with some records sent in transactions."""
     settings, ops = schedule(seed)
     settings["start"] = "fresh"
     rng = random.Random(seed)
@@ -72,8 +72,8 @@ def schedule_with_members(seed: int) -> tuple[dict[str, Any], list[Op]]:
 
 
 def schedule_with_elections(seed: int) -> tuple[dict[str, Any], list[Op]]:
-    """A schedule of a cluster whose nodes are elected, deposed without hearing of it, and behind, and whose leaders refuse batches
-    because they cannot ask the coordinator."""
+    """A schedule with elections, deposed leaders that do not know it, lagging nodes, and leaders that refuse batches because they
+    cannot reach the coordinator."""
     rng = random.Random(seed)
     settings: dict[str, Any] = {
         "max.in.flight.batches.per.partition": rng.choice((1, 5)),
@@ -103,8 +103,8 @@ def schedule_with_elections(seed: int) -> tuple[dict[str, Any], list[Op]]:
 
 
 def schedule_with_recreations(seed: int) -> tuple[dict[str, Any], list[Op]]:
-    """A schedule of another kind, in which the topic is deleted and created anew. Later a node that is behind tells of the old one,
-    or of none. What is under way meanwhile may be refused by a leader of the old one that resigns."""
+    """Another schedule with deletions and re-creations of the topic. Later a lagging node reports the old topic or none. Batches
+    under way may be refused by a leader of the old topic that resigns."""
     settings, ops = (schedule, schedule_with_elections, schedule_with_members)[seed % 3](seed)
     rng = random.Random(seed)
     for _ in range(rng.randint(1, 3)):
@@ -118,31 +118,31 @@ def schedule_with_recreations(seed: int) -> tuple[dict[str, Any], list[Op]]:
 
 
 def run_seed_with_recreations(seed: int) -> None:
-    """One schedule with topics created anew from its seed."""
+    """Runs a seed's schedule with re-created topics."""
     settings, ops = schedule_with_recreations(seed)
     Simulation(seed, **settings).run(ops)
 
 
 def run_seed_with_elections(seed: int) -> None:
-    """One schedule with elections from its seed."""
+    """Runs a seed's schedule with elections."""
     settings, ops = schedule_with_elections(seed)
     Simulation(seed, **settings).run(ops)
 
 
 def run_seed_with_members(seed: int) -> None:
-    """One schedule with transactions from its seed."""
+    """Runs a seed's schedule with transactions."""
     settings, ops = schedule_with_members(seed)
     Simulation(seed, **settings).run(ops)
 
 
 def run_seed(seed: int) -> None:
-    """One schedule from its seed."""
+    """Runs a seed's schedule."""
     settings, ops = schedule(seed)
     Simulation(seed, **settings).run(ops)
 
 
 def report(seed: int, scheduled: Callable[[int], tuple[dict[str, Any], list[Op]]] = schedule) -> str:
-    """For people: a failing seed's schedule, shrunk, and what happened in it."""
+    """A failing seed's schedule, shrunk, with its trace and error, as text."""
     settings, ops = scheduled(seed)
     small = shrink(seed, settings, ops)
     simulation = Simulation(seed, **settings)
@@ -156,7 +156,7 @@ def report(seed: int, scheduled: Callable[[int], tuple[dict[str, Any], list[Op]]
 
 
 def failure_of(seed: int, settings: dict[str, Any], ops: list[Op]) -> Exception | None:
-    """The rule that a schedule breaks, or None."""
+    """The error of a failing schedule, or None."""
     try:
         Simulation(seed, **settings).run(ops)
     except Exception as error:
@@ -165,7 +165,7 @@ def failure_of(seed: int, settings: dict[str, Any], ops: list[Op]) -> Exception 
 
 
 def shrink(seed: int, settings: dict[str, Any], ops: list[Op]) -> list[Op]:
-    """A small part of a failing schedule that still fails: leaves out halves, quarters, ..., single operations."""
+    """The smallest part found of a failing schedule that still fails: leaves out halves, quarters, down to single operations."""
     size = max(1, len(ops) // 2)
     while True:
         at = 0

@@ -1,36 +1,35 @@
-"""Commands of the producer's scenarios (tests/model/scenarios/producer), done on a Simulation.
+"""Commands of the producer's scenarios (tests/model/scenarios/producer), run on a Simulation.
 
-    settings NAME=VALUE ...     the producer's settings, first of all; a record takes 100 bytes, two nodes lead three partitions
-    connect                     everything that is asked for is answered: metadata, a producer id, streams
+    settings NAME=VALUE ...     producer settings, first; a record takes 100 bytes, two nodes lead three partitions
+    connect                     everything requested is answered: metadata, producer id, streams
     append t-0 3                the application sends three records, or waits for memory
-    begin | commit              one member of a transaction (version 1, then 2, ...); its end, if all of it has its end
-    abort member                its end, whatever is under way
-    flush | close | abort       what the application may ask for besides
+    begin | commit              joins a transaction (version 1, then 2, ...); commits it if every record has its result
+    abort member                aborts it, whatever is under way
+    flush | close | abort       the application's other calls
     wait 20                     milliseconds pass
-    wake                        time passes until the producer wants to be woken
+    wake                        time passes until the producer's next timer
     metadata [lost]             the broker's metadata arrives (or no response does)
     producer-id [lost]          a producer id, or a raised epoch
-    heartbeat [lost]            a sign of life of the member arrives
-    open                        the stream last asked for is open
+    heartbeat [lost]            the member's heartbeat is answered
+    open                        the stream requested last opens
     broker reads                the next request is handled
-    broker refuses NAME         ... the first of its batches with an error of this name
-    broker fails NAME           ... the first of its batches is written, the response is an error all the same
-    broker expires members      it has aborted all of them
-    broker forgets t-0          it knows no producer of the partition any more
+    broker refuses NAME         ... its first batch fails with this error
+    broker fails NAME           ... its first batch is written, the response is an error all the same
+    broker expires members      it aborts all of them
+    broker forgets t-0          it has lost the partition's producer state
     broker fences t-0           a newer epoch of the producer has written there
     broker loses t-0            its newest batch there is gone, as after a lost disk
-    broker throttles 100        its next response refuses, and asks for a pause
-    broker takes 1 t-0          it takes no larger batch than of so many records
-    answer [twice]              the oldest answer that is under way arrives
+    broker throttles 100        its next response refuses and throttles (ms)
+    broker takes 1 t-0          the largest batch it accepts, in records
+    answer [twice]              the oldest response under way arrives
     lose request | lose answer  the oldest one never arrives
-    swap answers                the oldest answer arrives last
-    cut                         the stream breaks; what is under way to the broker may still arrive
+    swap answers                the oldest response arrives last
+    cut                         the stream breaks; requests under way may still arrive
     leader t-0 node 1           another node leads, or `none`
-    heal                        no more faults; everything that can happen happens
-    log t-0 | state             what is in the log; what the producer still holds
+    heal                        no more faults; everything pending completes
+    log t-0 | state             the log's records; what the producer still holds
 
-What concerns a stream concerns the last one; `on 1 answer` that of number 1.
-"""
+Stream commands apply to the last stream; `on 1 answer` to stream 1."""
 
 from __future__ import annotations
 
@@ -54,10 +53,10 @@ class Script:
     def __init__(self) -> None:
         self._simulation: Simulation | None = None
         self._stream_number: int | None = None  # None = the last
-        self._lines: list[str] = []  # besides the trace
+        self._lines: list[str] = []  # in addition to the trace
 
     def do(self, command: str) -> list[str]:
-        """Does a command; what it led to. Raises LookupError, ValueError for one that there is not."""
+        """Executes a command and returns the lines it led to. Raises LookupError, ValueError for an unknown one."""
         words = command.split()
         if words[0] == "settings":
             self._begin(words[1:])
@@ -76,7 +75,7 @@ class Script:
 
     @property
     def simulation(self) -> Simulation:
-        """The state that the commands act on."""
+        """The simulation that the commands act on."""
         if self._simulation is None:
             self._begin([])
         assert self._simulation is not None
@@ -96,7 +95,7 @@ class Script:
         return lines
 
     def _find(self, words: list[str]) -> None:
-        """Calls the method for the longest beginning of a command that there is one for."""
+        """Calls the method of the longest matching command prefix."""
         for count in (2, 1):
             method: Callable[..., None] | None = getattr(self, "_do_" + "_".join(words[:count]).replace("-", "_"), None)
             if method is not None:
@@ -104,7 +103,7 @@ class Script:
                 return
         raise LookupError(f"there is no command '{' '.join(words)}'")
 
-    # --- the application, and time
+    # --- the application and time
 
     def _do_append(self, tp: str, count: str) -> None:
         waiting = len(self.simulation.waiting)
@@ -179,9 +178,9 @@ class Script:
         self.simulation.do_call(number, _flag(what, "lost") is False)
 
     def _stream(self) -> int:
-        """The place of the stream that a command is about."""
+        """The index of the command's stream."""
         simulation = self.simulation
-        simulation.stream(0)  # lets go of those that are over
+        simulation.stream(0)  # drops finished streams
         numbers = [stream.hello.incarnation for stream in simulation.streams]
         return numbers.index(self._stream_number) if self._stream_number is not None else len(numbers) - 1
 
@@ -244,7 +243,7 @@ class Script:
         self.simulation.heal()
         self.simulation.check()
 
-    # --- looking
+    # --- queries
 
     def _do_log(self, tp: str) -> None:
         self._lines.append(f"{tp}: {numbers_text(self.simulation.log[_partition(tp)].records)}")
@@ -269,7 +268,7 @@ def _partition(tp: str) -> int:
 
 
 def _flag(word: str, known: str) -> bool:
-    """True for the word, False without one. Raises ValueError for another."""
+    """True for the word, False for none. Raises ValueError for another word."""
     if word not in ("", known):
         raise ValueError(f"'{word}' where only '{known}' may stand")
     return bool(word)

@@ -1,10 +1,9 @@
-"""ProducerCore against a broker, a network and a clock that are all made up: one thread, no waiting, replayed by a seed.
+"""The real ProducerCore against a simulated broker, network and clock: single-threaded, no waiting, replayed from a seed.
 
-A schedule is a list of operations; every operation is legal at any time (it does nothing if there is nothing to do it to),
-so any part of a schedule is a schedule, and a failing one can be shrunk by leaving operations out. After the schedule
-comes healing: faults end, messages flow, time moves only to when the core asked to be called again. Then everything is
-checked; a few things are checked all along. No mutation, no pytest here.
-"""
+A schedule is a list of operations. Every operation is legal at any time (it does nothing if it does not apply), so any part of a
+schedule is a schedule, and a failing one can be shrunk by leaving operations out. After the schedule the simulation heals: faults
+end, messages flow, and time moves only to when the core asked to be called. Then all results are checked; some invariants are
+checked throughout."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ Op = tuple[Any, ...]
 
 @dataclass(eq=False)
 class WaitingAppend:
-    """Records that wait for memory."""
+    """An append that waits for memory."""
 
     partition: int
     count: int
@@ -74,11 +73,11 @@ class WaitingAppend:
 
 
 class Led(NamedTuple):
-    """A partition at a node that takes itself for its leader."""
+    """A partition at a node that believes it leads it."""
 
     epoch: int
     log: PartitionModel
-    copied: int  # up to which offset it is acknowledged: a leader that was deposed gets no copies of what it writes since
+    copied: int  # acknowledges below this offset only: a deposed leader's later appends are not replicated
 
 
 class SimulationError(AssertionError):
@@ -108,7 +107,7 @@ class Simulation(MemberOperations):
         self.partition_count = 3
         self.topic_id = TOPIC_ID
         self.log = [PartitionModel() for _ in range(self.partition_count)]
-        self.logs = {self.topic_id: self.log}  # also of topics that were deleted
+        self.logs = {self.topic_id: self.log}  # also of deleted topics
         self.listed = self.partition_count  # partitions that the topic has so far
         self.now_ms = 1_000
         metrics = ProducerMetrics(self.now_ms)
@@ -116,11 +115,11 @@ class Simulation(MemberOperations):
         self.identities = IdentityModel()
         self.fences: list[dict[bytes, int]] = [{} for _ in range(NODES)]
         self.partitions_max = 2
-        self.limits = [NO_LIMIT] * self.partition_count  # records that the broker takes in one batch
+        self.limits = [NO_LIMIT] * self.partition_count  # largest batch, in records
         self.leaders = [0] * self.partition_count
         self.epochs = [1] * self.partition_count
         self.deposed: dict[tuple[TopicIdPartition, int], Led] = {}  # by node
-        self.views: list[TopicInfo | WireError] = []  # what nodes know that are behind: the metadata before each change
+        self.views: list[TopicInfo | WireError] = []  # stale metadata that lagging nodes return: the state before each change
         self.streams: list[Stream] = []
         self.calls: list[Command] = []
         self.records: list[dict[int, Record]] = [{} for _ in range(self.partition_count)]
@@ -128,18 +127,18 @@ class Simulation(MemberOperations):
         self.flushes: list[list[ProducerBatch]] = []
         self.throttled_until_ms: dict[int, int] = {}  # by node
         self.numbers: dict[ProducerBatch, tuple[ProducerIdAndEpoch, int]] = {}  # as last sent
-        self.sent_to: dict[ProducerBatch, bytes] = {}  # the topic to which it was last sent
+        self.sent_to: dict[ProducerBatch, bytes] = {}  # id of the topic that it was last sent to
         self.next_id = 0
         self.next_ms = 0
-        self.trace = trace  # filled if there is one
+        self.trace = trace  # filled unless None
         self.core.topics.want(TOPIC, self.now_ms)
         if start != "fresh":
             self.begin_late(start)
         self.step()
 
     def begin_late(self, start: str) -> None:
-        """As if much had been sent before: "wrap" is three records before sequence 0 comes again, "last epoch" one before
-        the epochs are used up."""
+        """Starts as if much had been sent: "wrap" three records before the sequence wraps to 0, "last epoch" one epoch before they
+        are exhausted."""
         identity = ProducerIdAndEpoch(500, PRODUCER_EPOCH_MAX - 1 if start == "last epoch" else 0)
         self.core.identity.on_granted(identity, self.now_ms)
         for partition, log in enumerate(self.log):
@@ -154,7 +153,7 @@ class Simulation(MemberOperations):
     # --- running
 
     def run(self, ops: list[Op]) -> None:
-        """Schedule, healing, checks. Raises SimulationError (or whatever the core raises)."""
+        """Runs the schedule, heals, checks. Raises SimulationError, or an exception of the core."""
         for op in ops:
             self.note("at {} ms: {}", self.now_ms, op)
             getattr(self, "do_" + op[0])(*op[1:])
@@ -168,12 +167,12 @@ class Simulation(MemberOperations):
         self.check()
 
     def note(self, line: str | Callable[..., str], *what: Any) -> None:
-        """A line for the trace, made if there is one."""
+        """Adds a line to the trace, if there is one."""
         if self.trace is not None:
             self.trace.append(line.format(*what) if isinstance(line, str) else line(*what))
 
     def step(self) -> None:
-        """Lets the core decide and does what it says, until it says no more."""
+        """Steps the core and executes its commands until there are none."""
         while True:
             step = self.core.step(self.now_ms)
             self.next_ms = step.next_ms
@@ -186,7 +185,7 @@ class Simulation(MemberOperations):
                 self.act(command)
 
     def act(self, command: Command) -> None:
-        """Does one command."""
+        """Executes one command."""
         if isinstance(command, (FetchMetadata, RequestProducerId, SendHeartbeat)):
             self.calls.append(command)
         elif isinstance(command, OpenStream):
@@ -199,7 +198,7 @@ class Simulation(MemberOperations):
             self.send(command)
 
     def send(self, command: SendRequest) -> None:
-        """Checks a request's manners and puts it on its stream."""
+        """Checks a request against the protocol's rules and puts it on its stream."""
         stream = next(s for s in self.streams if s.hello.incarnation == command.incarnation)
         self.expect(stream.is_open and not stream.is_broken, "a request goes to a stream that is not open")
         until_ms = self.throttled_until_ms.get(stream.node_id, 0)
@@ -221,7 +220,7 @@ class Simulation(MemberOperations):
             self.expect(len(same) <= self.config.max_in_flight_batches, f"{len(same)} batches of partition {partition} under way")
             for batch in same:
                 if batch in command.batches.values() and self.numbers.get(batch) == (batch.identity, batch.base_sequence):
-                    own = [other for other in same if other.membership == batch.membership]  # another member's are void
+                    own = [other for other in same if other.membership == batch.membership]  # batches of another member are void
                     first = min(own, key=lambda other: other.pieces[0].data[0])
                     self.expect(batch is first, "a retry is sent behind a batch that is still under way")
         self.numbers |= {batch: (batch.identity, batch.base_sequence) for batch in command.batches.values()}
@@ -231,7 +230,7 @@ class Simulation(MemberOperations):
             self.note_ended()
 
     def split(self, batch: ProducerBatch, size_max: int) -> list[Piece]:
-        """The core asks for a batch in smaller pieces."""
+        """Splits a batch for the core."""
         records = records_of(batch)
         self.expect(len(records) > 1, "a single record is to be split")
         each = max(1, min(size_max // RECORD_BYTES, len(records) - 1))
@@ -240,7 +239,7 @@ class Simulation(MemberOperations):
         return [Piece(part, len(part), len(part) * RECORD_BYTES, 0) for part in parts]
 
     def note_ended(self) -> None:
-        """Counts ends of records."""
+        """Counts the results of records."""
         batches, self.core.ended = self.core.ended, []
         for batch in batches:
             ended = [number for number, record in self.records[batch.tp.partition].items() if record.batch is batch]
@@ -249,7 +248,7 @@ class Simulation(MemberOperations):
                 self.records[batch.tp.partition][number].ends += 1
 
     def grant(self) -> None:
-        """Appends for waiters that got memory."""
+        """Appends for waiting calls that can get memory."""
         while self.waiting and self.take_memory(self.waiting[0].count, self.waiting[0]):
             first = self.waiting.popleft()
             first.is_over = True
@@ -259,14 +258,14 @@ class Simulation(MemberOperations):
             self.expect(not self.core.pool.admits(late.count * RECORD_BYTES, late), "memory is granted out of turn")
 
     def take_memory(self, count: int, call: WaitingAppend | None = None) -> bool:
-        """Takes the memory of some records, if there is any."""
+        """Reserves memory for some records; False if there is not enough."""
         if not self.core.pool.admits(count * RECORD_BYTES, call):
             return False
         self.core.pool.used_bytes += count * RECORD_BYTES
         return True
 
     def append(self, partition: int, count: int) -> None:
-        """Appends records whose memory is taken."""
+        """Appends records whose memory is reserved."""
         ids = list(range(self.next_id, self.next_id + count))
         self.next_id += count
         piece = Piece(ids, count, count * RECORD_BYTES, 0)
@@ -277,14 +276,14 @@ class Simulation(MemberOperations):
         self.core.fail_stopped(self.now_ms)
 
     def probe(self, partition: int) -> Record:
-        """One more record, sent when all faults are over."""
+        """Sends one more record, once all faults are over."""
         self.now_ms = max(self.now_ms, self.next_probe_ms())
         self.expect(self.take_memory(1), "memory is not free after healing")
         self.append(partition, 1)
         return next(reversed(self.records[partition].values()))
 
     def next_probe_ms(self) -> int:
-        """When the last throttle is over."""
+        """The end of the last throttle, in ms."""
         return max([0, *self.throttled_until_ms.values()])
 
     def expect(self, condition: bool, message: str) -> None:
@@ -302,32 +301,32 @@ class Simulation(MemberOperations):
             self.append(partition, count)
         elif len(self.waiting) < 3:
             self.waiting.append(WaitingAppend(partition, count))
-            self.grant()  # it is queued
+            self.grant()  # puts it in the pool's queue
 
     def do_tick(self, ms: int) -> None:
         """Time passes."""
         self.now_ms += ms
 
     def do_flush(self) -> None:
-        """A flush covers every record that has no end yet."""
+        """A flush must cover every record without a result."""
         batches = self.core.accumulator.begin_flush()
         pending = {id(r.batch) for rs in self.records for r in rs.values() if r.ends == 0}
         self.expect(pending == {id(batch) for batch in batches}, "a flush does not wait for all that is incomplete")
         self.flushes.append(batches)
 
     def do_abort(self) -> None:
-        """The application gives up what is under way."""
+        """The application aborts everything under way."""
         self.core.abort("by the test", self.now_ms)
 
     # --- operations: the broker and the network
 
     def stream(self, k: int) -> Stream | None:
-        """The k-th of the streams that still hold something or live."""
+        """The k-th stream that is unbroken or still holds requests."""
         self.streams = [s for s in self.streams if not s.is_broken or s.requests]
         return self.streams[k % len(self.streams)] if self.streams else None
 
     def do_open(self, k: int) -> None:
-        """A stream is open."""
+        """A stream opens."""
         stream = self.stream(k)
         if stream is not None and not stream.is_open and not stream.is_broken:
             stream.is_open = True
@@ -335,22 +334,22 @@ class Simulation(MemberOperations):
             self.core.on_stream_open(stream.node_id, stream.hello.incarnation, limits, self.now_ms)
 
     def do_serve(self, node_id: int) -> None:
-        """A node opens its streams and reads what is under way to it, and its answers arrive."""
+        """A node opens its streams, reads its requests, and its responses arrive."""
         for stream in [stream for stream in self.streams if stream.node_id == node_id]:
             for move in (self.do_open, *(self.do_request, self.do_answer) * 3):
-                self.stream(0)  # forgets those that are over
+                self.stream(0)  # drops finished streams
                 if stream in self.streams and not stream.is_broken:
                     move(self.streams.index(stream))
                     self.step()
 
     def do_ask(self) -> None:
-        """All calls are answered."""
+        """Answers all unary calls."""
         while self.calls:
             self.do_call(0)
             self.step()
 
     def do_request(self, k: int, error: int = -1, is_appended: bool = True, is_whole: bool = False) -> None:
-        """The broker reads a request; with `error`, batches (or the first only) are refused."""
+        """The broker reads a request. `error` refuses its first batch, or with `is_whole` all of them."""
         stream = self.stream(k)
         if stream is None or not stream.requests:
             return
@@ -381,7 +380,7 @@ class Simulation(MemberOperations):
     def produce(
         self, node_id: int, sent: SentBatch, error: int, is_appended: bool, membership: Membership | None
     ) -> PartitionResult | None:
-        """The broker's response for one batch; None if a leader that was deposed waits in vain for copies of it."""
+        """The broker's result for one batch; None if a deposed leader never gets it replicated."""
         tp, identity, sequence, records, _, tp_id = sent
         fault = ALL_ERRORS[error % len(ALL_ERRORS)] if error >= 0 else None
         try:
@@ -406,12 +405,12 @@ class Simulation(MemberOperations):
             return PartitionResult(tp_id, offset, self.now_ms)
         except WireError as refused:
             if isinstance(refused, DuplicateSequenceError) and copied < sys.maxsize:
-                return None  # the answer would acknowledge it
+                return None  # DUPLICATE_SEQUENCE would acknowledge the batch
             self.note("broker: {} refused, {}: {}", sent, type(refused).__name__, refused)
             return PartitionResult(tp_id, -1, -1, refused)
 
     def led_by(self, node_id: int, tp_id: TopicIdPartition) -> Led:
-        """A partition at a node that takes itself for its leader. Raises NotLeaderError, UnknownTopicIdError."""
+        """The partition at a node that believes it leads it. Raises NotLeaderError, UnknownTopicIdError."""
         topic_id, partition = tp_id
         if topic_id == self.topic_id and self.leaders[partition] == node_id:
             return Led(self.epochs[partition], self.log[partition], sys.maxsize)
@@ -422,7 +421,7 @@ class Simulation(MemberOperations):
         raise NotLeaderError("another node leads it", fate=Fate.NOT_APPENDED)
 
     def check_epoch(self, sent: SentBatch, node_id: int, epoch: int) -> None:
-        """Refuses a batch that names another leader epoch than the leader's; without acks it names none."""
+        """Refuses a batch with an epoch other than the leader's. With acks=0, batches carry none."""
         known = {"fate": Fate.NOT_APPENDED, "current_leader": node_id, "current_leader_epoch": epoch}
         if 0 <= sent.leader_epoch < epoch:
             raise FencedLeaderEpochError("of an older epoch", **known)  # type: ignore[arg-type]
@@ -430,7 +429,7 @@ class Simulation(MemberOperations):
             raise UnknownLeaderEpochError("of a newer epoch", fate=Fate.NOT_APPENDED)
 
     def do_answer(self, k: int, times: int = 1) -> None:
-        """The producer gets a response, perhaps twice."""
+        """The producer receives a response, perhaps twice."""
         stream = self.stream(k)
         if stream is None or not stream.answers or stream.is_broken:
             return
@@ -453,33 +452,33 @@ class Simulation(MemberOperations):
             stream.answers.popleft()
 
     def do_swap(self, k: int) -> None:
-        """Answers arrive out of order."""
+        """Responses arrive out of order."""
         stream = self.stream(k)
         if stream is not None and len(stream.answers) > 1:
             stream.answers.rotate(1)
 
     def do_cut(self, k: int) -> None:
-        """A connection breaks. What the broker has not read yet it may still read."""
+        """A connection breaks. The broker may still read what it has not read yet."""
         stream = self.stream(k)
         if stream is not None and not stream.is_broken:
             stream.is_broken = True
             self.core.on_stream_lost(stream.node_id, stream.hello.incarnation, BrokerUnreachableError("cut"), self.now_ms)
 
     def do_throttle(self, k: int, ms: int) -> None:
-        """The next response of a stream refuses the request, and asks for a pause."""
+        """The stream's next response refuses the request and throttles."""
         stream = self.stream(k)
         if stream is not None:
             stream.throttle_ms = ms
 
     def do_leader(self, partition: int, node_id: int) -> None:
-        """A partition's leader is another node, or none."""
+        """Another node becomes a partition's leader, or none does."""
         self.views.append(self.view())
         self.leaders[partition] = node_id
         self.epochs[partition] += 1
         self.deposed.pop((TopicIdPartition(self.topic_id, partition), node_id), None)
 
     def do_depose(self, partition: int, node_id: int) -> None:
-        """Another node is elected, and the old leader does not hear of it."""
+        """Elects another node; the old leader does not know."""
         old = self.leaders[partition]
         if old not in (-1, node_id):
             log = copy.deepcopy(self.log[partition])
@@ -487,7 +486,7 @@ class Simulation(MemberOperations):
         self.do_leader(partition, node_id)
 
     def do_recreate(self, node_id: int, partitions: int) -> None:
-        """The topic is deleted and created anew, and the leaders of the old one do not hear of it: they acknowledge."""
+        """Deletes and recreates the topic. The old topic's leaders do not know and acknowledge batches."""
         self.views += [self.view(), UnknownTopicOrPartitionError("deleted")]
         for partition, old in enumerate(self.leaders):
             led = Led(self.epochs[partition], self.log[partition], sys.maxsize)
@@ -499,38 +498,38 @@ class Simulation(MemberOperations):
         self.listed = partitions
 
     def do_hear(self) -> None:
-        """All that were deposed, or lead a deleted topic, hear of it."""
+        """All deposed leaders, and leaders of deleted topics, learn of it."""
         self.deposed.clear()
 
     def view(self) -> TopicInfo:
-        """The metadata of a node that knows all."""
+        """The current metadata."""
         return TopicInfo(self.topic_id, tuple(self.leaders[: self.listed]), leader_epochs=tuple(self.epochs[: self.listed]))
 
     def do_old_metadata(self, age: int) -> None:
-        """A node that has not heard of the last elections and creations answers a request for metadata."""
+        """A lagging node answers a metadata request."""
         asked = next((call for call in self.calls if isinstance(call, FetchMetadata)), None)
         if asked is not None and self.views:
             self.calls.remove(asked)
             self.core.on_metadata({TOPIC: self.views[-1 - age % len(self.views)]}, self.now_ms)
 
     def do_limit(self, partition: int, count: int) -> None:
-        """The largest batch that a partition takes is another."""
+        """Changes a partition's largest batch."""
         self.limits[partition] = count
 
     def do_forget(self, partition: int) -> None:
-        """The broker's state of a partition's producers expires. While something is under way it does not: expiry is far
-        longer than delivery."""
+        """The broker's producer state of a partition expires. Not while batches are under way: the expiry time far exceeds the
+        delivery timeout."""
         if all(record.ends for record in self.records[partition].values()) and not any(
             batch.tp.partition == partition for s in self.streams for sent in s.requests for batch in sent.batches
         ):
             self.log[partition].producers.clear()
 
     def do_push_out(self, partition: int) -> None:
-        """The broker forgets a partition's producers to make room for others, at any moment."""
+        """The broker evicts a partition's producers to make room for others, at any moment."""
         self.log[partition].push_out()
 
     def do_call(self, k: int, is_answered: bool = True) -> None:
-        """A unary call ends, with its response or without."""
+        """A unary call completes or fails."""
         if not self.calls:
             return
         command = self.calls.pop(k % len(self.calls))
@@ -554,8 +553,8 @@ class Simulation(MemberOperations):
     # --- the end
 
     def heal(self) -> None:
-        """No more faults: every message arrives, and time moves only to when the core asked for. A topic gets what partitions it
-        lacks."""
+        """Ends all faults: every message arrives, and time moves only to when the core asked. The topic gets its missing
+        partitions."""
         for partition in [partition for partition, node in enumerate(self.leaders) if node < 0]:
             self.do_leader(partition, 0)
         self.do_hear()
@@ -579,7 +578,7 @@ class Simulation(MemberOperations):
         raise SimulationError("not done after healing")
 
     def check(self) -> None:
-        """Everything that must hold in the end."""
+        """Checks the final state."""
         self.expect(self.core.fatal_error is None, f"the producer gave up: {self.core.fatal_error}")
         self.expect(self.core.pool.used_bytes == 0, f"{self.core.pool.used_bytes} bytes are still accounted")
         self.expect(all(batch.is_notified for batches in self.flushes for batch in batches), "a flush never ends")
@@ -594,7 +593,7 @@ class Simulation(MemberOperations):
                 self.check_record(partition, number, record, number in there)
 
     def check_record(self, partition: int, number: int, record: Record, is_there: bool) -> None:
-        """Checks that the report about a record is true."""
+        """Checks the result reported for a record."""
         batch = record.batch
         error: BrokerdError | None = batch.error
         if error is None:

@@ -1,5 +1,4 @@
-"""Prints the events in producer_simulation.py, as lines for people: commands of the core, what the broker did, how records
-ended."""
+"""Formats events of producer_simulation.py as readable lines: the core's commands, the broker's actions, the records' results."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def command_text(command: Command) -> str:
 
 
 def ended_text(batch: ProducerBatch, records: Sequence[int]) -> str:
-    """The report to the sender of a batch's records."""
+    """The result reported for a batch's records."""
     what = records_text(batch.tp, records)
     if batch.error is not None:
         return f"{what} failed: {type(batch.error).__name__}: {batch.error}"
@@ -39,12 +38,12 @@ def ended_text(batch: ProducerBatch, records: Sequence[int]) -> str:
 
 
 def split_text(tp: TopicPartition, parts: Sequence[Sequence[int]]) -> str:
-    """How a batch is split."""
+    """A batch's split."""
     return f"split {tp} into " + " | ".join(numbers_text(part) for part in parts)
 
 
 def batch_text(tp: TopicPartition, records: Sequence[int], identity: ProducerIdAndEpoch, sequence: int) -> str:
-    """A batch with its number."""
+    """A batch with its sequence."""
     number = "" if sequence == NO_SEQUENCE else f" (epoch {identity.epoch}, sequence {sequence})"
     return records_text(tp, records) + number
 
@@ -77,5 +76,5 @@ def _run(first: int, last: int) -> str:
 
 
 def records_of(batch: ProducerBatch) -> list[int]:
-    """Numbers of a batch's records."""
+    """The numbers of a batch's records."""
     return [record for piece in batch.pieces for record in piece.data]

@@ -1,8 +1,5 @@
-"""A TCP proxy on loopback that cuts, holds and counts: the network's faults, below the code under test.
-
-It runs on a thread and event loop of its own; all its methods may be called from any thread. It knows nothing of what
-passes through.
-"""
+"""A TCP proxy on loopback that cuts, holds and counts bytes: network faults below the code under test. It runs on its own thread
+and event loop; its methods may be called from any thread. It does not parse the traffic."""
 
 from __future__ import annotations
 
@@ -20,11 +17,10 @@ T = TypeVar("T")
 
 
 class Proxy:
-    """Forwards connections to `target`. Use `with`.
+    """Forwards connections to `target`. A context manager.
 
-    `cut_after_request_bytes(n)` resets the connection that carries the n-th byte towards the target from now on, after
-    that byte was forwarded; `cut_before_answer_bytes(n)` the one that would bring back the n-th byte, before it is.
-    """
+    `cut_after_request_bytes(n)` resets the connection that carries the n-th byte from now towards the target, after forwarding that
+    byte. `cut_before_answer_bytes(n)` resets the one that carries the n-th byte back, before forwarding that byte."""
 
     def __init__(self, target: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self.host = "127.0.0.1"
@@ -52,15 +48,15 @@ class Proxy:
         self._loop.close()
 
     def cut_all(self) -> None:
-        """Resets every connection there is."""
+        """Resets all connections."""
         self._call(self._run(self._cut_now))
 
     def hold_answers(self) -> None:
-        """Lets nothing come back until `release_answers`; requests go on."""
+        """Holds all answers until `release_answers`; requests still pass."""
         self._call(self._run(self._answers_flow.clear))
 
     def release_answers(self) -> None:
-        """Lets answers come back again, those held first."""
+        """Lets held and further answers pass."""
         self._call(self._run(self._answers_flow.set))
 
     def cut_after_request_bytes(self, count: int) -> None:

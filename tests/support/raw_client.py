@@ -1,7 +1,5 @@
-"""The wire as it is: a bare gRPC channel, generated messages and the codec of the two streams. No retry, no client of ours.
-
-For tests of the broker: what it answers to exactly these bytes. Blocking; every wait has a deadline.
-"""
+"""The bare wire protocol: a gRPC channel, generated messages and the codec of the two streams, without retries or client code. For
+tests of the broker's answers to exact bytes. Blocking; every wait has a deadline."""
 
 from __future__ import annotations
 
@@ -26,17 +24,17 @@ from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, t
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S
 
-LONG_MS = 3_600_000  # beyond every deadline: what waits so long although it should not is seen to hang
+LONG_MS = 3_600_000  # beyond every deadline, so that a wait of this length shows as a hang
 _END = object()
 
 
 def code_of(message: Any) -> ErrorCode:
-    """The code of an answer's or a result's error; NONE if it has none."""
+    """The error code of a response or result; NONE if it has none."""
     return ErrorCode(message.error.code) if message.HasField("error") else ErrorCode.NONE
 
 
 class RawStream:
-    """A stream of bytes both ways."""
+    """A bidirectional byte stream."""
 
     def __init__(self, channel: grpc.Channel, path: str) -> None:
         self._requests: queue.Queue[object] = queue.Queue()
@@ -59,16 +57,16 @@ class RawStream:
         return data
 
     def half_close(self) -> None:
-        """Nothing more will be sent."""
+        """Ends the requests."""
         self._requests.put(_END)
 
     def cancel(self) -> None:
-        """Gives the stream up."""
+        """Cancels the stream."""
         self.half_close()
         self.call.cancel()
 
     def status(self) -> tuple[grpc.StatusCode, str]:
-        """How the stream ended; waits for it, dropping what comes before."""
+        """The stream's final status; discards the messages before it."""
         try:
             for _ in self.call:
                 pass
@@ -80,7 +78,7 @@ class RawStream:
 
 
 class RawProducer(RawStream):
-    """A produce stream; says hello with its first request."""
+    """A produce stream; its first request carries the Hello."""
 
     def __init__(
         self,
@@ -106,7 +104,7 @@ class RawProducer(RawStream):
         return join_records(head, [[data] for _, data in batches])
 
     def post(self, batches: Sequence[tuple[TopicIdPartition, pa.Buffer]], *, acks: int = -1, **fields: Any) -> None:
-        """Sends a request and waits for nothing."""
+        """Sends a request without waiting."""
         self.send(self.request(batches, acks=acks, **fields))
 
     def answer(self) -> produce_pb2.ProduceResponse:
@@ -114,7 +112,7 @@ class RawProducer(RawStream):
         return produce_pb2.ProduceResponse.FromString(self.receive())
 
     def produce(self, tp: TopicIdPartition, data: pa.Buffer, *, acks: int = -1) -> produce_pb2.PartitionProduceResult:
-        """One batch and its result."""
+        """Sends one batch; returns its result."""
         self.post([(tp, data)], acks=acks)
         answer = self.answer()
         assert not answer.HasField("error"), answer.error
@@ -149,7 +147,7 @@ class RawFetcher(RawStream):
         self.send(head.SerializeToString())
 
     def answer(self) -> tuple[fetch_pb2.FetchResponse, list[list[RecordBatch]]]:
-        """The next response: its head, and the batches of each partition."""
+        """The next response: its head and the batches of each partition."""
         head, records = split_records(fetch_pb2.FetchResponse, self.receive())
         chunks = iter(records)
         batches = [[batch for _ in range(result.record_chunks) for batch in walk_batches(next(chunks))] for result in head.results]
@@ -159,7 +157,7 @@ class RawFetcher(RawStream):
     def fetch(
         self, offsets: Mapping[TopicIdPartition, int], **limits: int
     ) -> tuple[fetch_pb2.FetchResponse, list[list[RecordBatch]]]:
-        """A fetch and its response."""
+        """Sends a fetch; returns its response."""
         self.post(offsets, **limits)
         return self.answer()
 
@@ -187,7 +185,7 @@ class RawClient:
         return call(request.SerializeToString(), timeout=DEADLINE_S)
 
     def status(self, name: str = "GetServerInfo", request: Message | None = None) -> tuple[grpc.StatusCode, str]:
-        """How a unary call ends."""
+        """The final status of a unary call."""
         try:
             self.call(name, request if request is not None else UNARY[name].request())
         except grpc.RpcError as error:
@@ -207,7 +205,7 @@ class RawClient:
         return stream
 
     def create_topic(self, name: str = "t", partitions: int = 1, **configs: str) -> list[TopicIdPartition]:
-        """Creates a topic; its partitions. `configs` with underscores for dots."""
+        """Creates a topic; returns its partitions. `configs` have underscores for dots."""
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
         new = topics_pb2.NewTopic(name=name, partitions=partitions, configs=dotted)
         result = self.call("CreateTopics", topics_pb2.CreateTopicsRequest(topics=[new])).results[0]
@@ -223,7 +221,7 @@ class RawClient:
         assert not result.HasField("error"), result.error
 
     def describe(self, name: str = "t") -> topics_pb2.TopicDescription:
-        """A topic in depth."""
+        """A topic's description."""
         description: topics_pb2.TopicDescription = self.call(
             "DescribeTopics", topics_pb2.DescribeTopicsRequest(names=[name])
         ).topics[0]
@@ -235,7 +233,7 @@ class RawClient:
         return response
 
     def leader_epoch(self, tp: TopicIdPartition) -> int:
-        """The leader epoch of a partition when it was first named here; 1 if it may not be seen."""
+        """The leader epoch of a partition when first used here; 1 if it may not be seen."""
         if tp not in self._epochs:
             (topic,) = self.call("Metadata", metadata_pb2.MetadataRequest(topic_ids=[tp.topic_id])).topics
             found = {TopicIdPartition(tp.topic_id, one.partition): one.leader_epoch for one in topic.partitions}
@@ -252,7 +250,7 @@ class RawClient:
     def list_offset(
         self, tp: TopicIdPartition, spec: int, *, isolation_level: int = 0, **fields: Any
     ) -> offsets_pb2.PartitionListOffsetsResult:
-        """What ListOffsets says of one partition."""
+        """ListOffsets' result for one partition."""
         entry: dict[str, Any] = {**tp._asdict(), "spec": spec, **fields}
         values: dict[str, Any] = {"isolation_level": isolation_level, "partitions": [entry]}
         result: offsets_pb2.PartitionListOffsetsResult
@@ -260,20 +258,20 @@ class RawClient:
         return result
 
     def delete_records(self, tp: TopicIdPartition, before_offset: int) -> topics_pb2.PartitionDeleteRecordsResult:
-        """What DeleteRecords says of one partition."""
+        """DeleteRecords' result for one partition."""
         asked = topics_pb2.PartitionDeleteRecords(**tp._asdict(), before_offset=before_offset)
         result: topics_pb2.PartitionDeleteRecordsResult
         (result,) = self.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[asked])).results
         return result
 
     def new_producer_id(self) -> int:
-        """An id for an idempotent producer."""
+        """A new producer id."""
         request = transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)
         return int(self.call("InitProducerId", request).producer_id)
 
 
 def values_batch(tp: TopicIdPartition, count: int = 1, *, size: int = 10, **fields: int) -> pa.Buffer:
-    """A batch of `count` records for this partition, whose values are `size` bytes each; `fields` are header fields."""
+    """A batch of `count` records for this partition, with values of `size` bytes; `fields` are header fields."""
     return new_batch(key_values([b"v" * size] * count), "none", tp, **fields)
 
 

@@ -1,6 +1,5 @@
-"""Transactions over the wire as it is: members, decisions, and what readers of either isolation see. No assertions here but that
-set-up succeeds.
-"""
+"""Transactions over the bare wire protocol: members, decisions, and what readers of either isolation level see. Only successful
+set-up is asserted."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Txn:
     members: list[TxnMember] = field(default_factory=list)
 
     def init(self, member_id: bytes | None = None, **fields: Any) -> transaction_pb2.InitProducerIdResponse:
-        """Asks for a member."""
+        """Sends InitProducerId for a member."""
         values: dict[str, Any] = {
             "transactional_id": self.name,
             "txn_version": self.version,
@@ -52,7 +51,7 @@ class Txn:
         return response
 
     def member(self) -> TxnMember:
-        """A new member."""
+        """Opens a new member."""
         member_id = secrets.token_bytes(MEMBER_ID_BYTES)
         response = self.init(member_id)
         assert not response.HasField("error"), response.error
@@ -68,7 +67,7 @@ class Txn:
         rows: int | None = None,
         **fields: Any,
     ) -> transaction_pb2.EndTransactionRequest:
-        """The decision on these members (all, unless some are given)."""
+        """The decision on these members (default: all)."""
         chosen = self.members if members is None else list(members)
         records = sum(member.records for member in chosen)
         values: dict[str, Any] = {
@@ -90,7 +89,7 @@ class Txn:
         return transaction_pb2.EndTransactionRequest(**values | fields)
 
     def end(self, members: Iterable[TxnMember] | None = None, **fields: Any) -> transaction_pb2.EndTransactionResponse:
-        """Decides, and returns the answer."""
+        """Sends the decision; returns the response."""
         response: transaction_pb2.EndTransactionResponse = self.client.call("EndTransaction", self.end_request(members, **fields))
         return response
 
@@ -107,7 +106,7 @@ class Txn:
 
 @dataclass
 class TxnMember:
-    """An open member, and what was acknowledged to it."""
+    """An open member and its acknowledged records."""
 
     txn: Txn
     member_id: bytes
@@ -117,7 +116,7 @@ class TxnMember:
 
     @property
     def records(self) -> int:
-        """Records that were acknowledged."""
+        """Number of acknowledged records."""
         return sum(self.sequences.values())
 
     def batch(self, tp: TopicIdPartition, values: Sequence[bytes]) -> pa.Buffer:
@@ -125,7 +124,7 @@ class TxnMember:
         return member_batch(tp, values, self.producer_id, self.sequences.get(tp, 0))
 
     def send(self, tp: TopicIdPartition, *values: bytes) -> ErrorCode:
-        """Sends a batch; what became of it."""
+        """Sends a batch; returns its error code."""
         self.stream.post([(tp, self.batch(tp, values))], transactional_id=self.txn.name, member_id=self.member_id)
         (result,) = self.stream.answer().results
         if result.HasField("error"):
@@ -139,7 +138,7 @@ class TxnMember:
         assert code is ErrorCode.NONE, code
 
     def heartbeat(self) -> ErrorCode:
-        """Whether it is open."""
+        """Sends a heartbeat; the error code tells whether the member is open."""
         txn = self.txn
         request = transaction_pb2.HeartbeatRequest(
             transactional_id=txn.name, txn_version=txn.version, execution_id=txn.execution_id, member_id=self.member_id
@@ -161,7 +160,7 @@ def member_batch(tp: TopicIdPartition, values: Sequence[bytes], producer_id: int
 
 
 def read(client: RawClient, tp: TopicIdPartition, *, is_committed: bool = True) -> list[bytes]:
-    """Values that a reader of the isolation sees, without what the broker says is aborted."""
+    """The values that a reader of the isolation level sees, without the aborted ones that the broker reports."""
     fetcher = client.fetcher()
     isolation = fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED if is_committed else fetch_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED
     values: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Reads of a topic under read_committed, and a reader that looks all the time. Makes no assertions but on what it saw."""
+"""Reads of a topic under read_committed, and a reader that polls all the time. Only what was read is asserted."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PAUSE_S = 0.02
 
 
 def committed_rows(servers: str, topic: str) -> Rows:
-    """All rows of a topic that are committed now."""
+    """All rows of a topic that are committed at present."""
     config = ClientConfig(bootstrap_servers=servers)
     with BlockingClient(config) as client:
         return _read(client, servers, topic, {})
 
 
 def _read(client: BlockingClient, servers: str, topic: str, starts: dict[int, int]) -> Rows:
-    """The committed rows from `starts` on, which move."""
+    """The committed rows from `starts`, which is advanced."""
     view = client.metadata([topic]).topics[topic]
     tps = [TopicIdPartition(view.topic_id, number) for number in range(len(view.leaders))]
     ends = client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
@@ -50,7 +50,7 @@ def _read(client: BlockingClient, servers: str, topic: str, starts: dict[int, in
 
 
 def committed_values(servers: str, topic: str) -> dict[int, list[bytes | None]]:
-    """The values of each partition that has any, in log order."""
+    """The values of each non-empty partition, in log order."""
     values: dict[int, list[bytes | None]] = {}
     for (partition, _), (_, value) in sorted(committed_rows(servers, topic).items()):
         values.setdefault(partition, []).append(value)
@@ -67,12 +67,12 @@ def by_key(rows: Rows) -> dict[bytes | None, list[bytes | None]]:
 
 
 def values_of(rows: Rows) -> Counter[bytes | None]:
-    """How often each value is there."""
+    """The number of occurrences of each value."""
     return Counter(value for _, value in rows.values())
 
 
 class EagerReader:
-    """Reads everything as soon as it is committed, in a thread of its own, through kills of the broker."""
+    """Reads everything as soon as it is committed, in its own thread, through kills of the broker."""
 
     def __init__(self, servers: str, topic: str, *, pause_s: float = _PAUSE_S) -> None:
         self._servers = servers
@@ -97,7 +97,7 @@ class EagerReader:
             starts: dict[int, int] = {}
             while not self._is_over.wait(self._pause_s):
                 reached = dict(starts)
-                with contextlib.suppress(BrokerdError):  # the broker is away
+                with contextlib.suppress(BrokerdError):  # the broker is down
                     self.seen |= _read(client, self._servers, self._topic, reached)
                     starts = reached
                     self.looks += 1

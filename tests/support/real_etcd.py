@@ -1,4 +1,4 @@
-"""The real etcd, as a process of a test: started on free ports of 127.0.0.1, ended with the test."""
+"""The real etcd as a child process of a test, on free ports of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISSING = "needs etcd: install Debian's etcd-server"
 
 
 def etcd_command(directory: Path, host: str, port: int, peer_port: int) -> list[str]:
-    """Starts one member that is its own cluster."""
+    """The command that starts a single-member cluster."""
     assert ETCD is not None, MISSING
     client, peer = f"http://{host}:{port}", f"http://{host}:{peer_port}"
     flags = {
@@ -33,7 +33,7 @@ def etcd_command(directory: Path, host: str, port: int, peer_port: int) -> list[
 
 
 class RealEtcd:
-    """One member that is its own cluster. `stop` and `start` again are an outage: its directory stays."""
+    """A single-member etcd. `stop` and `start` simulate an outage: the directory stays."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -43,17 +43,17 @@ class RealEtcd:
 
     @property
     def address(self) -> str:
-        """Where it answers, or answered."""
+        """Its client address."""
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Serves, on the same port as before."""
+        """Starts; returns once it serves, always on the same port."""
         command = etcd_command(self._directory, "127.0.0.1", self.port, self._peer_port)
         quiet = asyncio.subprocess.DEVNULL
         self._process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
         client_of_it = CoordinationClient([self.address], SystemClock(), timeout_ms=30_000)
         try:
-            await client_of_it.read("/")  # asks again until it answers
+            await client_of_it.read("/")  # retries until it answers
         finally:
             await client_of_it.close()
 
@@ -65,7 +65,7 @@ class RealEtcd:
             await process.wait()
 
     async def compact(self, revision: int) -> None:
-        """Forgets the history up to a revision."""
+        """Compacts the history up to a revision."""
         client = CoordinationClient([self.address], SystemClock())
         varint = bytearray()
         while revision > 127:

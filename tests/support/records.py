@@ -17,7 +17,7 @@ SEED = crc_seed(TP)
 TIMESTAMP_MS = 1_700_000_000_000
 HEADER_BYTES = 96
 MAX_BYTES = 16_777_216
-_VALUE_OFFSETS = 4  # number of the buffer
+_VALUE_OFFSETS = 4  # index of the Arrow buffer
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -30,7 +30,7 @@ def key_values(
     headers: Sequence[Headers | None] | None = None,
     timestamp_ms: int = TIMESTAMP_MS,
 ) -> pa.RecordBatch:
-    """Columns of SCHEMA_0: one row per value, one ms apart; keys and headers null unless given."""
+    """Columns of SCHEMA_0: one row per value, one ms apart; keys and headers are null unless given."""
     count = len(values)
     rows = None if headers is None else [None if row is None else [{"key": k, "value": v} for k, v in row] for row in headers]
     return pa.record_batch(
@@ -54,7 +54,7 @@ SAMPLE = key_values(
 def new_batch(
     arrow_batch: pa.RecordBatch = SAMPLE, compression: str = "none", tp: TopicIdPartition = TP, **fields: int
 ) -> pa.Buffer:
-    """A whole batch as a client makes it. `fields` replace header fields; all CRCs are right."""
+    """A whole batch as a client makes it, with correct CRCs. `fields` replace header fields."""
     payload = encode_payload(arrow_batch, compression)
     header = new_header(
         batch_length=payload.data.size,
@@ -69,13 +69,14 @@ def new_batch(
 
 
 def reseal(header: BatchHeader, payload: bytes, tp: TopicIdPartition = TP) -> pa.Buffer:
-    """A batch of this header and payload whose CRCs and batch_length are right: what a hostile client would send."""
+    """A batch of this header and payload with correct CRCs and batch_length, as a hostile client would send."""
     sealed = header._replace(batch_length=len(payload), payload_crc=payload_crc(payload))
     return pa.py_buffer(encode_header(sealed, crc_seed(tp)) + payload)
 
 
 def poisoned(data: pa.Buffer, compression: str = "none", tp: TopicIdPartition = TP) -> pa.Buffer:
-    """The batch with right CRCs and offsets of values that point nowhere, or with something that is not compressed at all."""
+    """The batch with correct CRCs but a value offset that points outside the data, or with a compressed payload that cannot be
+    decompressed."""
     payload = bytearray(data.to_pybytes()[HEADER_BYTES:])
     if compression == "none":
         metadata = read_arrow_metadata(memoryview(payload))
@@ -86,12 +87,12 @@ def poisoned(data: pa.Buffer, compression: str = "none", tp: TopicIdPartition = 
 
 
 def stamped(head: bytes, seed: int = SEED, **fields: int) -> bytes:
-    """The bytes of a client's header, with these fields as a leader stamps them."""
+    """A client's header with these fields stamped, as a leader does."""
     return stamp(head, decode_header(head)._replace(**fields), seed)  # type: ignore[arg-type]
 
 
 def spoilt(data: pa.Buffer, at: int = -10) -> pa.Buffer:
-    """The batch with a changed bit: in its header below byte 96, else in its payload."""
+    """The batch with one bit flipped: in the header if `at` is in 0-95, else in the payload."""
     changed = bytearray(data.to_pybytes())
     changed[at] ^= 1
     return pa.py_buffer(bytes(changed))

@@ -1,7 +1,6 @@
-"""Whether a tag may be published: it is the version, and the changelog has a section for it. Standard library only.
+"""Checks whether a tag may be published: it must match the version and have a changelog section. Standard library only.
 
-python tests/support/release.py v1.2.3
-"""
+python tests/support/release.py v1.2.3"""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def version(root: Path = _ROOT) -> str:
-    """The version in brokerd/__init__.py, read as the build reads it, without an import. Raises ValueError if there is none."""
+    """The version in brokerd/__init__.py, parsed without an import, as the build does. Raises ValueError if there is none."""
     for node in ast.parse((root / "brokerd" / "__init__.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__":
             return str(ast.literal_eval(node.value))

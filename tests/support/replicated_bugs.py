@@ -1,7 +1,6 @@
-"""Mistakes planted one by one in transactions on replicated partitions: what a coordinator that was replaced may do, what holds
-back readers while leaders change, what counts although it is not on the in-sync set. The schedules of replicated_transactions.py
-must find each, those that have disasters the ones in what follows an unclean election.
-"""
+"""Bugs planted one at a time in transactions on replicated partitions. Each function's name states the bug: its body omits a rule
+about what a replaced coordinator may do, what holds readers back while leaders change, or what counts before it is replicated. The
+schedules of replicated_transactions.py must find every bug, those with disasters the bugs after an unclean election."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ MUTANTS, DISASTER_MUTANTS = Mutants(), Mutants()
 mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
 
 
-# --- a coordinator that was replaced
+# --- a replaced coordinator ("it" is the former one)
 
 
 @bug(CoordinatorLog, "confirmed", first=115)
@@ -52,7 +51,7 @@ async def the_next_one_gives_producer_ids_again(_original: Any, self: Any) -> No
     self._ceiling = 1 << 30
 
 
-# --- what is on the in-sync set
+# --- replication of decisions and markers
 
 
 @mutant
@@ -77,7 +76,7 @@ async def markers_are_written_for_a_decision_that_is_not_replicated(finish: Any,
         self.log.durable = durable
 
 
-# --- what members append, and what readers see
+# --- members' appends and readers' view
 
 
 @bug(Leaders, "freeze", first=30)
@@ -136,7 +135,7 @@ async def a_leader_that_does_not_answer_is_taken_for_marked(write: Any, self: An
         await write(self, name, commit)
 
 
-# --- rows whose markers a copy lacks that was elected unclean
+# --- unclean elections of copies that lack markers
 
 
 @DISASTER_MUTANTS.method(Leaders, "rewrite_lost")

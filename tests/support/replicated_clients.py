@@ -1,7 +1,6 @@
-"""The clients of a replicated cluster with transactions: drivers and their tasks (transaction_actors.py), and the way of what they
-ask. Each finds leaders and coordinator for itself, through whatever node answers, asks again after a retriable error or without an
-answer, and leaves its tasks to themselves when it dies.
-"""
+"""The clients of a replicated cluster with transactions: drivers and their tasks (transaction_actors.py), and how their requests
+travel. Each client finds leaders and the coordinator through any node, and repeats a request after a retriable error or a time-out.
+When a driver dies, its tasks run on."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _BEAT_MS = (100, 500)
 
 
 class _Asked:
-    """A client's request on its way: who is asked, and how often it was."""
+    """A request under way: its metadata and the number of attempts."""
 
     def __init__(self, call: Call, metadata: Client) -> None:
         self.call, self.metadata = call, metadata
@@ -41,14 +40,14 @@ class _Asked:
 
     @property
     def is_wanted(self) -> bool:
-        """True while somebody waits for the answer."""
+        """True while its client waits for the answer."""
         return not self.call.is_answered and self.call.actor.call is self.call
 
 
 class Clients:
-    """All of them, as the world of actors (transaction_actors.py) and of their answers (transaction_promises.py)."""
+    """All clients. Implements World for the actors (transaction_actors.py) and for their answers (transaction_promises.py)."""
 
-    node_count = 3  # several
+    node_count = 3  # more than one, which is all that matters
 
     def __init__(self, sim: Simulation) -> None:
         self.sim, self.rng = sim, sim.rng
@@ -64,7 +63,7 @@ class Clients:
         self._versions = Versions(_VERSIONS, counts)
 
     def start(self) -> None:
-        """They begin: groups at once, and drivers perhaps when the cluster has been quiet for a while."""
+        """Starts the groups at once, and the drivers perhaps after a quiet while."""
         for commits in (True, False, False):
             GroupClient(self, self.sim.rows_tps[0], commits=commits).step()
         self.sim.every(self._beat, _BEAT_MS)
@@ -73,7 +72,7 @@ class Clients:
             return
         at_ms = self.rng.randint(500, 4_000)
         self.sim.after(at_ms, self._start_drivers)
-        if self.rng.random() < 0.5:  # a coordinator with nothing to do does not notice that it is replaced
+        if self.rng.random() < 0.5:  # an idle coordinator does not notice that it was replaced
             self.sim.after(at_ms - self.rng.randint(0, 500), self.sim.depose)
 
     def _start_drivers(self) -> None:
@@ -84,19 +83,19 @@ class Clients:
                 self.drivers += drivers
 
     def calm_down(self) -> None:
-        """They end with the versions at hand."""
+        """The drivers finish with their current versions."""
         for driver in self.drivers:
             driver.versions = range(driver.versions[0], driver.version + 1)
 
     def running(self) -> list[Driver]:
-        """The drivers that have not come to an end."""
+        """The unfinished drivers."""
         return [driver for driver in self.drivers if not driver.is_over]
 
     def all_metadata(self) -> Sequence[Client]:
-        """What each of them knows of leaders."""
+        """Each client's metadata."""
         return tuple(self._metadata.values())
 
-    # --- as a world of actors
+    # --- World of the actors
 
     @property
     def now_ms(self) -> int:
@@ -105,7 +104,7 @@ class Clients:
 
     @property
     def is_calm(self) -> bool:
-        """True if nothing fails any more."""
+        """True once all faults are over."""
         return self.sim.is_healing
 
     @property
@@ -114,7 +113,7 @@ class Clients:
         return self.sim.decided.told_committed
 
     def new_name(self, prefix: str) -> str:
-        """A name that was never used."""
+        """A new unique name."""
         self._names += 1
         return f"{prefix}{self._names}"
 
@@ -123,14 +122,14 @@ class Clients:
         return self._versions.rows(name, variant, version)
 
     def writable(self) -> list[TopicIdPartition]:
-        """Partitions that there are."""
+        """The existing partitions."""
         return self.sim.writable()
 
     def between_writes(self) -> None:
-        """Of one run: nothing that does not happen anyway."""
+        """No event between two writes of one run: the faults suffice."""
 
     def send(self, call: Call) -> None:
-        """Puts a client's request on its way, until it is answered or nobody waits for it."""
+        """Sends a client's request until it is answered or no longer wanted."""
         tp = call.request.tp if isinstance(call.request, Batch) else COORDINATOR_LOG
         if isinstance(call.request, Batch) and call.request.producer_id in self.rash_ids:
             self.sim.strike_soon(0.2)
@@ -178,7 +177,7 @@ class Clients:
             asked.call.actor.answered(asked.call, answer)
 
     def encoded(self, batch: Batch) -> RecordBatch:
-        """A batch as its client sends it."""
+        """A batch encoded as its client sends it."""
         found = self._batches.get(batch)
         if found is None:
             tp, producer_id, sequence, rows = batch
@@ -194,13 +193,13 @@ class Clients:
         return found
 
     def acknowledges(self, process: Process, batch: Batch, base_offset: int) -> None:
-        """A leader is about to answer that a batch is committed."""
+        """A leader is about to acknowledge a batch as committed."""
         promises = self.sim.promises[batch.tp]
         promises.check(process)
         promises.check_copies(base_offset + len(batch.rows))
         promises.promise(base_offset, identity(self.encoded(batch).header))
 
-    # --- what goes wrong
+    # --- faults
 
     def _beat(self) -> None:
         for driver in self.running():
@@ -209,7 +208,7 @@ class Clients:
                     attempt.beat()
 
     def twin(self) -> None:
-        """A task is run once more, beside the first."""
+        """Starts a second attempt at a task beside the first."""
         running = self.running()
         if running:
             driver = self.rng.choice(running)
@@ -217,14 +216,14 @@ class Clients:
             self.sim.count("twin")
 
     def give_up(self) -> None:
-        """A driver aborts what it knows of, and begins again."""
+        """A driver aborts the members that it knows, and restarts."""
         drivers = [driver for driver in self.running() if driver.reports]
         if drivers:
             self.sim.count("driver gave up")
             self.rng.choice(drivers).give_up()
 
     def kill_driver(self) -> None:
-        """A driver dies at any point. Mostly it is started again."""
+        """A driver dies at any point. Mostly it is restarted."""
         running = self.running()
         if not running:
             return

@@ -1,6 +1,6 @@
-"""Disasters of a cluster with transactions: those of replication_disasters.py, but that the store does not go back. Copies are
-elected by command that lack the markers of commits, or rows: mostly those of clients, which fell out of sync while a commit was
-under way; and those of the coordinator's log, which lack nothing that was acknowledged if all of them answer.
+"""Disasters of a cluster with transactions: those of replication_disasters.py, except that the store never rolls back. Unclean
+elections choose copies that lack rows or the markers of commits: mostly copies of client partitions that left the in-sync set
+during a commit. They also choose copies of the coordinator's log, which lack nothing acknowledged if all nodes with a copy respond.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.replication_nodes import Machine
 
 _LOOK_MS = 50
-_MARKED_MS = 4_000  # so long a commit has for its markers at most
+_MARKED_MS = 4_000  # how long a commit may take to get its markers
 
 
 class TransactionDisasters(Disasters):
@@ -31,7 +31,7 @@ class TransactionDisasters(Disasters):
         super().__init__(sim, seed)
         self._of_commits = self._lose_in_sync in self._kinds and self._rng.random() < 0.7
         if self._lose_in_sync in self._kinds and self._rng.random() < 0.7:
-            sim.config = dataclasses.replace(sim.config, min_insync_replicas=1)  # a single copy goes on, until it is lost
+            sim.config = dataclasses.replace(sim.config, min_insync_replicas=1)  # a single copy accepts writes until it is lost
 
     def begin(self) -> None:
         super().begin()
@@ -41,7 +41,7 @@ class TransactionDisasters(Disasters):
             self._sim.after(1_000, self._give_up)
 
     def _give_up(self) -> None:
-        """Markers of an abort get lost: what lacks a marker is not always of a former coordinator."""
+        """Drivers abort, and the markers are lost, so that rows without a marker are not always a former coordinator's."""
         if self._sim.is_healing:
             return
         has_reports = any(driver.reports for driver in self._world.clients.running())
@@ -51,7 +51,7 @@ class TransactionDisasters(Disasters):
         self._sim.after(2_500 if has_reports else _LOOK_MS, self._give_up)
 
     def _keep_apart(self) -> None:
-        """The coordinator leads where no rows are, so that it lives on while those of rows are lost."""
+        """Moves the coordinator away from the rows' nodes, so that it survives when those are lost."""
         nodes = sorted(self._sim.machines)
         for tp in (COORDINATOR_LOG, *self._world.writable()):
             own = nodes[::-1] if tp == COORDINATOR_LOG else nodes
@@ -75,12 +75,12 @@ class TransactionDisasters(Disasters):
             self._leave(tp, self._rng.sample(in_sync, len(in_sync) - 1 if is_all_but_one else 1))
 
     def prepared(self, commit: CommitPrepared) -> None:
-        """A commit is at hand: copies fall out of sync that may have its rows, and lack its markers."""
+        """A commit was prepared: takes down an in-sync copy that may have its rows before it gets the markers."""
         if not self._of_commits or self._down or self._sim.is_healing or not commit.held_back or self._rng.random() < 0.5:
             return
         coordinator = self._sim.entries[COORDINATOR_LOG].leader
         tps = [TopicIdPartition(one.topic_id, one.partition) for one in commit.held_back]
-        apart = [tp for tp in tps if coordinator not in self._sim.entries[tp].replicas]  # it lives on
+        apart = [tp for tp in tps if coordinator not in self._sim.entries[tp].replicas]  # the coordinator survives
         tp = self._rng.choice(apart or tps)
         entry = self._sim.entries[tp]
         others = [replica.node_id for replica in entry.isr if replica.node_id != entry.leader]
@@ -92,7 +92,7 @@ class TransactionDisasters(Disasters):
             self._once_marked(tp, ended, left, _MARKED_MS // _LOOK_MS)
 
     def _once_marked(self, tp: TopicIdPartition, producer_ids: set[int], left: Machine, attempts: int) -> None:
-        """Those that have gone on without it go, too, once they have the markers."""
+        """Once the other copies have the markers, takes them down and starts this one."""
         if attempts and producer_ids & self._world.rows_in(tp).open.keys():
             self._sim.after(_LOOK_MS, partial(self._once_marked, tp, producer_ids, left, attempts - 1))
         else:

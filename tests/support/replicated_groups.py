@@ -1,9 +1,7 @@
-"""A group that commits offsets on a replicated cluster and reads them again, and what it is promised: each answer is what the
-committed part of the coordinator's log said at some moment between question and answer. So an offset that was read, or
-acknowledged, never goes back.
+"""A group that commits offsets on a replicated cluster and reads them back. Checked: each answer is what the committed part of the
+coordinator's log gave at some moment between request and answer, so an offset that was read or acknowledged never goes back.
 
-All commits are of one partition's offset 0, which is always valid. Their numbers are in the metadata.
-"""
+All commits are of one partition's offset 0, which is always valid. The commit's number is in the metadata."""
 
 from __future__ import annotations
 
@@ -24,13 +22,13 @@ GroupRequest = CommitGroupOffsetsRequest | FetchGroupOffsetsRequest
 
 
 class Read(NamedTuple):
-    """An answer: the number of the commit that holds."""
+    """A fetch's answer: the number of the newest commit."""
 
     number: int
 
 
 class GroupClient(Actor):
-    """Reads what is committed, one question at a time; one of them commits, too."""
+    """Fetches committed offsets, one request at a time; with `commits`, it also commits."""
 
     def __init__(self, clients: Clients, tp: TopicIdPartition, *, commits: bool) -> None:
         super().__init__(clients)
@@ -41,7 +39,7 @@ class GroupClient(Actor):
         self._pause_ms = clients.rng.choice((200, 200, 2_000))
 
     def step(self) -> None:
-        """Asks something."""
+        """Sends a request."""
         place = PartitionGroupOffset(**self._tp._asdict(), leader_epoch=-1)
         request: GroupRequest = FetchGroupOffsetsRequest(group_id=GROUP, partitions=[place])
         if self._commits and self._clients.rng.random() < 0.7:
@@ -60,15 +58,15 @@ class GroupPromises:
     """See the module."""
 
     def __init__(self) -> None:
-        self._committed = [(0, NOTHING)]  # numbers, and since when: in the order of the log
+        self._committed = [(0, NOTHING)]  # (since when in ms, commit number), in log order
 
     def recorded(self, record: CoordinatorRecord, now_ms: int) -> None:
-        """A record of a group is committed."""
+        """A group's record is committed in the log."""
         for one in record.offsets_committed.offsets:
             self._committed.append((now_ms, int(one.metadata)))
 
     def told(self, request: GroupRequest, answer: object, asked_ms: int) -> None:
-        """A coordinator answers what it was asked at `asked_ms`."""
+        """A coordinator answers a request sent at `asked_ms`."""
         if isinstance(answer, Read):
             since = max(place for place, (at_ms, _) in enumerate(self._committed) if at_ms <= asked_ms)
             possible = {number for _, number in self._committed[since:]}

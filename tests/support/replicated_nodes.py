@@ -1,10 +1,9 @@
-"""The nodes of a simulated cluster with transactions: beside copies and elections (replication_nodes.py), all that a daemon serves
-clients and other nodes with, as it runs in production.
+"""The nodes of a simulated cluster with transactions: the nodes of replication_nodes.py, plus everything that a daemon serves to
+clients and other nodes.
 
-Real: BrokerParts, that is the coordinator's host, its log and its transactions, the leaders' side of members, group offsets and
-producer ids; the handlers of Produce, of transactions and of calls between nodes; what ClusterNode answers of the cluster. Fakes:
-threads, the client of the coordination store, and the wire.
-"""
+Real: BrokerParts, which includes the coordinator's host, its log and transactions, the leaders' side of members, group offsets and
+producer ids; the handlers of Produce, transactions and internode calls; ClusterNode's view of the cluster. Fake: threads, the
+client of the coordination store, and the wire."""
 
 from __future__ import annotations
 
@@ -47,19 +46,19 @@ R = TypeVar("R", bound=Message)
 FACTOR = 3
 _SWEEP_S = 0.5
 _COMPACT_S = 0.1
-_PATIENCE_MS = 3_000  # of a producer's request
-_REPLICATED_S = 1.0  # as the daemon's
+_PATIENCE_MS = 3_000  # time-out of a producer's request
+_REPLICATED_S = 1.0  # as in the daemon
 
 
 class Sent(NamedTuple):
-    """A client's request, and the leader epoch that its metadata name."""
+    """A client's request and the leader epoch in its metadata."""
 
     request: Request | GroupRequest
     epoch: int
 
 
 class _Calls:
-    """See NodeCalls: calls over the schedule's network."""
+    """NodeCalls over the schedule's network."""
 
     def __init__(self, process: TransactionalProcess) -> None:
         self._process = process
@@ -77,7 +76,7 @@ class _Calls:
 
 
 class _Cluster(ClusterNode):
-    """What a broker asks of its cluster. Its parts are those of the process, which has joined."""
+    """The cluster as its broker uses it, built from the process's own membership."""
 
     def __init__(self, process: TransactionalProcess, config: BrokerConfig) -> None:
         self._config, self._keys = config, KEYS
@@ -87,7 +86,7 @@ class _Cluster(ClusterNode):
         self.token = process.token
 
     def has_joined(self, process: TransactionalProcess) -> None:
-        """The directory follows the image."""
+        """Follows the process's directory."""
         logs = process.logs
         self.topics = ClusterTopics(
             self._client, process.membership, process.directory, logs.topics, logs.changes, self.call, FACTOR
@@ -96,7 +95,7 @@ class _Cluster(ClusterNode):
 
 
 class TransactionalProcess(Process):
-    """One life of a node that serves transactions."""
+    """One run of a node that serves transactions."""
 
     sim: Simulation
 
@@ -127,7 +126,7 @@ class TransactionalProcess(Process):
         return (self._tell, self._sweep, self._compact)
 
     async def _tell(self) -> None:
-        """As ClusterNode.join does."""
+        """Follows changes as ClusterNode.join does."""
         seen, roles = -1, (-1, -1)
         while True:
             seen = await self.directory.passed(seen)
@@ -136,7 +135,7 @@ class TransactionalProcess(Process):
                 await self.broker.coordinator.follow()
 
     async def _sweep(self) -> None:
-        """As Background does, but more often."""
+        """Sweeps as Background does, but more often."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             await self.broker.coordinator.sweep()
@@ -147,7 +146,7 @@ class TransactionalProcess(Process):
             await self.broker.coordinator.compact()
 
     async def stop(self) -> None:
-        """As the daemon does: nothing new is begun, and others get what there is."""
+        """Shuts down as the daemon does: accepts nothing new and lets followers catch up first."""
         broker: BrokerParts = self.broker
         broker.begin_stop()
         led = [partition for partition in broker.partitions if partition.is_leader]
@@ -156,20 +155,20 @@ class TransactionalProcess(Process):
         await within(_REPLICATED_S, wait_durable(broker.produce_purgatory, behind))
         await super().stop()
 
-    # What others ask
+    # Requests
 
     async def serve(self, name: str, data: bytes, reply: Callable[[bytes], None]) -> None:
-        """As InternodeService does."""
+        """Serves an internode call as InternodeService does."""
         method = METHODS[name]
         response = await method.handle(self.broker, method.request.FromString(data))
         reply(response.SerializeToString())
 
     async def answer(self, asked: Sent) -> object:
-        """The answer to a client's request: what is asked for, or an error."""
+        """The answer to a client's request: its result or an error."""
         if isinstance(asked.request, Batch):
             return await self._produce(asked.request, asked.epoch)
         request = type(asked.request)()
-        request.CopyFrom(cast("Any", asked.request))  # handlers may change theirs
+        request.CopyFrom(cast("Any", asked.request))  # handlers may change their request
         response: Any
         if isinstance(request, CommitGroupOffsetsRequest):
             response = await groups.commit_group_offsets(self.broker, self.authorizer, request)
@@ -192,7 +191,7 @@ class TransactionalProcess(Process):
         return MemberOpened(producer_id=response.producer_id) if isinstance(request, InitProducerIdRequest) else Done()
 
     async def _produce(self, batch: Batch, epoch: int) -> object:
-        """As a stream of Produce does."""
+        """Appends as a Produce stream does."""
         record_batch = self.sim.clients.encoded(batch)
         place = produce_pb2.PartitionProduce(**batch.tp._asdict(), current_leader_epoch=epoch)
         head = produce_pb2.ProduceRequest(acks=produce.ACKS_ALL, timeout_ms=_PATIENCE_MS, partitions=[place])

@@ -1,19 +1,18 @@
-"""What transactions on replicated partitions promise, checked after each step of a schedule. What is decided is what the committed
-part of the coordinator's log says, and what a partition holds is its own committed part: both are followed as they grow.
+"""The promises of transactions on replicated partitions, checked after each step of a schedule. A decision is a record in the
+committed part of the coordinator's log. A partition's content is its own committed part. Both are followed as they grow.
 
-- A row is visible at a leader, be it deposed or not, only if its member is a winner of a commit that is decided there, and lies in
-  a partition that the commit has counted. Until all markers of the commit are below their partitions' high watermarks, none is.
-- What a reader of committed records has seen stands at its offset for every later leader, and nothing appears between.
-- A driver that is told of its commit: all rows are there, once, and each member's in order.
-- Nobody is told anything that contradicts what is decided (transaction_promises.py).
-- In the end no member is open, no commit unfinished, nothing holds back a reader, and what readers have seen is what is committed.
+- A row is visible at a leader, deposed or not, only if its member is a winner of a decided commit and lies in a partition that the
+  commit has counted; and only once all markers of that commit are below their partitions' high watermarks.
+- A row that a reader of committed records has seen is at its offset for every later leader. No row appears between those seen.
+- When a driver is told of its commit, all rows are there, once, each member's in order.
+- No answer contradicts a decision (transaction_promises.py).
+- In the end no member is open, no commit unfinished, no reader held back, and readers have seen exactly the committed rows.
 
-A copy of a clients' partition may be elected that lacks acknowledged records (replication_promises.py). Then the rows that it lacks
-are lost, and those alone: a commit may be answered without them, and what is decided stays. Where it lacks markers, readers wait
-until the coordinator has written them again. It does so for each last commit, and for all that its log has: their rows in
-that copy are visible in the end. Those of other commits are void. All the rest holds as ever. Once the coordinator's log has lost
-decisions, nothing is promised of transactions any more; where each election finds one of its last two copies in sync, none is lost.
-"""
+An unclean election may choose a copy of a client partition that lacks acknowledged records (replication_promises.py). Then exactly
+the rows that it lacks are lost; decisions stay, and a commit may be answered without those rows. Where the copy lacks markers,
+readers wait until the coordinator has rewritten them. It does so for the last commit of each transactional id and for every commit
+in its log: their rows in that copy become visible. Rows of other commits are void. Once the coordinator's log has lost decisions,
+nothing is promised of transactions. It loses none as long as each election finds one of its last two in-sync copies."""
 
 from __future__ import annotations
 
@@ -43,18 +42,18 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A row, and whose it is."""
+    """A row and its member."""
 
     producer_id: int
     number: int
 
 
 class DecisionsLostError(AssertionError):
-    """The coordinator's log has lost decisions: nothing is promised of transactions any more."""
+    """The coordinator's log has lost decisions, so nothing is promised of transactions any more."""
 
 
 class LogPromises(Promises):
-    """Of the coordinator's log: what is committed there is decided."""
+    """Promises of the coordinator's log: its committed records are the decisions."""
 
     def __init__(self, sim: Simulation, tp: TopicIdPartition) -> None:
         super().__init__(sim, tp)
@@ -64,14 +63,14 @@ class LogPromises(Promises):
         raise DecisionsLostError
 
     def holds(self, offset: int) -> bool:
-        """True if a record has not been removed by a compaction."""
+        """True unless a compaction has removed the record at this offset."""
         return offset >= self._removed_below
 
     def _min_insync(self) -> int:
         return effective_min_insync(COORDINATOR, super()._min_insync())
 
     def grown(self, partition: Partition, before: int) -> None:
-        """Its records below the high watermark are events."""
+        """Records the events that are now below the high watermark."""
         for batch in _below(partition, before, self.shown):
             for record in map(decode, values_of(batch)):
                 if is_of_group(record):
@@ -86,22 +85,22 @@ class LogPromises(Promises):
 
 
 class RowPromises(Promises):
-    """Of a clients' partition: what is committed there, and what readers of committed records see of it."""
+    """Promises of a client partition: its committed rows, and those that readers of committed records see."""
 
     def __init__(self, sim: Simulation, tp: TopicIdPartition) -> None:
         super().__init__(sim, tp)
         self._world = sim
-        self.data: dict[int, Row] = {}  # by offset: all
-        self.rows: dict[int, Row] = {}  # by offset: those whose members have ended as winners
-        self.open: dict[int, dict[int, Row]] = {}  # by producer id and offset: those without a marker
-        self.lost: set[Row] = set()  # those that an elected copy lacked
-        self.unmarked: set[int] = set()  # producer ids whose marker it lacked, but not their rows
-        self.visible: dict[int, Row] = {}  # by offset: those that readers have seen
+        self.data: dict[int, Row] = {}  # all rows by offset
+        self.rows: dict[int, Row] = {}  # by offset: rows of members that have ended as winners
+        self.open: dict[int, dict[int, Row]] = {}  # by producer id and offset: rows without a marker
+        self.lost: set[Row] = set()  # rows that an elected copy lacked
+        self.unmarked: set[int] = set()  # producer ids of which an elected copy had rows but lacked the marker
+        self.visible: dict[int, Row] = {}  # by offset: rows that readers have seen
         self.read_to = 0  # the highest last stable offset that a reader has seen
-        self._looked: dict[Process, tuple[int, int]] = {}  # at a leader: its epoch, and up to where
+        self._looked: dict[Process, tuple[int, int]] = {}  # by leader's process: its epoch, and the offset checked up to
 
     def grown(self, partition: Partition, before: int) -> None:
-        """Rows and markers below the high watermark."""
+        """Takes the rows and markers that are now below the high watermark."""
         for batch in _below(partition, before, self.shown):
             header = batch.header
             if not header.is_control:
@@ -116,7 +115,7 @@ class RowPromises(Promises):
                 self._world.decided.check_void(self.tp, producer_id, self.open.pop(producer_id, {}))
 
     def shrunk(self, partition: Partition) -> None:
-        """What is left counts as if nothing else had been there; readers keep what they have seen of it."""
+        """Recounts from the elected copy alone. Of the rows that readers have seen, those that it has stay seen."""
         before, ended = self.data, {row.producer_id for row in self.data.values()} - self.open.keys()
         self.data, self.rows, self.open = {}, {}, {}
         self.grown(partition, partition.ends.log_start_offset)
@@ -134,11 +133,11 @@ class RowPromises(Promises):
         return {header.base_offset + place: Row(header.producer_id, number) for place, number in enumerate(numbers)}
 
     def seen(self, process: Process, partition: Partition) -> None:
-        """Readers of this leader see what lies below its last stable offset."""
+        """Readers of this leader see everything below its last stable offset."""
         epoch, stable = partition.leader_epoch, partition.ends.last_stable_offset
         known_epoch, begin = self._looked.get(process, (0, 0))
         if known_epoch != epoch:
-            begin = 0  # it may show all of it in another way
+            begin = 0  # in another epoch all of it may look different
         begin = max(begin, partition.ends.log_start_offset)
         self._looked[process] = epoch, stable
         if begin < stable:
@@ -169,23 +168,23 @@ def _below(partition: Partition, begin: int, end: int) -> Iterator[RecordBatch]:
 
 
 class Decisions(Answers):
-    """Of all transactions: what is decided, what is told, what is visible."""
+    """The promises of all transactions: decisions, answers, visible rows."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim.clients)
         self._sim = sim
         self._count = 0
         self._teller: Process
-        self.epoch = self.offset = 0  # in which the event at hand was decided, and where it is
-        self._offsets: dict[tuple[str, int], int] = {}  # of commits
-        self._void: set[Row] = set()  # of winners whose commit nobody knew any more
-        self._signs: dict[tuple[str, int, str], list[tuple[int, int]]] = {}  # all: epoch and time
+        self.epoch = self.offset = 0  # leader epoch and offset of the current decision
+        self._offsets: dict[tuple[str, int], int] = {}  # of commits in the coordinator's log
+        self._void: set[Row] = set()  # rows of winners whose commit the coordinator had forgotten
+        self._signs: dict[tuple[str, int, str], list[tuple[int, int]]] = {}  # all signs of life: (epoch, time ms)
         self.groups = GroupPromises()
 
     # --- recorded
 
     def recorded(self, name: str, event: Event, at_ms: int | None = None) -> None:
-        """An event is committed, which was decided at `at_ms`."""
+        """An event is committed that was decided at `at_ms`."""
         self._count += 1
         super().recorded(name, event, at_ms)
         if isinstance(event, CommitPrepared):
@@ -207,7 +206,7 @@ class Decisions(Answers):
     # --- told
 
     def told_by(self, process: Process, request: Request | GroupRequest, answer: object, asked_ms: int) -> None:
-        """A node answers. A sign of life counts that the coordinator takes: a former one does not tell the next."""
+        """A node answers. Signs of life count if the coordinator takes them: a former one does not pass them on."""
         self._teller = process
         if isinstance(request, GroupRequest):
             self.groups.told(request, answer, asked_ms)
@@ -216,7 +215,7 @@ class Decisions(Answers):
 
     def _check_refused(self, producer_id: int) -> None:
         local = self._teller.broker.coordinator.local
-        if local is None or producer_id in local.coordinator.open_members:  # else it has ended here, perhaps not durably
+        if local is None or producer_id in local.coordinator.open_members:  # else the member has ended here, perhaps not durably
             super()._check_refused(producer_id)
 
     def _sign(self, request: Request, asked_ms: int) -> None:
@@ -228,14 +227,14 @@ class Decisions(Answers):
         self._signs.setdefault(key, []).append((self.epoch, at_ms))
 
     def _last_sign_ms(self, key: tuple[str, int, str], at_ms: int) -> int:
-        """One that has been replaced, and does not know it, does not hear what its successor hears. If it leads again, what it has
-        decided meanwhile may stand."""
+        """A replaced coordinator that does not know it misses its successor's signs of life. If it leads again, its decisions from
+        meanwhile may stand."""
         return max(sign_ms for epoch, sign_ms in self._signs[key] if epoch <= self.epoch and sign_ms <= at_ms)
 
     # --- visible
 
     def check_visible(self, tp: TopicIdPartition, offset: int, row: Row) -> None:
-        """A row is visible that was not before."""
+        """Checks a row that has become visible."""
         commit = self._winners.get(row.producer_id)
         assert commit is not None, f"{tp}: {row} is visible at {offset}, but it is not committed"
         event = self._commit(commit)
@@ -273,7 +272,7 @@ class Decisions(Answers):
                     yield row.number
 
     def _missing(self, commit: tuple[str, int]) -> set[int]:
-        """Those that it has lost, or that lack a marker that they had."""
+        """The commit's rows that are lost, or that have lost their marker."""
         found, there = set(self._void), set[Row]()
         for promises in map(self._sim.rows_in, self._sim.rows_tps):
             found |= promises.lost
@@ -289,7 +288,7 @@ class Decisions(Answers):
         return super()._may_be_gone(producer_id) or any(row.producer_id == producer_id for row in lost)
 
     def count_lost(self, lost: set[Row], unmarked: set[int]) -> None:
-        """A copy was elected that lacks rows, or markers."""
+        """A copy was elected that lacks rows or markers."""
         if lost:
             self._sim.count("rows lost")
         for commit in {self._winners[producer_id] for producer_id in unmarked if producer_id in self._winners}:
@@ -298,8 +297,8 @@ class Decisions(Answers):
             self._sim.count("markers of an abort lost")
 
     def check_void(self, tp: TopicIdPartition, producer_id: int, rows: dict[int, Row]) -> None:
-        """A member's rows in a partition are void. Of a winner, only if its commit has not counted them; or if a copy was elected
-        that lacks its marker, another version was committed since, and the log was compacted."""
+        """A member's rows in a partition are void. For a winner, only if its commit has not counted the partition; or if an elected
+        copy lacked its marker, a newer version was committed, and a compaction has removed the commit from the log."""
         commit = self._winners.get(producer_id)
         if commit is None or not self._has_counted(commit, tp):
             return
@@ -323,7 +322,7 @@ class Decisions(Answers):
         return any((one.topic_id, one.partition) == tp for one in self._commit(commit).held_back)
 
     def told_committed(self, driver: Driver) -> None:
-        """A driver is told that its version is committed: all of its rows are there, once."""
+        """A driver learns that its version is committed: checks that all its rows are there, once."""
         commit = driver.name, driver.version
         assert commit in self.commits, f"{commit} is said to be committed"
         found = Counter(self._rows(commit))
@@ -335,7 +334,7 @@ class Decisions(Answers):
     # --- the end
 
     def check_quiet(self) -> None:
-        """What readers have seen is what is committed, in order."""
+        """Checks that readers have seen exactly the committed rows, in order."""
         for commit in self.commits:
             self._check_totals(commit, "ends")
         for tp in self._sim.rows_tps:

@@ -1,13 +1,13 @@
-"""Transactions on replicated partitions, seeded: `Simulation(seed).run()` raises AssertionError if a promise is broken.
+"""Transactions on replicated partitions, in seeded schedules: `Simulation(seed).run()` raises AssertionError if a promise is
+broken.
 
-Goal: what replicated_promises.py checks of transactions at every step, and what replication_promises.py checks of each partition,
-the coordinator's log among them; and once everything works again, that all comes to rest.
+Checked: replicated_promises.py for transactions and replication_promises.py for each partition, the coordinator's log included, at
+every step; and that everything completes once all faults are healed.
 
-Method: each node holds copies of several partitions and serves what a daemon serves (replicated_nodes.py). Leaders and coordinator
-move by the elections of replication_simulation.py, whose faults go on: crashes, pauses, cut links, a store that is away, emptied
-disks. Drivers with their tasks and twins (replicated_clients.py) come and go. Calls between nodes take their time; some answers are
-lost, and some requests come late. A topic is made while all this goes on.
-"""
+Each node holds copies of several partitions and serves what a daemon serves (replicated_nodes.py). Leaders and the coordinator move
+by the elections of replication_simulation.py, under its faults: crashes, pauses, cut links, an unavailable store, emptied disks.
+Drivers with tasks and twins (replicated_clients.py) come and go. Calls between nodes are delayed, some answers are lost, some
+requests late. A topic is created meanwhile."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _FIRST, _LATER = b"replicated-topic", b"a-topic-made-now"
 
 
 class _NodeCall:
-    """A call from node to node. What it is answered first counts."""
+    """A call between nodes. Its first result counts."""
 
     def __init__(self, source: Process, target: Process, answer: Answer) -> None:
         self.source, self.target = source, target
@@ -58,13 +58,13 @@ class _NodeCall:
         self.is_over = False
 
     def end(self, data: bytes | None, error: BaseException | None = None) -> None:
-        """The answer arrives, or the connection is lost."""
+        """Completes the call with the answer or an error."""
         if not self.is_over:
             self.is_over = True
             self._answer(data, error)
 
     def break_off(self) -> None:
-        """The connection is lost. The request may arrive still."""
+        """The connection is lost. The request may still arrive."""
         self.end(None, NotReadyError("the connection is lost"))
 
 
@@ -91,18 +91,18 @@ class Simulation(replication_simulation.Simulation):
         self.tps = (COORDINATOR_LOG, *self.rows_tps)
         self._compaction_bytes = shape.choice((1_500, 4_000, log.COMPACTION_MIN_BYTES))
         if seed % self.disasters_in == self.disasters_in - 1:
-            self.node_counts = (3, 4, 4)  # a coordinator may live on
+            self.node_counts = (3, 4, 4)  # so that a coordinator may survive
         super().__init__(seed, trace=trace)
 
     def latency(self) -> int:
-        """Of a message: short, but for a few. A commit takes some thirty of them, one after the other."""
+        """Delay of a message in ms: mostly short, since a commit takes about thirty messages in sequence."""
         kind = self.rng.random()
         if kind < 0.95 or self.is_healing:
             return self.rng.randint(0, 5)
         return self.rng.randint(10, 60) if kind < 0.995 else self.rng.randint(100, 1_500)
 
     def disk_time(self, process: Process) -> int:
-        """Of a job in a thread: the same."""
+        """Duration of a thread job in ms: mostly short, for the same reason."""
         if self.rng.random() < 0.8 and not self.is_slow(process):
             return self.rng.randint(0, 3)
         return super().disk_time(process)
@@ -111,7 +111,7 @@ class Simulation(replication_simulation.Simulation):
         return LogPromises(self, tp) if tp == COORDINATOR_LOG else RowPromises(self, tp)
 
     def rows_in(self, tp: TopicIdPartition) -> RowPromises:
-        """What is checked of a clients' partition."""
+        """The checker of a client partition."""
         found = self.promises[tp]
         assert isinstance(found, RowPromises)
         return found
@@ -123,7 +123,7 @@ class Simulation(replication_simulation.Simulation):
         return TransactionDisasters(self, self.seed)
 
     def prepared(self, commit: CommitPrepared) -> None:
-        """A commit is decided."""
+        """A commit was decided."""
         if isinstance(self.disasters, TransactionDisasters):
             self.disasters.prepared(commit)
 
@@ -141,7 +141,7 @@ class Simulation(replication_simulation.Simulation):
             self.after(self.rng.randint(100, 2_500), self._make_later)
 
     def writable(self) -> list[TopicIdPartition]:
-        """Clients' partitions that there are."""
+        """The existing client partitions."""
         return [tp for tp in self.rows_tps if self.entries[tp].isr]
 
     def make_topics(self) -> None:
@@ -156,11 +156,11 @@ class Simulation(replication_simulation.Simulation):
         placed = place(image, entry.partition_count, min(factor, len(image.nodes)))
         for number, one in enumerate(placed):
             if self.store.transact(Transaction({}, {KEYS.partition(TopicIdPartition(topic_id, number)): encode(one)})) is None:
-                return  # later
+                return  # retried later
         self.store.transact(Transaction({}, {KEYS.topic(topic_id): encode(entry), KEYS.name(entry.name): topic_id.hex().encode()}))
 
     def _make_later(self) -> None:
-        """The topic that is made while all goes on, once there are nodes and a store. The coordinator may hear late of it."""
+        """Creates the later topic once nodes and store are available. The coordinator may learn of it late."""
         if self.entries[TopicIdPartition(_LATER, 0)].isr:
             return
         if not self.store.is_down and self.image().nodes:
@@ -173,7 +173,7 @@ class Simulation(replication_simulation.Simulation):
         self.after(50, self._make_later)
 
     def run(self) -> dict[str, int]:
-        """To its end, or until decisions are lost; returns how often what happened."""
+        """Runs the schedule to its end, or until decisions are lost; returns how often each event occurred."""
         with self._constants(), contextlib.suppress(DecisionsLostError):
             return super().run()
         self.count("decisions lost")
@@ -181,7 +181,7 @@ class Simulation(replication_simulation.Simulation):
 
     @contextlib.contextmanager
     def _constants(self) -> Iterator[None]:
-        """Limits that are met soon; and what the code takes for an error of its own fails the schedule."""
+        """Lowers limits so that schedules reach them, and makes internal errors fail the schedule."""
 
         def internal(where: object, error: Exception) -> UnknownServerError:
             self.fail(error)
@@ -201,7 +201,7 @@ class Simulation(replication_simulation.Simulation):
     # --- calls between nodes
 
     def call(self, source: Process, node: Node, name: str, data: bytes, answer: Answer) -> None:
-        """A call to another node. It or its answer may be lost; it may come late, also after its caller has given up."""
+        """A call to another node. The request or the answer may be lost, or arrive late, even after the caller has given up."""
         target = self.machines[node.id].process
         if target is None or target.token != node.registration.token:
             self.after(self.latency(), partial(answer, None, NotReadyError("nobody is there")))
@@ -245,23 +245,23 @@ class Simulation(replication_simulation.Simulation):
         self.after(self.rng.randint(20, 1_500), self.start_one)
 
     async def guarded(self, work: Any) -> None:
-        """Work whose failure is the schedule's."""
+        """Runs `work`; its exception fails the schedule."""
         try:
             await work
         except Exception as error:
             self.fail(error)
 
-    # --- what goes wrong
+    # --- faults
 
     def faults(self) -> Mapping[Callable[[], None], int]:
-        """Those of replication, but that nobody deletes records; and those of clients. Some of them, and some of these often: what
-        comes seldom among all others is met in the rest."""
+        """Replication's faults except DeleteRecords, and those of clients. Each schedule has some of them, some with a high weight,
+        so that each fault is frequent in some schedules."""
         clients = {self.clients.twin: 3, self.clients.give_up: 2, self.clients.kill_driver: 4, self.depose: 6}
         found = {fault: weight for fault, weight in {**super().faults(), **clients}.items() if fault != self.trim}
         return {fault: weight * self.rng.choice((0, 1, 1, 4)) for fault, weight in found.items()} | {self.start_one: 4}
 
     def strike_soon(self, chance: float) -> None:
-        """A commit is at hand, or its end: the time for something to happen to those who have a part in it."""
+        """With this probability, a fault will soon hit a leader: a commit or its end is under way."""
         if not self.is_healing and self.rng.random() < chance:
             self.after(self.rng.randint(0, self.rng.choice((8, 80))), self._strike)
 
@@ -287,7 +287,7 @@ class Simulation(replication_simulation.Simulation):
         self.count("struck in a commit")
 
     def _die_apart(self, process: Process) -> None:
-        """A node dies when another one has not heard of it for a while."""
+        """A node dies a while after losing contact with another one."""
         other = self.rng.choice([node_id for node_id in sorted(self.machines) if node_id != process.node_id])
         self.cut({(process.node_id, other), (other, process.node_id)})
 
@@ -298,8 +298,8 @@ class Simulation(replication_simulation.Simulation):
         self.after(self.rng.randint(20, 400), die)
 
     def _lead_elsewhere(self, tp: TopicIdPartition) -> None:
-        """An operator names another one in sync as the leader, and a controller that hears of it at once elects it. The present one
-        may have to go: then the next one does not wait for it."""
+        """Elects another in-sync replica, as an operator's reassignment and an immediate controller would. The old leader may leave
+        the replicas; then the new one does not wait for it."""
         image = self.image()
         at = image.partition(tp)
         others = [replica.node_id for replica in at.entry.isr if replica.node_id != at.entry.leader] if at is not None else []
@@ -316,8 +316,8 @@ class Simulation(replication_simulation.Simulation):
             self.count("led elsewhere")
 
     def depose(self) -> None:
-        """Another node is to lead the coordinator's log, or another partition. The leader, and perhaps another one, hear of nothing
-        for a while, and go on."""
+        """Elects another leader of the coordinator's log or of another partition. The old leader, and perhaps another one, learns
+        nothing for a while and continues."""
         tp = COORDINATOR_LOG if self.rng.random() < 0.6 else self.some_tp()
         deaf = [self.leader(tp), self.leader(self.rng.choice((COORDINATOR_LOG, self.some_tp())))]
         for process in dict.fromkeys(deaf if self.rng.random() < 0.6 else deaf[:1]):
@@ -329,13 +329,13 @@ class Simulation(replication_simulation.Simulation):
             self.after(self.rng.randint(50, 1_000), self._strike)
 
     def may_take_out(self, machine: Machine) -> bool:
-        """True if no partition would be without all directories that are in sync."""
+        """True if every partition keeps an in-sync directory in a machine without this one."""
         others = {other.disk.directory_id for other in self.machines.values() if other is not machine}
         return all(others & {replica.directory_id for replica in entry.isr} for entry in self.entries.values() if entry.isr)
 
     def may_be_made(self, transaction: Transaction) -> bool:
-        """Not made is what leaves nothing in sync but disks that are out, since a life has ended that was to have a part in it: two
-        partitions might need two disks of one machine."""
+        """False for a transaction, decided before a crash, that would leave only disks outside their machines in sync: two
+        partitions might then need two disks of one machine."""
         present = {machine.disk.directory_id for machine in self.machines.values()}
         for tp in self.tps:
             before, value = self.entries[tp], transaction.puts.get(KEYS.partition(tp))
@@ -353,7 +353,7 @@ class Simulation(replication_simulation.Simulation):
             self._make_later()
 
     def end_clients(self) -> None:
-        """They end by themselves."""
+        """Nothing: drivers finish on their own."""
 
     def problem_of_clients(self) -> str:
         if self.clients.running():
@@ -379,14 +379,14 @@ class Simulation(replication_simulation.Simulation):
 
 
 def _are_in(entry: PartitionEntry, present: set[str]) -> bool:
-    """True if a directory that is in sync is among those that are present."""
+    """True if an in-sync directory of the entry is in `present`."""
     return any(replica.directory_id in present for replica in entry.isr)
 
 
 @contextlib.contextmanager
 def steady_hashes() -> Iterator[None]:
-    """Sets of partitions and of replicas have the same order in every process, and ids are the same ones: a seed is a schedule,
-    wherever it runs. All hashes are equal, which is quick enough for a handful."""
+    """Gives sets of partitions and replicas the same order in every process, and random ids the same values, so that a seed
+    determines the schedule anywhere. All hashes are equal, which is fast enough for small sets."""
     rng = random.Random(0)
 
     def drawn() -> uuid.UUID:
@@ -408,5 +408,5 @@ def run_seed(seed: int) -> dict[str, int]:
 
 
 def run_disaster(number: int) -> dict[str, int]:
-    """Runs the schedule of one of the seeds that have disasters."""
+    """Runs the `number`-th seed with disasters."""
     return run_seed(Simulation.disasters_in * (number + 1) - 1)

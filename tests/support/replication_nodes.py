@@ -301,8 +301,8 @@ class _Client:
 
 
 class Stream:
-    """A Replicate stream. Messages of a side arrive in order, late, or not at all. A side that has cancelled receives nothing more.
-    """
+    """A Replicate stream. Each side's messages arrive in order, late, or not at all. A side that has cancelled receives nothing
+    more."""
 
     def __init__(self, sim: Simulation, client: Process, server: Process) -> None:
         self._sim = sim

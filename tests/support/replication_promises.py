@@ -65,7 +65,7 @@ class Promises:
         self._ever_shown = 0  # the same, including leaders whose records are lost
         self._kept: dict[str, Kept] = {}  # by directory id
         self._have_heard: set[Process] = set()  # processes on directories of `_may_keep` that have received the image
-        self._may_keep: dict[str, tuple[Kept, int]] = {}  # directories that must keep a prefix only if their next process can detect the rollback
+        self._may_keep: dict[str, tuple[Kept, int]] = {}  # keep a prefix only if the next process there can detect the rollback
         self._removed_below = 0  # the highest log start of any leader
         self._stale: set[str] = set()  # directories that an older state of the store, or a command, named in sync
         self._unproven: set[str] = set()  # stale directories that lack something, and directories that joined one of them
@@ -104,7 +104,7 @@ class Promises:
         """A producer is about to receive an acks=all acknowledgement of everything below `end`."""
         copies = sum(self._state(disk)[0] >= end for disk in self._sim.disks())
         entry = self._entry
-        made = {replica.node_id for replica in (*entry.isr, *entry.out_of_sync)}  # excludes replicas still being copied for the first time
+        made = {replica.node_id for replica in (*entry.isr, *entry.out_of_sync)}  # not first copies under way
         wanted = min(self._min_insync(), len(made.intersection(entry.replicas)))
         assert copies >= wanted, f"offset {end - 1} is acknowledged with {copies} copies, fewer than {wanted}"
 
@@ -288,7 +288,7 @@ class Promises:
             assert ordered, f"node {process.node_id}: the ends are out of order: {state}"
             if self.is_past(process):
                 self._ever_shown = max(self._ever_shown, high)
-                process.seen_states[self.tp] = (partition.is_leader,)  # so that the state is checked once the process is no longer past
+                process.seen_states[self.tp] = (partition.is_leader,)  # so that it is checked once no longer past
                 return
             if was_leader and self._has_gone_back:  # it may have ended its role in the same step
                 self._ever_shown = max(self._ever_shown, high)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _LOWEST = re.compile(r"([A-Za-z0-9._-]+)\s*>=\s*([0-9.]+)")
-_USERS_EXTRAS = ("spark", "completion")  # what developers use beside is theirs to keep new
+_USERS_EXTRAS = ("spark", "completion")  # the other extras are for developers, who keep them new
 
 
 def of_extra(name: str, pyproject: Path = _PYPROJECT) -> list[str]:
@@ -25,7 +25,8 @@ def of_extra(name: str, pyproject: Path = _PYPROJECT) -> list[str]:
 
 
 def lowest(pyproject: Path = _PYPROJECT) -> list[str]:
-    """`name==version` for each dependency of users, at the lowest that is allowed. Raises ValueError for one without."""
+    """`name==version` for each of the users' dependencies, at the lowest allowed version. Raises ValueError for one without a lower
+    bound."""
     required: list[str] = [*tomllib.loads(pyproject.read_text())["project"]["dependencies"]]
     for extra in _USERS_EXTRAS:
         required += of_extra(extra, pyproject)

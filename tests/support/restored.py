@@ -1,4 +1,4 @@
-"""A broker whose data directory is copied, and put back later. No assertions here."""
+"""A broker whose data directory is backed up and later restored. No assertions here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.daemon import DaemonProcess
 
 
 class Restored:
-    """Topics t and out of one partition, on a daemon of its own."""
+    """A daemon with topics t and out, of one partition each."""
 
     def __init__(self, path: Path) -> None:
         self.daemon = DaemonProcess(path / "data")
@@ -24,13 +24,13 @@ class Restored:
         self._backup = path / "backup"
 
     def write(self, count: int, begin: int = 0, timestamp: int | None = None) -> None:
-        """Records of topic t, numbered; `timestamp`: ms since 1970."""
+        """Writes numbered records to topic t; `timestamp`: ms since 1970."""
         with Producer({"bootstrap.servers": self.daemon.address}) as producer:
             for number in range(begin, begin + count):
                 producer.send("t", value=b"%d" % number, timestamp=timestamp)
 
     def back_up(self, *, is_running: bool) -> None:
-        """Of a broker that runs on, in one epoch; or of one that is stopped, and starts again."""
+        """Copies the directory of a broker that keeps running, in the same epoch, or of one that is stopped and then restarted."""
         if is_running:
             self.daemon.process.send_signal(signal.SIGSTOP)
         else:
@@ -42,7 +42,7 @@ class Restored:
             self.daemon.restart()
 
     def restore(self) -> None:
-        """Puts the copy in the place of what there is."""
+        """Replaces the data directory by the copy."""
         self.daemon.kill()
         shutil.rmtree(self.daemon.data_dir)
         shutil.copytree(self._backup, self.daemon.data_dir)

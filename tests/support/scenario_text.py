@@ -1,5 +1,4 @@
-"""Scenarios as text: commands, and below each group of them what they led to. Readable without Python, rewritten by pytest's
-`--rewrite`.
+"""Scenarios as text: groups of commands, each followed by its results. Readable without Python, rewritten by pytest's `--rewrite`.
 
     # A line of prose.
     append t-0 2
@@ -7,8 +6,7 @@
     ----
     send 1 to node 0: t-0 0-1, sequence 0, epoch 0
 
-A blank line ends what a group led to; "nothing" stands where nothing happened. `wait 5 x3` repeats a command.
-"""
+A blank line ends a group's results; "nothing" means that there are none. `wait 5 x3` repeats a command."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ RULE = "----"
 NOTHING = "nothing"
 _REPEATED = re.compile(r"^(?P<command>.*\S)\s+x(?P<times>\d+)$")
 
-Do = Callable[[str], Iterable[str]]  # does one command; what it led to, line by line
+Do = Callable[[str], Iterable[str]]  # executes a command; returns its result lines
 
 
 def play(text: str, do: Do) -> str:
-    """The same scenario with what its commands lead to now. Equal to `text` if nothing has changed."""
+    """The scenario with its present results; equal to `text` if nothing has changed."""
     lines = iter(text.splitlines())
     played: list[str] = []
     led_to: list[str] = []
@@ -42,7 +40,7 @@ def play(text: str, do: Do) -> str:
 
 
 def _expected(lines: Iterator[str]) -> Iterator[bool]:
-    """Passes over what a group led to; True for the blank line behind it."""
+    """Skips a group's expected results; True for the blank line after them."""
     for line in lines:
         if not line:
             yield True
@@ -56,7 +54,7 @@ def _commands(line: str) -> list[str]:
 
 
 def check(path: Path, do: Do, *, is_rewriting: bool) -> None:
-    """Fails unless the file says what happens; writes it there instead if it is rewritten."""
+    """Fails unless the file has the present results; with `is_rewriting`, writes them instead."""
     text = path.read_text()
     now = play(text, do)
     if is_rewriting:

@@ -1,4 +1,4 @@
-"""Runs of seeded simulations, many at a time: what happened is counted, so that a test can see that it did."""
+"""Runs many seeds of a simulation, and counts the events that occurred so that tests can require them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from multiprocessing import get_context
 
 from brokerd.server import failures
 
-# Runs one seed; how often what happened.
+# Runs one seed; returns how often each event occurred.
 Run = Callable[[int], Mapping[str, int]]
 _PROCESSES_MAX = 8
-_TOLD_EACH = 10  # chunks
+_TOLD_EACH = 10  # chunks between progress lines
 _FAILURES_MAX = 20
 
 
 def run_seeds(run: Run, first: int, count: int) -> Counter[str]:
-    """Runs `count` seeds from `first`. The failing seed is in the error's text. Raises AssertionError also for an internal error of
-    a broker, which its clients survive."""
+    """Runs `count` seeds from `first`. Raises AssertionError with the failing seed in its text, also for an internal error of a
+    broker that its clients survived."""
     facts: Counter[str] = Counter()
     for seed in range(first, first + count):
         before = next(failures._numbers)
@@ -34,14 +34,15 @@ def run_seeds(run: Run, first: int, count: int) -> Counter[str]:
 
 
 def run_part(run: Run, part: int, count: int, often: Iterable[str], *, one_in: int) -> None:
-    """Runs the `part`-th `count` seeds. Raises AssertionError, also if one of `often` happened less than once in `one_in` seeds."""
+    """Runs the `part`-th block of `count` seeds. Raises AssertionError, also if an event of `often` occurred in fewer than one in
+    `one_in` seeds."""
     facts = run_seeds(run, part * count, count)
     for fact in often:
         assert facts[fact] >= count // one_in, (fact, facts)
 
 
 def assert_replays(traced: Callable[[int], Sequence[str]], seeds: Iterable[int]) -> None:
-    """Runs each seed twice. Raises AssertionError if its two traces are not equal."""
+    """Runs each seed twice. Raises AssertionError if the two traces differ."""
     for seed in seeds:
         first, again = traced(seed), traced(seed)
         assert first, f"seed {seed} leaves no trace"
@@ -49,8 +50,8 @@ def assert_replays(traced: Callable[[int], Sequence[str]], seeds: Iterable[int])
 
 
 def run_many(run: Run, count: int, *, chunk: int, first: int = 0) -> Counter[str]:
-    """Runs `count` seeds from `first`, `chunk` at a time, in as many processes as there are cores, and prints how far it is, and
-    each seed that fails. `run` is a module's function. Raises AssertionError at the end, or after _FAILURES_MAX."""
+    """Runs `count` seeds from `first` in processes, `chunk` seeds at a time, and prints progress and failing seeds. `run` must be a
+    module-level function. Raises AssertionError at the end, or after _FAILURES_MAX failures."""
     facts: Counter[str] = Counter()
     failed = 0
     workers = min(os.cpu_count() or 1, _PROCESSES_MAX)
@@ -69,7 +70,7 @@ def run_many(run: Run, count: int, *, chunk: int, first: int = 0) -> Counter[str
 
 
 def _run_on(run: Run, first: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Runs seeds, also after one that fails. What happened, and the failures."""
+    """Runs seeds, continuing after failures; returns the event counts and the failures."""
     facts: Counter[str] = Counter()
     failures = []
     for seed in range(first, first + count):
@@ -81,7 +82,7 @@ def _run_on(run: Run, first: int, count: int) -> tuple[Counter[str], list[str]]:
 
 
 def long_run(run: Run, what: str, schedules: int, *, chunk: int) -> None:
-    """The command of a long run. It names the seeds that break a promise."""
+    """The command line of a long run. Prints the seeds that break a promise."""
     parser = argparse.ArgumentParser(description=f"Random schedules of {what}, each checked at every step.")
     parser.add_argument("--schedules", type=int, default=schedules, help=f"how many (default {schedules})")
     parser.add_argument("--first", type=int, default=0, help="the first seed, such as the one after an earlier run (default 0)")
@@ -93,4 +94,4 @@ def long_run(run: Run, what: str, schedules: int, *, chunk: int) -> None:
 
 
 def _quiet() -> None:
-    logging.disable(logging.CRITICAL)  # every cut, every failed write and every piece of damage is logged, as it should
+    logging.disable(logging.CRITICAL)  # truncations, failed writes and damage are logged as expected

@@ -1,6 +1,5 @@
-"""Three nodes in place of a DaemonProcess that is killed and restarted: each time it is another one of them. With
-BROKERD_TEST_FACTOR=3, each has a copy of each partition.
-"""
+"""A three-node replacement for a DaemonProcess that is killed and restarted: each kill hits the next node. With
+BROKERD_TEST_FACTOR=3, each node has a copy of each partition."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from brokerd.testing import Cluster
 
 
 class SeveralNodes:
-    """A cluster; `kill` kills one node, the next one each time, and `restart` brings it back."""
+    """A cluster. `kill` kills one node, the next one each time; `restart` restarts it."""
 
     def __init__(self) -> None:
         factor = int(os.environ.get("BROKERD_TEST_FACTOR", "1"))
@@ -31,7 +30,7 @@ class SeveralNodes:
 
     @property
     def address(self) -> str:
-        """host:port of all nodes."""
+        """The bootstrap servers: host:port of all nodes."""
         return self._cluster.bootstrap_servers
 
     def kill(self) -> None:

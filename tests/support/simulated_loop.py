@@ -1,6 +1,5 @@
-"""An event loop without time, threads and sockets, whose owner decides which task goes on: `until` suspends one until its condition
-holds and the owner picks it. So the same choices lead to the same schedule, and a turn costs microseconds.
-"""
+"""An event loop without time, threads or sockets. Its owner decides which task continues: `until` suspends a task until its
+condition holds and the owner picks it. Equal choices give equal schedules, and a turn costs microseconds."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ Condition = Callable[[], bool]
 
 
 def always() -> bool:
-    """Holds at once: others may come between all the same."""
+    """Always true: `until` only lets other tasks run in between."""
     return True
 
 
 class _Wait(NamedTuple):
-    """A task that waits."""
+    """A suspended task."""
 
     condition: Condition
     future: asyncio.Future[None]
@@ -36,7 +35,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """It is the thread's running loop meanwhile."""
+        """Makes this the thread's running loop."""
         events._set_running_loop(self)
         try:
             yield
@@ -44,19 +43,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             events._set_running_loop(None)
 
     def begin(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
-        """Starts a task, which runs until it waits; within another task, soon."""
+        """Starts a task and runs it until it suspends; if called by a task, the new one runs soon after."""
         task = self.create_task(work)
         self.settle()
         return task
 
     async def until(self, condition: Condition = always) -> None:
-        """Returns when the condition holds, and whoever owns the loop says so."""
+        """Suspends the caller until the condition holds and the loop's owner picks it."""
         wait = _Wait(condition, self.create_future())
         self._waits.append(wait)
         await wait.future
 
     def go_on(self, rng: random.Random) -> bool:
-        """One of those whose conditions hold goes on; False if there is none."""
+        """Continues one task whose condition holds, chosen at random; False if there is none."""
         ready = [wait for wait in self._waits if wait.condition()]
         if not ready:
             return False
@@ -69,11 +68,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     @property
     def is_waiting_for_turn(self) -> bool:
-        """True if `go_on` would find one."""
+        """True if `go_on` would continue a task."""
         return any(wait.condition() for wait in self._waits)
 
     def settle(self) -> None:
-        """All tasks run until they wait."""
+        """Runs all tasks until they suspend."""
         if self._is_settling:
             return
         self._is_settling = True
@@ -87,7 +86,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._is_settling = False
 
     def cancel_all(self) -> None:
-        """Whatever is under way ends here."""
+        """Cancels all tasks."""
         for task in sorted(asyncio.all_tasks(self), key=lambda task: int(task.get_name().rpartition("-")[2])):
             task.cancel()
         self._waits.clear()
@@ -96,10 +95,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # As an event loop
 
     def time(self) -> float:
-        """There is none."""
+        """Always 0: there is no time."""
         return 0.0
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What goes wrong in a callback fails the schedule; the end of a task is for whoever awaits it."""
+        """An exception in a callback fails the schedule. A task's unretrieved exception is left to the task's owner."""
         if "never retrieved" not in context["message"]:
             raise context.get("exception") or AssertionError(context["message"])

@@ -1,4 +1,4 @@
-"""Messages between producer and broker in producer_simulation.py, as values, and the errors its broker returns."""
+"""Messages between the producer and the simulated broker of producer_simulation.py, and the errors that this broker returns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SentBatch(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A request on its way."""
+    """A request under way."""
 
     correlation_id: int
     batches: list[SentBatch]
@@ -52,7 +52,7 @@ class Sent(NamedTuple):
 
 @dataclass(eq=False)
 class Stream:
-    """One stream, seen from outside. A broken one may still hold requests that the broker has not read yet."""
+    """A produce stream as the network sees it. A broken one may still hold requests that the broker has not read."""
 
     node_id: int
     hello: Hello
@@ -66,20 +66,20 @@ class Stream:
 
 @dataclass
 class Record:
-    """The application's knowledge of a record."""
+    """A record as the application knows it."""
 
     first_batch: ProducerBatch
-    first_place: int  # in the batch
+    first_place: int  # index in that batch
     ends: int = 0
 
     @property
     def batch(self) -> ProducerBatch:
-        """The batch that holds it now."""
+        """The batch that holds the record now, after any splits."""
         return self.first_batch.locate(self.first_place)[0]
 
     @property
     def place(self) -> int:
-        """Its place there."""
+        """Its index in `batch`."""
         return self.first_batch.locate(self.first_place)[1]
 
 
@@ -93,7 +93,7 @@ ERRORS: tuple[WireError, ...] = (
     RequestTimedOutError("slow", fate=Fate.UNKNOWN),
     UnknownServerError("odd"),
 )
-# Of a leader that cannot ask the coordinator about a transaction's member.
+# Errors of a leader that cannot ask the coordinator about a transaction member.
 COORDINATOR_ERRORS: tuple[WireError, ...] = (
     CoordinatorLoadInProgressError("reading its log", fate=Fate.NOT_APPENDED),
     CoordinatorNotAvailableError("none elected", fate=Fate.NOT_APPENDED),

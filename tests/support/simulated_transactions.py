@@ -1,9 +1,8 @@
-"""A broker with transactions, in memory, on a node that is alone: the real host of the coordinator, the real Transactions with its
-own log, and the real leader's side, over the real partitions' cores and a disk that is a list. What waits for the disk, or lets
-others go between, waits for the loop's owner.
+"""A single-node broker with transactions, in memory. Real: the coordinator's host, Transactions and its log's logic, Members (the
+partition leader's side), and the partitions' cores. Simulated: the disk, which is a list. Every wait for the disk, and every point
+where other tasks may run, waits for the loop's owner.
 
-A crash drops all that is under way, cuts every log at any point that is not durable, and begins again with what is left.
-"""
+A crash drops everything under way, cuts every log at a random point above its durable end, and restarts from the rest."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ AGE_MAX_MS = 6_000
 
 
 class Batch(NamedTuple):
-    """A member's batch on its way."""
+    """A member's batch under way."""
 
     tp: TopicIdPartition
     producer_id: int
@@ -57,22 +56,22 @@ class Batch(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Answer of what has nothing else to say."""
+    """A successful answer without content."""
 
 
 Request = InitProducerIdRequest | Batch | EndTransactionRequest | HeartbeatRequest
 
 
 class Disk:
-    """All that outlives a crash."""
+    """Everything that survives a crash."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicIdPartition, SimulatedPartition] = {}
-        self.log: list[tuple[bytes, ...]] = []  # of the coordinator, batch by batch; one that is removed is empty
-        self.durable = 0  # so many of them
+        self.log: list[tuple[bytes, ...]] = []  # the coordinator's log by batch; a removed batch is ()
+        self.durable = 0  # number of durable batches in `log`
 
     def crash(self, rng: random.Random) -> None:
-        """Loses some of what is not durable."""
+        """Loses a random part of what is not durable."""
         del self.log[rng.randint(self.durable, len(self.log)) :]
         self.durable = len(self.log)
         for partition in self.partitions.values():
@@ -80,14 +79,14 @@ class Disk:
 
 
 class Witness(NamedTuple):
-    """Is told of each event that is recorded, and of each marker that is written."""
+    """Callbacks for each event recorded in the log and each marker written."""
 
     recorded: Callable[[str, Event], None]
     marked: Callable[[ControlRecord], None]
 
 
 class LogPartition:
-    """The partition of the coordinator's log, in the one epoch of a life."""
+    """The partition of the coordinator's log; its one leader epoch lasts for a run of the broker."""
 
     name = "log"
     is_leader = True
@@ -109,7 +108,7 @@ class LogPartition:
 
 
 class SimulatedLog(CoordinatorLog):
-    """The coordinator's log on the disk's list; all else of it is real."""
+    """The coordinator's log on the disk's list; the rest is real."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         parts: Any = broker
@@ -135,7 +134,7 @@ class SimulatedLog(CoordinatorLog):
         await self._broker.loop.until(lambda: self._disk.durable >= end)
 
     def has_grown(self) -> bool:
-        return bool(self._disk.log)  # as the real one, which never replaces an empty log
+        return bool(self._disk.log)  # like the real log, which never replaces an empty one
 
     @property
     def start_offset(self) -> int:
@@ -143,7 +142,7 @@ class SimulatedLog(CoordinatorLog):
 
 
 class SimulatedBroker:
-    """See the module. It stands for the parts that Members and Transactions use, too."""
+    """See the module. Also stands in for the parts that Members and Transactions use."""
 
     elects_itself = True
     node_id = 0
@@ -155,8 +154,8 @@ class SimulatedBroker:
         self.clock = clock
         self.witness = witness
         self.fails_markers = False
-        self._at_work: set[str] = set()  # background work, of each kind one at a time
-        self._pieces_left = -1  # of the state that is being written, until the disk refuses one; -1: it refuses none
+        self._at_work: set[str] = set()  # kinds of background work under way, one of each at a time
+        self._pieces_left = -1  # pieces of the state until the disk refuses one; -1: refuses none
         self._has_started = False
         self._config = dataclasses.replace(BrokerConfig(), transaction_max_age_ms=AGE_MAX_MS)
         self.coordinator_log = LogPartition(disk)
@@ -176,17 +175,17 @@ class SimulatedBroker:
 
     @property
     def is_serving(self) -> bool:
-        """True if the coordinator serves."""
+        """True while the coordinator serves."""
         return self._has_started and self.host.local is not None
 
     @property
     def transactions(self) -> Transactions:
-        """As they are now: a start makes others."""
+        """The present ones; each start creates new ones."""
         return self.host.local or self._empty
 
     @property
     def coordinator(self) -> Any:
-        """As it is now: a start makes another."""
+        """The present one; each start creates a new one."""
         return self.transactions.coordinator
 
     # As DirectoryTime and Retention
@@ -234,7 +233,7 @@ class SimulatedBroker:
             partition.core.ends.release(commit)
 
     async def markers_durable(self, markers: Iterable[tuple[SimulatedPartition, int, int]]) -> dict[int, WireError]:
-        """As wait_durable, whose patience is over at times."""
+        """Like wait_durable, sometimes with an immediate time-out."""
         waited = list(markers)
         if not waited:
             return {}
@@ -249,20 +248,20 @@ class SimulatedBroker:
         return errors
 
     def before_marker(self, partition: SimulatedPartition, record: ControlRecord) -> None:
-        """The disk refuses some markers."""
+        """Refuses some markers, as a full disk does."""
         if self.fails_markers and self.rng.random() < 0.4:
             raise StorageError(f"{partition.tp}: no space")
         self.witness.marked(record)
 
-    # Life
+    # --- start and requests
 
     async def start(self) -> None:
-        """Recovers; serves once that is done."""
+        """Recovers, then serves."""
         await self.host.start()
         self._has_started = True
 
     async def handle(self, request: Request) -> object:
-        """The answer to a request: what is asked for, or an error."""
+        """The answer to a request: its result or an error."""
         try:
             if isinstance(request, Batch):
                 await self._produce(request)
@@ -281,7 +280,7 @@ class SimulatedBroker:
         return Done()
 
     async def _produce(self, batch: Batch) -> None:
-        """As the handler: membership, sequence and append are one step."""
+        """Like the Produce handler: membership, sequence and append are one step."""
         partition = self.leader(batch.tp)
         header = data_header(len(batch.rows), batch.producer_id, batch.sequence)
         is_open = self.members.open_member(header) is not None
@@ -293,18 +292,18 @@ class SimulatedBroker:
             raise UnknownTopicIdError("deleted")
 
     async def sweep(self) -> None:
-        """As the background does it."""
+        """Sweeps as the background task does."""
         async with self._alone("sweep"):
             await self.host.sweep()
 
     async def write_state(self) -> None:
-        """A state of everything takes the place of the log. The disk may refuse a piece of it."""
+        """Compacts the log: a state of everything replaces it. The disk may refuse a piece of it."""
         async with self._alone("state"):
             self._pieces_left = self.rng.choice((-1, -1, -1, -1, 0, 1, 2))
             await self.host.compact()
 
     def is_idle(self, kind: str) -> bool:
-        """True if no such background work is under way."""
+        """True unless background work of this kind is under way."""
         return kind not in self._at_work
 
     @contextlib.asynccontextmanager
@@ -316,17 +315,17 @@ class SimulatedBroker:
         self._at_work.discard(kind)
 
     def take_piece(self) -> None:
-        """A piece of a state reaches the disk. Raises StorageError at times."""
+        """Writes a piece of a state. Raises StorageError now and then."""
         self._pieces_left -= 1
         if self._pieces_left == -1:
             raise StorageError("no space")
 
     def flush_log(self) -> None:
-        """Some more of the log becomes durable."""
+        """Makes a random further part of the log durable."""
         self.disk.durable = self.rng.randint(self.disk.durable, len(self.disk.log))
 
     def delete(self, tp: TopicIdPartition) -> SimulatedPartition:
-        """A topic is deleted."""
+        """Deletes a partition's topic."""
         partition = self.disk.partitions.pop(tp)
         partition.is_deleted = True
         partition.core.deleted()
@@ -336,7 +335,7 @@ class SimulatedBroker:
 
 @contextlib.contextmanager
 def simulated(loop: SimulatedLoop, rng: random.Random) -> Iterator[None]:
-    """The code's own waits are the loop's: between pieces of work, for a thread, for markers. Control batches are not encoded."""
+    """Replaces the code's own waits by the loop's: sleeps, threads, waits for markers. Control batches are not encoded."""
     pieces = StateWriter.pieces
 
     async def pause(_: float) -> None:

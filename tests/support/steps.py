@@ -10,5 +10,5 @@ T = TypeVar("T")
 
 
 def run_here(steps: Steps[T]) -> T:
-    """Runs all steps and their jobs in this thread. Raises what the steps raise."""
+    """Runs all steps and their jobs in this thread. Raises their errors."""
     return drive(steps, lambda job: job())

@@ -1,11 +1,9 @@
-"""Nodes that create, grow, alter and delete topics of few names at once, each by what it has seen of the store, and stop half-way.
+"""Nodes that concurrently create, grow, alter and delete topics of a few names, each by its own stale view of the store, and may
+stop half-way. Each node's directory follows the node's view.
 
-Each node's directory follows what it has seen.
-
-The promises hold after every step: a topic that can be seen has its name alone and all its partitions, one that was deleted has a
-tombstone that lists every directory with its data, and what somebody was told to have done is so. Once all have seen everything,
-each partition is held and led where it was placed, and nothing is left of what was deleted.
-"""
+Checked after every step: a visible topic has a unique name and all its partitions; a deleted topic has a tombstone that lists every
+directory with its data; a reported change has happened. Once all nodes have seen everything, each partition is held and led where
+it was placed, and nothing is left of deleted topics."""
 
 from __future__ import annotations
 
@@ -24,19 +22,19 @@ from tests.support.coordination_store import Store, see
 STEPS = 120
 NODES = 3
 NAMES = ("a", "b")
-COUNTS = (*[1, 2, 3] * 5, 130)  # the last takes more than one transaction
+COUNTS = (*[1, 2, 3] * 5, 130)  # 130 takes more than one transaction
 KEYS = Keys("test")
 DIRECTORIES = ("d0", "d1", "d2")
 
 
 def entries(count: int, generator: random.Random) -> list[PartitionEntry]:
-    """New partitions, each on one node."""
+    """New partitions with one replica each."""
     nodes = [generator.randrange(NODES) for _ in range(count)]
     return [PartitionEntry((node,), (InSyncReplica(node, DIRECTORIES[node]),), node, 1, 1) for node in nodes]
 
 
 class Directory:
-    """A node's data directory: what it holds, and in which leader epoch it leads that."""
+    """A node's data directory: the partitions it holds and the leader epochs in which it leads."""
 
     def __init__(self, node: int) -> None:
         self.life = Life(node, 1, DIRECTORIES[node])
@@ -44,7 +42,7 @@ class Directory:
         self.epochs: dict[TopicIdPartition, int] = {}
 
     def follow(self, image: ClusterImage) -> list[bytes]:
-        """Agrees with the image. Returns the topics of whose tombstones it may be taken off."""
+        """Reconciles itself with the image. Returns the topics whose tombstones no longer need to list it."""
         removed = assignments.to_remove(image, self.life.directory_id, self.life.node_id, self.held)
         for topic_id in removed:
             self.held.pop(topic_id, None)
@@ -61,7 +59,7 @@ class Directory:
 
 
 class Simulation:
-    """One schedule. Raises AssertionError where a promise is broken."""
+    """One schedule. Raises AssertionError if a promise is broken."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -70,10 +68,10 @@ class Simulation:
         self.everything, self.checked = ClusterImage(KEYS), 0
         self.images = [ClusterImage(KEYS) for _ in range(NODES)]
         self.seen = [0] * NODES
-        # node, what, left to do, topic id, partitions, revisions of what it has put
+        # node, kind, transactions left, topic id, partition count, revisions of the keys it has put
         self.changing: list[tuple[int, str, list[Transaction], bytes, int, dict[str, int]]] = []
         self.directories = [Directory(node) for node in range(NODES)]
-        self.known: dict[bytes, int] = {}  # the partition count that somebody was told
+        self.known: dict[bytes, int] = {}  # partition counts that were visible
         self.deleted: set[bytes] = set()
 
     def run(self) -> Mapping[str, int]:
@@ -85,7 +83,7 @@ class Simulation:
         return self.facts
 
     def watch(self) -> None:
-        """A node sees some of what has happened."""
+        """A node sees some more changes."""
         node = self.random.randrange(NODES)
         for event in self.store.events[self.seen[node] : self.seen[node] + self.random.choice((1, 100))]:
             see(self.images[node], event)
@@ -115,7 +113,7 @@ class Simulation:
             self.changing.append((node, what, [changes.delete_topic(image, topic_id)], topic_id, 0, {}))
 
     def go_on(self) -> None:
-        """A node runs the next transaction of a change, or stops in the middle of it."""
+        """A node runs the next transaction of a change, or stops half-way."""
         if not self.changing:
             return
         index = self.random.randrange(len(self.changing))
@@ -136,7 +134,7 @@ class Simulation:
             self.facts["failed"] += 1
 
     def sweep(self) -> None:
-        """A node sweeps partitions of ids that have no topic as far as it has seen, though they may be being created."""
+        """A node sweeps partitions whose topic it cannot see, although the topic may be under creation."""
         image = self.images[self.random.randrange(NODES)]
         if self.random.random() < 0.2:
             for topic_id, _ in image.orphans():
@@ -144,19 +142,19 @@ class Simulation:
                 self.facts["swept"] += any(swept)
 
     def follow(self) -> None:
-        """A directory agrees with what its node has seen."""
+        """A random directory follows its node's view."""
         node = self.random.randrange(NODES)
         self.follow_at(node)
 
     def follow_at(self, node: int) -> None:
-        """A directory agrees with what its node has seen, and is taken off the tombstones."""
+        """A directory follows its node's view and is removed from tombstones."""
         for topic_id in self.directories[node].follow(self.images[node]):
             if topic_id in self.images[node].tombstones:
                 transaction = changes.data_removed(self.images[node], topic_id, DIRECTORIES[node], node)
                 self.facts["data removed"] += self.store.transact(transaction)
 
     def settle(self) -> None:
-        """Everybody sees everything and agrees with it."""
+        """All nodes see everything and follow it."""
         for _ in range(2 * NODES):
             for node in range(NODES):
                 for event in self.store.events[self.seen[node] :]:
@@ -176,7 +174,7 @@ class Simulation:
             assert {topic_id: topic.entry for topic_id, topic in directory.held.items()} == topics, "a node knows other topics"
 
     def check(self) -> None:
-        """What everybody who looks at the store now may rely on."""
+        """Checks what a reader of the store may rely on."""
         image = self.everything
         for event in self.store.events[self.checked :]:
             see(image, event)

@@ -1,4 +1,4 @@
-"""A daemon that is killed at its N-th change of the data directory (tracer.py), and what it changed until then."""
+"""A daemon that is killed at its N-th change of the data directory (tracer.py), and the changes that it made until then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.daemon import DaemonProcess
 
 
 class Step(NamedTuple):
-    """One change: what was called, and the file relative to the data directory."""
+    """A change: the system call, and the file relative to the data directory."""
 
     call: str
     path: str
@@ -22,10 +22,8 @@ class Step(NamedTuple):
 
 
 class TracedDaemon(DaemonProcess):
-    """`kill_at` counts from 1, 0 is never; with `torn_bytes` the last pwritev writes so many bytes before the end.
-
-    What runs as the child is the tracer; it takes SIGTERM for the daemon, and the daemon with it when it is killed.
-    """
+    """`kill_at` counts from 1; 0 is never. With `torn_bytes`, a pwritev at that point writes only this many bytes. The child
+    process is the tracer, which forwards SIGTERM to the daemon and, when killed, takes the daemon with it."""
 
     def __init__(self, data_dir: Path, *, kill_at: int = 0, torn_bytes: int = -1, settings: Mapping[str, object]) -> None:
         super().__init__(data_dir, settings=settings, env={"PYTHONDONTWRITEBYTECODE": "1"})
@@ -40,11 +38,11 @@ class TracedDaemon(DaemonProcess):
         return [sys.executable, tracer.__file__, *options, "--", *super().command()]
 
     def steps(self) -> list[Step]:
-        """The changes made, in order; with `kill_at` reached, the last one is where it ended. Call it once it is over."""
+        """The changes in order; once `kill_at` is reached, the last one is where the daemon was killed. Call it after the end."""
         _, *lines = self._report.read_text().splitlines()
         return [Step(*line.split(" ", 1)) for line in lines]
 
     @property
     def was_reached(self) -> bool:
-        """True if it was ended by its tracer."""
+        """True if the tracer killed the daemon."""
         return bool(self._kill_at) and len(self.steps()) >= self._kill_at

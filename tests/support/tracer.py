@@ -1,12 +1,10 @@
-"""Runs a command and ends it with SIGKILL at its N-th change below a directory: `python tests/support/tracer.py ... -- COMMAND`.
+"""Runs a command and kills it with SIGKILL at its N-th change below a directory: `python tests/support/tracer.py ... -- COMMAND`.
 
-A change is a call that writes, syncs, names, removes, cuts or creates something there; they are counted over all threads in
-the order in which they enter the kernel (strace counts for each thread by itself, so its N-th call is none in particular).
-The call at which the process ends is not executed; with --torn-bytes it is, if it is a pwritev, but on so many bytes only.
-The report has the process id, then a line for each change, the last of them the one that was the end. SIGTERM is handed on.
-
-Linux on x86-64 only, with the right to trace one's own children; nothing but the standard library, for it starts often.
-"""
+A change is a system call that writes, syncs, renames, removes, truncates or creates something there. Changes are counted over all
+threads in the order in which they enter the kernel (strace counts per thread, so its N-th call is not well-defined). The call at
+which the process is killed is not executed; with --torn-bytes, a pwritev writes that many bytes first. The report has the process
+id, then a line per change, the last one being where it was killed. SIGTERM is forwarded. Linux on x86-64 only; needs the right to
+trace its own children. Imports only the standard library, since it starts often."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ import subprocess
 import sys
 from typing import NamedTuple, TextIO
 
-# asm/unistd_64.h. The kind says where the path is: behind a descriptor, below a directory's descriptor, or by itself.
+# asm/unistd_64.h. The kind tells where the path is: behind a descriptor, below a directory's descriptor, or given itself.
 _FD, _AT, _PATH = "fd", "at", "path"
 _CALLS = {
     1: ("write", _FD),
@@ -69,7 +67,7 @@ _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 
 
 class Change(NamedTuple):
-    """A call that would change something."""
+    """A system call that would change something."""
 
     name: str
     path: str
@@ -77,7 +75,7 @@ class Change(NamedTuple):
 
 
 def why_not() -> str:
-    """Why nothing can be traced here; "" if it can."""
+    """Why tracing is impossible here; "" if it is possible."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"the sweep knows the system calls of Linux on x86-64 only, not of {sys.platform} on {platform.machine()}"
     trial = [sys.executable, __file__, "--directory", os.devnull, "--report", os.devnull, "--", "true"]
@@ -86,7 +84,7 @@ def why_not() -> str:
 
 
 def main() -> int:
-    """Command line; the exit code of the command, 128 and more if a signal ended it."""
+    """The command line; returns the command's exit code, or 128 + n if signal n ended it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", required=True)
     parser.add_argument("--report", required=True)
@@ -94,7 +92,7 @@ def main() -> int:
     parser.add_argument("--torn-bytes", type=int, default=-1, help="-1 = nothing of the call is executed")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
-    _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))  # whoever started it may be killed too
+    _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))  # its parent may be killed too
     pid = _start(args.command)
     signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))
     with open(args.report, "w", buffering=1) as report:
@@ -103,13 +101,13 @@ def main() -> int:
 
 
 def _start(command: list[str]) -> int:
-    """Forks a child that is traced before it becomes the command."""
+    """Forks a child that is traced before it executes the command."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(writer)
-            os.read(reader, 1)  # until it is traced: without a tracer, the calls of the filter fail
+            os.read(reader, 1)  # until traced: without a tracer, the filtered calls fail
             _install_filter()
             os.execvp(command[0], command)
         except BaseException as error:
@@ -127,7 +125,7 @@ def _start(command: list[str]) -> int:
 
 
 def _install_filter() -> None:
-    """Stops at the calls of _CALLS, at openat only if it may create; all others run as ever."""
+    """Stops at the calls of _CALLS, at openat only if it may create; all other calls run normally."""
     jumps = [number for number in _CALLS if number != _OPENAT]
     trace = 6 + len(jumps)  # index of the instruction that traces; the next one allows
     program = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 0, trace + 1 - 2, _AUDIT_ARCH_X86_64), (_LOAD, 0, 0, 0)]
@@ -161,10 +159,10 @@ class _Tracer:
         self._kill_at = kill_at
         self._torn_bytes = torn_bytes
         self._count = 0
-        self._tearing = 0  # the thread whose last call is under way
+        self._tearing = 0  # the thread whose torn call is under way
 
     def run(self) -> int:
-        """Until the process is gone."""
+        """Traces until the process has ended."""
         code = 0
         while True:
             try:
@@ -193,12 +191,12 @@ class _Tracer:
             else:
                 _ptrace(_PTRACE_CONT, tid, 0, 0)
         else:
-            # A new thread, a group stop or the like is let go on; a signal is delivered.
+            # Resume a new thread, a group stop and the like; deliver a signal.
             _ptrace(_PTRACE_CONT, tid, 0, 0 if event else number)
 
     def _changes(self, tid: int, change: Change) -> None:
         if self._tearing:
-            return  # it stays where it is until the process ends
+            return  # leave the thread stopped until the process ends
         self._count += 1
         print(f"{change.name} {os.path.relpath(change.path, self._directory)}", file=self._report)
         if self._count != self._kill_at:
@@ -211,7 +209,7 @@ class _Tracer:
             os.kill(self._pid, signal.SIGKILL)
 
     def _change(self, tid: int) -> Change | None:
-        """The call at which a thread stands, if it is about the directory."""
+        """The call at which a thread has stopped, if it concerns the directory."""
         info = ctypes.create_string_buffer(88)
         _ptrace(_PTRACE_GET_SYSCALL_INFO, tid, len(info), info)
         number, *arguments = struct.unpack_from("<Q6Q", info.raw, 24)
@@ -248,7 +246,7 @@ def _text(tid: int, address: int) -> str:
 
 
 def _shorten(tid: int, address: int, count: int, size: int) -> None:
-    """Makes the buffers of a pwritev hold `size` bytes in all, if they hold more."""
+    """Limits the buffers of a pwritev to `size` bytes in total."""
     with open(f"/proc/{tid}/mem", "r+b", buffering=0) as memory:
         for index in range(count):
             memory.seek(address + 16 * index + 8)

@@ -1,7 +1,6 @@
-"""The clients of the transactions' simulation: drivers, which run versions one after another, and attempts at their tasks.
-
-None of them may count on another being dead: attempts of a driver that gave up write on, and so do twins.
-"""
+"""The clients of the transaction simulations: drivers, which run versions (micro-batches) in sequence, and attempts at their tasks.
+No client may assume that another one is dead: attempts of a driver that gave up keep writing, and so do twins (second attempts at a
+task)."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ _BATCH_ROWS = 3
 
 
 def totals_of(rows: tuple[int, ...]) -> TransactionTotals:
-    """As the sink counts them."""
+    """The totals, counted as the sink does."""
     count = len(rows)
     return TransactionTotals(rows=count, key_bytes=4 * count, value_bytes=9 * count, key_hash_sum=sum(row * row for row in rows))
 
@@ -55,38 +54,38 @@ _ASK_AGAIN = (StorageError, NotReadyError, NotCoordinatorError, CoordinatorLoadI
 
 
 class World(Protocol):
-    """The simulation that the actors live in."""
+    """What the actors need of their simulation."""
 
     rng: random.Random
-    has_rash: bool  # tasks that report what was not acknowledged
-    rash_ids: set[int]  # their members
+    has_rash: bool  # some tasks report rows that were not acknowledged
+    rash_ids: set[int]  # producer ids of such tasks
 
     @property
     def is_calm(self) -> bool:
-        """True if nothing fails any more."""
+        """True once all faults are over."""
 
     @property
     def told_committed(self) -> Callable[[Driver], None]:
-        """Is called when a driver is told that its version is committed."""
+        """Called when a driver learns that its version is committed."""
 
     def send(self, call: Call) -> None:
-        """Puts a request on its way."""
+        """Sends a request over the network."""
 
     def writable(self) -> list[TopicIdPartition]:
-        """Partitions that there are."""
+        """The existing partitions."""
 
     def rows(self, name: str, variant: int, version: int) -> tuple[int, ...]:
         """The rows of a version."""
 
     def new_name(self, prefix: str) -> str:
-        """A name that was never used."""
+        """A new unique name."""
 
     def between_writes(self) -> None:
-        """Of one run."""
+        """Called between two writes of one run."""
 
 
 class Call:
-    """A request that is asked until it is answered."""
+    """A request that is repeated until answered."""
 
     def __init__(self, actor: Actor, request: Request) -> None:
         self.actor = actor
@@ -95,7 +94,7 @@ class Call:
 
 
 class Actor(ABC):
-    """Somebody who asks one thing at a time."""
+    """A client with at most one request at a time."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -107,7 +106,7 @@ class Actor(ABC):
         self.world.send(self.call)
 
     def answered(self, call: Call, answer: object) -> None:
-        """Takes an answer, the first one; a disk's trouble and a node's is asked about again."""
+        """Takes the first answer. After an error of a disk or a node, the request stays open and is repeated."""
         if call.is_answered or call is not self.call:
             return
         if isinstance(answer, _ASK_AGAIN):
@@ -118,11 +117,11 @@ class Actor(ABC):
 
     @abstractmethod
     def on_answer(self, request: Request, answer: object) -> None:
-        """Goes on."""
+        """Continues after an answer."""
 
 
 class Attempt(Actor):
-    """One attempt at a task: a member, whose rows go to partitions in batches."""
+    """One attempt at a task: a transaction member that writes its rows to partitions in batches."""
 
     def __init__(self, world: World, driver: Driver, execution: Execution, split: int, rows: tuple[int, ...]) -> None:
         super().__init__(world)
@@ -133,7 +132,7 @@ class Attempt(Actor):
         self.member_id = uuid.UUID(int=world.rng.getrandbits(128)).bytes
         self.producer_id = -1
         self.is_skipped = False
-        self.is_rash = world.has_rash and not world.is_calm and world.rng.random() < 0.2  # waits for no acknowledgement
+        self.is_rash = world.has_rash and not world.is_calm and world.rng.random() < 0.2  # does not wait for acknowledgements
         self.is_over = False
         self.partitions: set[TopicIdPartition] = set()
         self._batches: list[Batch] = []
@@ -194,7 +193,7 @@ class Attempt(Actor):
         self.driver.attempt_finished(self)
 
     def beat(self) -> None:
-        """A heartbeat beside the rest; its answer is not waited for."""
+        """Sends a heartbeat without waiting for its answer."""
         version, execution_id, _ = self.execution
         beat = HeartbeatRequest(
             transactional_id=self.driver.name, txn_version=version, execution_id=execution_id, member_id=self.member_id
@@ -202,19 +201,19 @@ class Attempt(Actor):
         self.world.send(Call(self, beat))
 
     def report(self) -> TransactionMember | None:
-        """The report to the driver; none of a task without rows, or that skipped them."""
+        """The report to the driver; None if the task had no rows or skipped them."""
         has_rows = self.rows and not self.is_skipped
         return TransactionMember(producer_id=self.producer_id, records=len(self.rows)) if has_rows else None
 
 
 class Driver(Actor):
-    """Runs the versions of one query, each in as many executions as it takes; with several writes, one after another, the same
-    rows each time."""
+    """Runs the versions of one query, each in as many executions as it needs. With `writes` > 1, it writes a version's rows several
+    times in sequence."""
 
     def __init__(self, world: World, name: str, variant: int, run_id: str, versions: range, writes: int = 1) -> None:
         super().__init__(world)
         self.writes = writes
-        self.written = 0  # of the version at hand, in this run
+        self.written = 0  # writes of this version completed in this run
         self.name = name
         self.variant = variant
         self.versions = versions
@@ -222,7 +221,7 @@ class Driver(Actor):
         self.run_id = run_id
         self.outcome: type[WireError] | None = None
         self.is_over = False
-        self.has_committed = False  # some version, as it was told
+        self.has_committed = False  # learned that some version is committed
         self.reports: dict[int, Attempt] = {}
         self.attempts: list[Attempt] = []
         self._splits = 1
@@ -231,11 +230,11 @@ class Driver(Actor):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Those of the version at hand."""
+        """The rows of the current version."""
         return self.world.rows(self.name, self.variant, self.version)
 
     def begin(self) -> None:
-        """A new execution of the version at hand."""
+        """Starts a new execution of the current version."""
         world = self.world
         self.call = None
         self.reports = {}
@@ -246,11 +245,11 @@ class Driver(Actor):
             self.launch(split)
 
     def launch(self, split: int) -> None:
-        """An attempt at a split: the first, another, or a twin."""
+        """Starts an attempt at a split: the first, a retry, or a twin."""
         self.attempts.append(Attempt(self.world, self, self.execution, split, self.rows[split :: self._splits]))
 
     def restart(self) -> None:
-        """The query fails and is started again: another run. Now and then, the last commits file is lost."""
+        """Restarts the failed query as a new run. Now and then the last commits file is lost, so it repeats a version."""
         self.run_id = self.world.new_name("r")
         self.written = 0
         if self.has_committed and self.version > self.versions[0] and self.world.rng.random() < 0.3:
@@ -258,14 +257,14 @@ class Driver(Actor):
         self.begin()
 
     def give_up(self) -> None:
-        """The batch is aborted, as far as its members are known, and the query started again."""
+        """Aborts the members that it knows, and restarts the query."""
         members = [report for attempt in self.reports.values() if (report := attempt.report())]
         known = members if self.world.rng.random() < 0.7 else members[:1]
         self.world.send(Call(self, self._decision(known, TRANSACTION_DECISION_ABORT)))
         self.restart()
 
     def attempt_finished(self, attempt: Attempt) -> None:
-        """A task reports. The first of twins counts."""
+        """A task reports. Of twins, the first one counts."""
         if attempt.execution is not self.execution or self.is_over or attempt.split in self.reports:
             return
         self.reports[attempt.split] = attempt
@@ -273,7 +272,7 @@ class Driver(Actor):
             self._commit()
 
     def attempt_failed(self, attempt: Attempt, error: WireError) -> None:
-        """A task has another attempt, unless it can never succeed."""
+        """Retries a task unless the error is final."""
         if attempt.execution is not self.execution or self.is_over:
             return
         if isinstance(error, ProducerFencedError | TxnConflictError):
@@ -320,20 +319,20 @@ class Driver(Actor):
 
     def _end(self, error: WireError) -> None:
         if self.writes > 1 and isinstance(error, TxnConflictError) and not self.world.is_calm and self.world.rng.random() < 0.7:
-            self.restart()  # nobody has read the error
+            self.restart()  # the error was lost
             return
         self.is_over = True
         self.outcome = type(error)
 
 
 class Versions(NamedTuple):
-    """The versions of each transactional id, and how many rows each has."""
+    """The versions of each transactional id and their row counts."""
 
     numbers: range
     counts: Mapping[tuple[str, int], int]
 
     def rows(self, name: str, variant: int, version: int) -> tuple[int, ...]:
-        """The rows of a version. Variant 1 of an input lacks the last row, variant 2 has another one in its place."""
+        """The rows of a version. Input variant 1 lacks the last row, variant 2 has a different last row."""
         base = (int(name) * 10 + version) * 100
         rows = [base + number for number in range(self.counts[name, version])]
         if variant and rows:
@@ -343,8 +342,8 @@ class Versions(NamedTuple):
 
 
 def drivers_of(world: World, name: str, versions: range) -> tuple[str, list[Driver]]:
-    """The drivers of an id: one query, or two on one checkpoint, on a copy or a newer one, or two writes of one run, at once or one
-    after another. And which of these it is."""
+    """The drivers of a transactional id, and the name of their scenario: one query; two on one checkpoint, on a copy of it or on a
+    newer one; or two writes of one run, at once or in sequence."""
     rng = world.rng
     kind = rng.choice(("one", "two", "two", "copy", "writes", "second", "ahead"))
     drivers = [Driver(world, name, 0, world.new_name("r"), versions, 2 if kind == "second" else 1)]
@@ -362,7 +361,7 @@ def drivers_of(world: World, name: str, versions: range) -> tuple[str, list[Driv
 
 
 def is_sign(request: Request, answer: object) -> bool:
-    """True if the answer says that the broker took the request for a sign of life."""
+    """True if the answer shows that the broker took the request as a sign of life."""
     if isinstance(answer, InvalidTxnStateError):
         return False
     return isinstance(answer, MemberOpened) or (isinstance(request, Batch | HeartbeatRequest) and isinstance(answer, Done))
@@ -379,5 +378,5 @@ def is_abort(request: Request) -> TypeGuard[EndTransactionRequest]:
 
 
 def random_variant(rng: random.Random) -> int:
-    """Mostly the same input."""
+    """Mostly variant 0, the same input."""
     return rng.choice((0, 0, 0, 1, 2))

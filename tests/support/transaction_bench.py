@@ -1,7 +1,5 @@
-"""A coordinator at work with everything else in memory: its log as a list of bytes, and the open data of partitions as counts.
-
-One call is one request, decided and applied; `finish` stands for the markers. Members go by short names.
-"""
+"""A real TransactionCoordinator with everything around it in memory: its log is a list of bytes, the open data of partitions are
+counts. One call is one request, decided and applied; `finish` replaces the writing of markers. Members have short names."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ NOTHING = TransactionTotals()
 
 
 class CountedSlots(Shares):
-    """Slots that anybody may fill."""
+    """Slots counted without regard to the principal."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -44,17 +42,17 @@ class CountedSlots(Shares):
         self.taken = 0
 
     def has_room(self, _principal: str, count: int) -> bool:
-        """True if `count` more fit."""
+        """True if there are `count` free slots."""
         return self.taken + count <= self.limit
 
     def add(self, _principal: str, count: int) -> None:
-        """Takes or returns slots."""
+        """Takes slots, or returns them (negative `count`)."""
         self.taken += count
         assert self.taken >= 0, "more slots are returned than were taken"
 
 
 class Execution(NamedTuple):
-    """The fields by which messages name an execution and its run."""
+    """The message fields that identify an execution and its run."""
 
     txn_version: int
     execution_id: str
@@ -62,7 +60,7 @@ class Execution(NamedTuple):
 
 
 class EndRequest(NamedTuple):
-    """A driver's decision, and whose it is."""
+    """A principal's decision about a transaction."""
 
     principal: str
     asked: EndTransactionRequest
@@ -74,23 +72,23 @@ def execution(version: int, execution_id: str = "e1", run_id: str = "r1") -> Exe
 
 
 def totals(rows: int, hash_sum: int | None = None) -> TransactionTotals:
-    """The totals of so many rows; `hash_sum` for other rows."""
+    """The totals of `rows` rows; `hash_sum` makes them those of other rows."""
     key_hash_sum = rows * 1_000 if hash_sum is None else hash_sum
     return TransactionTotals(rows=rows, key_bytes=rows * 4, value_bytes=rows * 10, key_hash_sum=key_hash_sum)
 
 
 def commit_of(of: Execution, **fields: object) -> CommitPrepared:
-    """A commit as it is recorded."""
+    """A commit as recorded in the log."""
     return CommitPrepared(**of._asdict(), **fields)  # type: ignore[arg-type]
 
 
 def partition(number: int, topic: str = "t") -> TopicIdPartition:
-    """A partition of a topic whose id says its name."""
+    """A partition of a topic whose id contains its name."""
     return TopicIdPartition(topic.encode().ljust(16, b"\0"), number)
 
 
 def summed(partitions: Iterable[Mapping[int, HeldData]]) -> dict[int, HeldData]:
-    """The open data of members over partitions."""
+    """The open data of members, summed over partitions."""
     sums: dict[int, HeldData] = {}
     for data in partitions:
         for producer_id, found in data.items():
@@ -100,7 +98,7 @@ def summed(partitions: Iterable[Mapping[int, HeldData]]) -> dict[int, HeldData]:
 
 
 def known_of(coordinator: TransactionCoordinator) -> list[object]:
-    """All that a coordinator knows, so that it can be compared."""
+    """A coordinator's whole state, for comparison."""
     for principal in {state.principal for state in coordinator.states.values()} | {"nobody"}:
         owned = {name: state for name, state in coordinator.states.items() if state.principal == principal}
         assert coordinator.states_of(principal) == owned, "the index by principal"
@@ -119,7 +117,7 @@ class TransactionBench:
         self.log: list[bytes] = []
         self.now_ms = 0
         self.next_producer_id = FIRST_PRODUCER_ID
-        self.known: dict[str, MemberOpened] = {}  # by name, whoever was given an id
+        self.known: dict[str, MemberOpened] = {}  # by name: members that were given a producer id
         self.data: dict[TopicIdPartition, dict[int, HeldData]] = {}
         self.deleted: set[TopicIdPartition] = set()
         self.coordinator = self._new()
@@ -136,7 +134,7 @@ class TransactionBench:
     def init(
         self, who: str, of: Execution, *, name: str = ID, principal: str = PRINCIPAL, timeout_ms: int = TIMEOUT_MS
     ) -> MemberOpened:
-        """A member's request; what it is given."""
+        """Opens a member, or returns the open one."""
         member_id = who.encode().ljust(16, b"\0")
         asked = InitProducerIdRequest(
             transactional_id=name, member_id=member_id, owner=f"task {who}", timeout_ms=timeout_ms, **of._asdict()
@@ -148,16 +146,16 @@ class TransactionBench:
         return member
 
     def heartbeat(self, of: Execution, member_id: bytes, *, principal: str = PRINCIPAL) -> None:
-        """A sign of life."""
+        """A member's heartbeat."""
         asked = HeartbeatRequest(transactional_id=ID, txn_version=of.txn_version, execution_id=of.execution_id, member_id=member_id)
         self.coordinator.heartbeat(principal, asked, self.now_ms)
 
     def expires_at(self, who: str) -> int:
-        """When the execution of an open member expires."""
+        """When the execution of an open member expires, in ms."""
         return self.coordinator.expires_at(self.coordinator.open_members[self.known[who].producer_id].execution)
 
     def wrote(self, who: str, records: int, to: TopicIdPartition | None = None, *, is_durable: bool = True) -> None:
-        """The member has so many open records in a partition."""
+        """Sets the number of a member's open records in a partition."""
         self.data.setdefault(to or partition(0), {})[self.known[who].producer_id] = HeldData(records, is_durable)
 
     def end_request(
@@ -171,7 +169,7 @@ class TransactionBench:
         skipped: bool = False,
         is_one_write: bool = False,
     ) -> EndRequest:
-        """A driver's decision; `members` with the records that they report."""
+        """A driver's decision; `members` maps names to reported record counts."""
         reports = [
             TransactionMember(producer_id=self.known[who].producer_id, records=records) for who, records in (members or {}).items()
         ]
@@ -188,7 +186,7 @@ class TransactionBench:
         return EndRequest(principal, asked)
 
     def commit(self, request: EndRequest) -> CommitDecision:
-        """A driver's commit, applied if it is new."""
+        """Decides a driver's commit and applies it if new."""
         principal, asked = request
         held = summed(data for tp, data in self.data.items() if tp not in self.deleted)
         decided = self.coordinator.commit(principal, asked, Held(held, self.deleted))
@@ -200,7 +198,7 @@ class TransactionBench:
         return decided
 
     def finish(self, name: str = ID) -> dict[TopicIdPartition, control_pb2.ControlRecord]:
-        """The markers of what is prepared, and its completion."""
+        """Writes the markers of a prepared commit and completes it."""
         prepared = self.coordinator.states[name].prepared
         assert prepared is not None, "nothing is prepared"
         winners, losers = prepared.committed_producer_ids, prepared.aborted_producer_ids
@@ -209,7 +207,7 @@ class TransactionBench:
         return records
 
     def commit_all(self, request: EndRequest) -> CommitDecision:
-        """A driver's commit with its markers; the response. Raises as the coordinator does."""
+        """Commits with markers; returns the response. Raises as the coordinator does."""
         decided = self.commit(request)
         while decided is not Progress.COMPLETE:
             self.finish(request.asked.transactional_id)
@@ -217,11 +215,11 @@ class TransactionBench:
         return decided
 
     def abort(self, request: EndRequest) -> list[int]:
-        """A driver's abort; the producer ids that it ended."""
+        """Aborts; returns the ended producer ids."""
         return self.end(self.coordinator.abort(*request), request.asked.transactional_id)
 
     def end(self, event: MembersAborted | None, name: str = ID) -> list[int]:
-        """Applies what an abort or expiry led to; the producer ids that ended."""
+        """Applies the event of an abort or an expiry; returns the ended producer ids."""
         if event is None:
             return []
         self.record(event, name)
@@ -229,21 +227,21 @@ class TransactionBench:
         return list(event.producer_ids)
 
     def expire(self) -> list[int]:
-        """Ends what has been silent for too long; the producer ids that ended."""
+        """Ends expired executions; returns the ended producer ids."""
         keys = self.coordinator.expired(self.now_ms)
         return [pid for key in keys for pid in self.end(self.coordinator.expire(key, self.now_ms), key.transactional_id)]
 
     def restart(self) -> None:
-        """A new coordinator that reads the log. Raises CorruptMessageError."""
+        """Loads a new coordinator from the log. Raises CorruptMessageError."""
         self.ids.taken = self.members.taken = 0
         self.coordinator = load(map(decode, self.log), 0, self._new, self.now_ms)
 
     def compact(self) -> None:
-        """Appends a state, and drops what stood before it."""
+        """Replaces the log by a state."""
         self.log = [value for piece in self.state_pieces() for value in piece]
 
     def state_pieces(self, entries_max: int = PIECE_ENTRIES_MAX) -> Iterator[list[bytes]]:
-        """The batches of a state, to be appended one after another."""
+        """The batches of a state, in order."""
         with self.coordinator.writing_state(START_WALL_MS + self.now_ms) as state:
             for piece in state.pieces(entries_max):
                 yield [record.SerializeToString() for record in piece]

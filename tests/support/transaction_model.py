@@ -1,8 +1,5 @@
-"""A coordinator's answers, as a small model of its own: the table of transactions (ARCHITECTURE.md), nothing else.
-
-Written from the table, not from the coordinator's code, so that the two can be compared. No time, no markers, no I/O: what is
-held in partitions is handed in.
-"""
+"""An independent model of the coordinator's answers, written from the table of transactions in ARCHITECTURE.md rather than from the
+code, so that the two can be compared. It has no time, markers or I/O; the caller passes the record counts held in partitions."""
 
 from __future__ import annotations
 
@@ -28,30 +25,30 @@ class TransactionalIdModel:
     """One transactional id."""
 
     last: TransactionEnd | None = None
-    runs: dict[str, str] = field(default_factory=dict)  # run -> the execution of it that committed the last version or repeated it
+    runs: dict[str, str] = field(default_factory=dict)  # by run id: its execution that committed or repeated the last version
     open: dict[bytes, tuple[int, Membership]] = field(default_factory=dict)  # by member id
-    ended: set[bytes] = field(default_factory=set)  # members
+    ended: set[bytes] = field(default_factory=set)  # member ids
 
     @property
     def last_version(self) -> int:
         return self.last.txn_version if self.last is not None else NO_VERSION
 
     def end(self, member_ids: list[bytes]) -> list[int]:
-        """Ends members; their producer ids."""
+        """Ends members; returns their producer ids."""
         self.ended.update(member_ids)
         return [self.open.pop(member_id)[0] for member_id in member_ids]
 
 
 @dataclass
 class TransactionsModel:
-    """All transactional ids. `committed` and `aborted`: producer ids whose fate is decided."""
+    """All transactional ids. `committed` and `aborted`: producer ids with a decision."""
 
     ids: dict[str, TransactionalIdModel] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
 
     def init(self, asked: Membership, next_id: Callable[[], int]) -> ProducerIdAndEpoch:
-        """The id of a member; raises what the table says."""
+        """The producer id of a member. Raises the table's errors."""
         known = self.ids.setdefault(asked.transactional_id, TransactionalIdModel())
         if asked.txn_version < known.last_version:
             raise ProducerFencedError("a newer version is committed")
@@ -66,12 +63,12 @@ class TransactionsModel:
         return ProducerIdAndEpoch(known.open[asked.member_id][0], 0)
 
     def open_member(self, producer_id: int) -> Membership | None:
-        """The member that may write under this id."""
+        """The open member with this producer id, or None."""
         members = (entry for known in self.ids.values() for entry in known.open.values())
         return next((member for open_id, member in members if open_id == producer_id), None)
 
     def is_open(self, producer_id: int) -> bool:
-        """True while a member may write."""
+        """True while the member may write."""
         return self.open_member(producer_id) is not None
 
     def heartbeat(self, member: Membership) -> None:
@@ -80,12 +77,12 @@ class TransactionsModel:
             raise InvalidTxnStateError("the member is not open")
 
     def expire(self, transactional_id: str) -> None:
-        """All its open members were silent for too long."""
+        """Aborts all open members, as an expiry does."""
         known = self.ids.get(transactional_id, TransactionalIdModel())
         self.aborted.update(known.end(list(known.open)))
 
     def end(self, end: TransactionEnd, held_records: Callable[[int], int]) -> int:
-        """Decides; the last committed version. Raises what the table says."""
+        """Commits or aborts; returns the last committed version. Raises the table's errors."""
         known = self.ids.setdefault(end.transactional_id, TransactionalIdModel())
         if end.is_commit:
             self._commit(known, end, held_records)

@@ -1,7 +1,5 @@
-"""One partition of the simulated broker: the real PartitionCore on a list in place of files, and a reader of committed records.
-
-What a batch holds is a list of row numbers. A crash cuts the list wherever it is not durable; the rest is replayed.
-"""
+"""One partition of the simulated broker: the real PartitionCore on a list instead of files, and a reader of committed records. A
+batch's content is its row numbers. A crash cuts the list at a random point above the durable end; the rest is replayed."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _LIMIT = 1_000
 
 
 class Stored(NamedTuple):
-    """A batch of the log, stamped."""
+    """A stamped batch of the log."""
 
     header: BatchHeader
     rows: tuple[int, ...]
@@ -77,11 +75,11 @@ class SimulatedPartition:
         self.is_deleted = False
         self.before_marker: Callable[[SimulatedPartition, control_pb2.ControlRecord], None] = lambda *_: None
         self.log: list[Stored] = []
-        self.open: dict[int, int] = {}  # first offsets of members without a marker, as the log says
-        self.seen: list[Row] = []  # by the eager reader, for good
+        self.open: dict[int, int] = {}  # first offsets of members without a marker, according to the log
+        self.seen: list[Row] = []  # rows that the eager reader has read
         self._read_to = 0
         self._plan: FlushPlan | None = None
-        self._flushing_end = self._durable_end = 0  # what the disk has, whatever the core believes
+        self._flushing_end = self._durable_end = 0  # the disk's durable end, whatever the core assumes
         self.core = self._new_core()
 
     def _new_core(self) -> PartitionCore:
@@ -101,7 +99,7 @@ class SimulatedPartition:
     # --- appends
 
     def append(self, header: BatchHeader, rows: tuple[int, ...], *, is_open_member: bool) -> int:
-        """A member's batch; returns the offset behind it, be it new or repeated. Raises WireErrors."""
+        """Appends a member's batch, or recognises a repeated one; returns its next offset. Raises WireErrors."""
         decided = self.core.append_as_leader(header, START_WALL_MS, is_open_member=is_open_member)
         if isinstance(decided, BatchMetadata):
             return decided.last_offset + 1
@@ -110,7 +108,7 @@ class SimulatedPartition:
         return decided.header.next_offset
 
     def append_marker(self, record: control_pb2.ControlRecord, **_: object) -> Any:
-        """A control batch, as Partition takes it, but not encoded. Raises what `before_marker` does."""
+        """Appends a marker like Partition, but not encoded. Raises the errors of `before_marker`."""
         self.before_marker(self, record)
         header = _header(1, _CONTROL)
         marker = Marker(tuple(record.committed_producer_ids), tuple(record.aborted_producer_ids))
@@ -154,11 +152,11 @@ class SimulatedPartition:
     # --- durability
 
     def is_durable(self, offset: int) -> bool:
-        """True if all below this offset is, or there is nothing to wait for any more."""
+        """True if everything below this offset is durable, or the topic is deleted."""
         return self.is_deleted or self.core.ends.high_watermark >= offset
 
     def flush_step(self) -> None:
-        """A flush begins, or one that began ends."""
+        """Begins a flush, or completes the one under way."""
         if self._plan is None:
             self._plan, self._flushing_end = self.core.begin_flush(), self.core.ends.log_end_offset
         else:
@@ -166,12 +164,12 @@ class SimulatedPartition:
             self.core.flushed(plan, FlushOutcome())
 
     def flush(self) -> None:
-        """All that is written becomes durable."""
+        """Makes everything durable."""
         while self._plan is not None or self.core.ends.durable_end < self.core.ends.log_end_offset:
             self.flush_step()
 
     def crash(self, rng: random.Random) -> None:
-        """Loses some of what is not durable, and is recovered from the rest."""
+        """Loses a random part of what is not durable, and recovers from the rest."""
         kept = sum(stored.header.next_offset <= self._durable_end for stored in self.log)
         del self.log[rng.randint(kept, len(self.log)) :]
         self._plan = None
@@ -187,7 +185,7 @@ class SimulatedPartition:
     # --- readers
 
     def read(self) -> list[Row]:
-        """The eager reader reads all that it may; returns the new rows."""
+        """The eager reader reads everything visible; returns the new rows."""
         stable = self.core.ends.last_stable_offset
         if stable <= self._read_to:
             return []
@@ -197,7 +195,7 @@ class SimulatedPartition:
         return rows
 
     def read_again(self) -> list[Row]:
-        """All rows that a reader sees who begins now."""
+        """All rows that a new reader sees."""
         return list(self._visible(0, self.core.ends.last_stable_offset))
 
     def _visible(self, from_offset: int, until_offset: int) -> Iterator[Row]:
@@ -214,7 +212,7 @@ class SimulatedPartition:
             yield from (Row(offset + number, producer_id, row) for number, row in enumerate(rows))
 
     def decided(self) -> tuple[list[Row], set[int]]:
-        """The rows that are committed, and the members that are aborted, as the durable part of the log says by itself."""
+        """The committed rows and the aborted members, derived from the committed part of the log alone."""
         end = self.core.ends.high_watermark
         data: dict[int, list[Row]] = {}
         committed: list[Row] = []
@@ -234,7 +232,7 @@ class SimulatedPartition:
 
 
 def check_is_readable(partition: SimulatedPartition) -> None:
-    """A reader who begins now sees what the eager one saw, in the same order."""
+    """Checks that a new reader sees what the eager one saw, in the same order. Raises CorruptMessageError."""
     again = partition.read_again()
     if again[: len(partition.seen)] != partition.seen:
         raise CorruptMessageError(f"{partition.tp}: read {partition.seen} before, and now {again}")

@@ -1,12 +1,12 @@
-"""The promises of transactions, checked against all that was recorded, told to anybody, and stands in the logs.
+"""The promises of transactions, checked against all events recorded, all answers given, and the contents of the logs.
 
-What is told agrees with what is recorded, whatever the partitions are (Answers). Over partitions that are lists (Promises):
+`Answers`, for any kind of partition: answers agree with the recorded events. `Promises`, for partitions that are lists:
 
-Atomic: of a committed version all winners' rows are visible or none, and nothing else is. What a reader has seen stays. No version
-is committed twice, and versions only rise. Of all writes of a run, one is told that its rows are committed. Nobody is told anything
-that a crash could undo. Members end for a reason: their execution's abort or expiry, or a commit of their version or a newer one.
-When all is quiet, nothing holds back a reader.
-"""
+- Of a committed version, all winners' rows are visible or none, and no other rows. Rows that a reader has seen stay.
+- No version is committed twice, and versions only increase. Of all writes of a run, only one is told that its rows are committed.
+- No answer reveals anything that a crash could undo.
+- A member ends only by its execution's abort or expiry, or by a commit of its version or a newer one.
+- Once all is quiet, nothing holds back a reader."""
 
 from __future__ import annotations
 
@@ -40,47 +40,47 @@ if TYPE_CHECKING:
 
 
 class Recorded(NamedTuple):
-    """An event, and where it stands in the log."""
+    """An event and its position in the log."""
 
     at: int
     event: Event
 
 
 class World(Protocol):
-    """The simulation that the promises are of."""
+    """What the promises need of their simulation."""
 
     node_count: int
     rash_ids: set[int]
 
     @property
     def now_ms(self) -> int:
-        """Its clock."""
+        """The simulation's clock."""
 
 
 class Answers(ABC):
-    """What is recorded and what is told, compared with each other and with what was before."""
+    """Checks recorded events and answers against each other and against earlier ones."""
 
     def __init__(self, world: World) -> None:
         self._world: World = world
-        self.commits: dict[tuple[str, int], Recorded] = {}  # by id and version
-        self.repeats: list[tuple[int, str, Execution]] = []  # where in the log, whose
-        self.told_runs: dict[tuple[str, int, str], str] = {}  # which execution of a run was told that its rows are committed
-        self.opened: dict[int, tuple[int, str, MemberOpened]] = {}  # by producer id: where in the log, whose
-        self.ended: dict[int, int] = {}  # by producer id: where in the log
+        self.commits: dict[tuple[str, int], Recorded] = {}  # by transactional id and version
+        self.repeats: list[tuple[int, str, Execution]] = []  # (log position, transactional id, execution)
+        self.told_runs: dict[tuple[str, int, str], str] = {}  # the execution of each run that was told that its rows are committed
+        self.opened: dict[int, tuple[int, str, MemberOpened]] = {}  # by producer id: (log position, transactional id, event)
+        self.ended: dict[int, int] = {}  # by producer id: log position
         self.asked_to_abort: set[int] = set()
-        self.signs: dict[tuple[str, int, str], int] = {}  # of life, by execution
-        self.begun: dict[tuple[str, int, str], int] = {}  # executions: when their first member was opened
+        self.signs: dict[tuple[str, int, str], int] = {}  # last sign of life in ms, by execution
+        self.begun: dict[tuple[str, int, str], int] = {}  # when an execution's first member was opened, in ms
         self.told_ids: dict[tuple[str, bytes], int] = {}
         self.started_ms = 0
-        self._taken_back: set[int] = set()  # members whose end was not durable
+        self._taken_back: set[int] = set()  # members whose end was lost in a crash
         self._winners: dict[int, tuple[str, int]] = {}
-        self._visible: set[tuple[str, int]] = set()  # commits of which a row was seen
+        self._visible: set[tuple[str, int]] = set()  # commits of which a reader has seen a row
         self.has_state = False
 
     # --- recorded
 
     def recorded(self, name: str, event: Event, at_ms: int | None = None) -> None:
-        """An event stands in the log, since `at_ms` or now."""
+        """An event is in the log, since `at_ms` or now."""
         index, since_ms = self._newest(), self._world.now_ms if at_ms is None else at_ms
         if isinstance(event, MemberOpened):
             assert event.producer_id not in self.opened, f"producer id {event.producer_id} is given twice"
@@ -106,7 +106,7 @@ class Answers(ABC):
         assert producer_id not in self.ended, f"member {producer_id} ends twice"
 
     def _last_sign_ms(self, key: tuple[str, int, str], _at_ms: int) -> int:
-        """When who decided at a time had heard of an execution last."""
+        """When the coordinator that decided at `_at_ms` last had a sign of life of the execution."""
         return self.signs[key]
 
     def _prepared(self, name: str, event: CommitPrepared, index: int) -> None:
@@ -127,29 +127,29 @@ class Answers(ABC):
         self.commits[name, version] = Recorded(index, event)
 
     def _has_ended(self, producer_id: int) -> bool:
-        """For good."""
+        """True if the member's end is durable."""
         return producer_id in self.ended and self._is_durable(self.ended[producer_id])
 
     @abstractmethod
     def _newest(self) -> int:
-        """Where the event stands that is recorded now."""
+        """The log position of the event being recorded."""
 
     @abstractmethod
     def _is_durable(self, index: int) -> bool:
-        """True if no crash takes back what stands there."""
+        """True if no crash can remove the event at this position."""
 
     @abstractmethod
     def _check_markers(self, committed: CommitPrepared) -> None:
-        """A commit is answered: its markers are durable."""
+        """Checks the markers of an answered commit."""
 
     # --- told
 
     def told(self, request: Request, answer: object, asked_ms: int) -> None:
-        """The broker answers: nothing that a crash could undo."""
+        """The broker answers a request: the answer must reveal nothing that a crash could undo."""
         if isinstance(request, InitProducerIdRequest):
             self._told_member(request, answer)
         elif isinstance(request, HeartbeatRequest) and isinstance(answer, InvalidTxnStateError):
-            # A member may begin again after a crash, under another producer id, while an older heartbeat is being answered.
+            # After a crash, a member may reopen under another producer id while an older heartbeat is being answered.
             begun = [pid for pid, (_, _, member) in self.opened.items() if member.member_id == request.member_id]
             assert any(self._has_ended(pid) for pid in begun), "told of an end that is not durable"
         elif isinstance(request, Batch) and isinstance(answer, InvalidTxnStateError):
@@ -167,12 +167,12 @@ class Answers(ABC):
             self._sign(request, asked_ms)
 
     def _may_be_gone(self, producer_id: int) -> bool:
-        """True if a member has ended, or may lack data."""
+        """True if a member has ended or may lack data."""
         return producer_id in self.ended or producer_id in self._world.rash_ids
 
     def _check_refused(self, producer_id: int) -> None:
-        """Data of a member is refused: it has ended. Between nodes the answer travels while its node may be killed, which takes
-        back an end that is not durable."""
+        """A member's data is refused, so the member must have ended. With several nodes, its node may be killed while the answer is
+        under way, which undoes an end that was not durable."""
         ended = self.ended if self._world.node_count == 1 else self._taken_back | self.ended.keys()
         assert producer_id in ended, f"data of member {producer_id} is refused, but it is open"
 
@@ -183,7 +183,7 @@ class Answers(ABC):
             index, _, _ = self.opened[answer.producer_id]
             assert self._is_durable(index), "a member is told its id before that is durable"
             if known is not None and known != answer.producer_id:
-                is_late = self._world.node_count > 1 and answer.producer_id in self.ended  # on its way when that member ended
+                is_late = self._world.node_count > 1 and answer.producer_id in self.ended  # under way when that member ended
                 assert is_late or known in self.ended, "one open member has two producer ids"
                 assert self.has_state, "a member that ended begins again"
                 if is_late:
@@ -191,7 +191,7 @@ class Answers(ABC):
             self.told_ids[key] = answer.producer_id
         elif isinstance(answer, InvalidTxnStateError):
             lives = [self._has_ended(pid) for pid, (_, _, one) in self.opened.items() if one.member_id == request.member_id]
-            # Between nodes the answer travels, and a coordinator that has forgotten the end may open the member meanwhile.
+            # With several nodes, a coordinator that has forgotten the end may open the member while the answer is under way.
             is_late = self._world.node_count > 1 and self.has_state and any(lives)
             assert all(lives) or is_late, "told of an end that is not durable"
 
@@ -217,14 +217,15 @@ class Answers(ABC):
                 assert first == execution.execution_id, f"two writes of one run are told that their rows are committed: {execution}"
 
     def _check_fenced(self, asked: EndTransactionRequest, recorded: Recorded | None, error: ProducerFencedError) -> None:
-        """So few versions are all remembered: an older commit of this execution is none that is fenced."""
+        """With so few versions, all are remembered: the error states the fate, and an execution that has committed is never
+        fenced."""
         assert error.fate is Fate.NOT_APPENDED, f"{_execution(asked)}: whether it was committed is not known"
         if recorded is not None:
             assert isinstance(recorded.event, CommitPrepared)
             assert _execution(recorded.event) != _execution(asked), f"{_execution(asked)} is fenced, but it is committed"
 
     def _is_second_of_a_replay(self, name: str, execution: Execution) -> bool:
-        """True for another write of a run that has repeated this version, durably."""
+        """True for another write of a run that has durably repeated this version."""
         return any(
             owner == name and known[::2] == execution[::2] and known != execution and self._is_durable(index)
             for index, owner, known in self.repeats
@@ -245,7 +246,7 @@ class Answers(ABC):
 
     def _sign(self, request: Request, asked_ms: int) -> None:
         if isinstance(request, Batch) and self._world.node_count > 1:
-            return  # a leader does not tell the coordinator: heartbeats do
+            return  # leaders do not inform the coordinator; heartbeats do
         if isinstance(request, Batch):
             known = self.opened.get(request.producer_id)
             key = key_of(known[1], known[2]) if known is not None else None
@@ -260,7 +261,7 @@ class Answers(ABC):
 
 
 class Promises(Answers):
-    """See the module. Of a broker whose logs are lists."""
+    """The promises of a broker whose logs are lists; see the module."""
 
     def __init__(self, world: Simulation) -> None:
         super().__init__(world)
@@ -273,7 +274,7 @@ class Promises(Answers):
         return index < self._lists.disk.durable
 
     def marked(self, record: control_pb2.ControlRecord) -> None:
-        """A marker is written: what it says is durable. Members that nobody ever opened durably have no data."""
+        """A marker is written: its members' ends must be durable. Members never opened durably have no data."""
         for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
             assert self._has_ended(producer_id), f"a marker for member {producer_id}, whose end is not durable"
 
@@ -291,7 +292,7 @@ class Promises(Answers):
         self.started_ms = self._world.now_ms
 
     def _check_markers(self, committed: CommitPrepared) -> None:
-        """A commit is answered when all of its markers are durable."""
+        """Checks that all markers of an answered commit are durable."""
         ended = {*committed.committed_producer_ids, *committed.aborted_producer_ids}
         for partition in self._lists.disk.partitions.values():
             markers = [stored for stored in partition.log if stored.marker is not None and ended & set(stored.marker.producer_ids)]
@@ -299,7 +300,7 @@ class Promises(Answers):
             assert not late, f"{partition.tp}: a commit is answered before its marker is durable"
 
     def told_committed(self, driver: Driver) -> None:
-        """A driver is told that its version is committed: all of its rows are there."""
+        """A driver learns that its version is committed: checks that all its rows are there."""
         commit = driver.name, driver.version
         recorded = self.commits[commit]
         event = recorded.event
@@ -311,7 +312,7 @@ class Promises(Answers):
     # --- seen
 
     def check_readers(self) -> None:
-        """Looks at the rows that readers see now, beyond those that they saw."""
+        """Checks the rows that became visible to readers."""
         for partition in self._lists.disk.partitions.values():
             self._check_ends(partition)
             for row in partition.read():
@@ -331,7 +332,7 @@ class Promises(Answers):
         )
 
     def _check_all_decided(self, commit: tuple[str, int]) -> None:
-        """One of its rows is visible: so are all others, or another transaction holds them back."""
+        """One row of a commit is visible: so are all others, unless another transaction holds them back."""
         event = self.commits[commit].event
         assert isinstance(event, CommitPrepared)
         ended = {*event.committed_producer_ids, *event.aborted_producer_ids}
@@ -366,7 +367,7 @@ class Promises(Answers):
         ]
 
     def _lost_rows(self, producer_ids: set[int]) -> Counter[int]:
-        """Rows of these members in partitions that are deleted."""
+        """Rows of these members in deleted partitions."""
         return Counter(
             row
             for partition in self._lists.deleted
@@ -378,7 +379,7 @@ class Promises(Answers):
     # --- the end
 
     def check_quiet(self) -> None:
-        """Nothing is under way any more: nobody is open, nothing holds back a reader, and all that is committed is visible."""
+        """Checks the final state: no member is open, nothing holds back a reader, and everything committed is visible."""
         world = self._lists
         assert not world.broker.coordinator.open_members, "members are open for ever"
         assert not world.broker.coordinator.prepared(), "a commit is never finished"
@@ -403,7 +404,7 @@ class Promises(Answers):
 
 
 def _check_order(partition: SimulatedPartition) -> None:
-    """The rows of a task come in the order in which it read them."""
+    """Checks that each task's rows are in the order in which it read them."""
     by_member: dict[int, list[int]] = {}
     for row in partition.seen:
         by_member.setdefault(row.producer_id, []).append(row.number)
@@ -411,7 +412,7 @@ def _check_order(partition: SimulatedPartition) -> None:
 
 
 def key_of(name: str, execution: NamesExecution) -> tuple[str, int, str]:
-    """An execution of a transactional id."""
+    """The key of an execution: transactional id, version, execution id."""
     return name, execution.txn_version, execution.execution_id
 
 

@@ -1,12 +1,11 @@
-"""Transactions under random schedules: `Simulation(seed).run()` raises AssertionError if a promise is broken.
+"""Transactions on one node, in seeded schedules: `Simulation(seed).run()` raises AssertionError if a promise is broken.
+replicated_transactions.py covers several nodes.
 
-Goal: what transaction_promises.py checks, at every step.
+Checked: transaction_promises.py at every step, and that everything completes once all faults are over.
 
-Method: drivers with their tasks, twins and leftovers, on one or two transactional ids and up to three partitions, ask a broker over
-a network that delays, repeats and loses; random flushes, crashes that cut each log anywhere, failing markers, expiry, sweeps,
-states that stand for the log, deleted topics. In the end nothing fails any more, and all must come to rest. Several nodes are the
-subject of replicated_transactions.py.
-"""
+Simulated: drivers with tasks, twins and leftover attempts, on one or two transactional ids and up to three partitions; a network
+that delays, repeats and loses messages; random flushes, crashes that cut each log anywhere, failing markers, expiry, sweeps,
+compactions of the coordinator's log, deleted topics. The broker is that of simulated_transactions.py."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _STATE_TURNS = 100
 
 
 class Process(NamedTuple):
-    """A request under way in the broker, or something of its own."""
+    """A request being handled (`call`), or background work."""
 
     task: asyncio.Task[object]
     call: Call | None
@@ -58,13 +57,13 @@ class Simulation:
         self.disk = Disk()
         self.deleted: list[SimulatedPartition] = []
         self.network: list[Call] = []
-        self.late: list[Call] = []  # on a long way
+        self.late: list[Call] = []  # delayed for long
         self.answers: list[tuple[Call, object]] = []
         self.processes: list[Process] = []
         self.is_calm = False
-        self._crash_in = 0  # steps until a crash; below 1: none is due
+        self._crash_in = 0  # steps until a crash; below 1: none is planned
         self._names = 0
-        self._fails_markers = False  # for certain, after the next start
+        self._fails_markers = False  # certainly, after the next start
         self.promises = Promises(self)
         for number in range(rng.choice((1, 2, 3, 3))):
             self._create(partition_name(number, "t"))
@@ -75,8 +74,8 @@ class Simulation:
         self.drivers: list[Driver] = []
         self.has_rash = (
             rng.random() < 0.2
-        )  # tasks that report what was not acknowledged; no topic is deleted: the count would tell less
-        self.rash_ids: set[int] = set()  # their members
+        )  # tasks that report unacknowledged rows; then no topic is deleted, as counts would be less conclusive
+        self.rash_ids: set[int] = set()  # producer ids of such tasks
 
     @property
     def now_ms(self) -> int:
@@ -94,7 +93,7 @@ class Simulation:
         self.drivers += drivers
 
     def run(self) -> dict[str, int]:
-        """To its end; returns how often what happened."""
+        """Runs the schedule to its end; returns how often each event occurred."""
         with simulated(self.loop, self.rng):
             try:
                 self._run()
@@ -130,12 +129,12 @@ class Simulation:
         }
 
     def _some(self, action: Callable[[], object]) -> None:
-        """Once, or a few times in a row."""
+        """Repeats an action one to six times."""
         for _ in range(self.rng.choice((1, 1, 3, 6))):
             action()
 
     def _faults(self) -> dict[str, tuple[int, Callable[[], None]]]:
-        """Of each schedule some, and some of them often: what comes seldom among all others is met in the rest."""
+        """Each schedule has some of the faults, some with a high weight, so that each fault is frequent in some schedules."""
         faults: dict[str, Callable[[], None]] = {
             "twin": self._twin,
             "heartbeat": self._beat,
@@ -158,14 +157,14 @@ class Simulation:
             self.trace.append(fact)
 
     def new_name(self, prefix: str) -> str:
-        """A name that was never used."""
+        """A new unique name."""
         self._names += 1
         return f"{prefix}{self._names}"
 
     # --- the network
 
     def send(self, call: Call) -> None:
-        """Puts a request on its way, a long one now and then."""
+        """Sends a request; now and then it is delayed for long."""
         (self.late if not self.is_calm and self.rng.random() < 0.1 else self.network).append(call)
 
     def _arrive_late(self) -> None:
@@ -173,7 +172,7 @@ class Simulation:
             self.network.append(self.late.pop(self.rng.randrange(len(self.late))))
 
     def _deliver(self) -> None:
-        """A request reaches the broker, in any order; it may do so twice, or never."""
+        """Delivers a request to the broker, in any order. It may be delivered twice or never."""
         if not self.network:
             return
         at = self.rng.randrange(len(self.network))
@@ -194,7 +193,7 @@ class Simulation:
         return has_gone_on
 
     def _collect(self) -> None:
-        """Takes the answers of what has ended."""
+        """Takes the answers of completed requests."""
         for process in [process for process in self.processes if process.task.done()]:
             self.processes.remove(process)
             answer = process.task.result()
@@ -252,7 +251,7 @@ class Simulation:
             self.rng.choice(drivers).give_up()
 
     def _kill_driver(self) -> None:
-        """A driver dies at any point. Mostly it is started again, also after its end."""
+        """A driver dies at any point. Mostly it is restarted, even after its end."""
         driver = self.rng.choice(self.drivers)
         if driver.outcome is not None:
             return
@@ -285,7 +284,7 @@ class Simulation:
     def _marked(self, record: control_pb2.ControlRecord) -> None:
         self.promises.marked(record)
         if record.committed_producer_ids and self.rng.random() < 0.3:
-            self._crash_in = self.rng.randint(1, 6)  # when some of the markers are durable, or none
+            self._crash_in = self.rng.randint(1, 6)  # before, between or after the markers become durable
 
     def _flush_log(self) -> None:
         self.broker.flush_log()
@@ -313,7 +312,7 @@ class Simulation:
         self.broker.fails_markers = self.rng.random() < 0.7
 
     def _crash(self) -> None:
-        """Also during a recovery."""
+        """Crashes the broker, perhaps during its recovery."""
         self._count("crash" if self.broker.is_serving else "crash in a recovery")
         self.processes.clear()
         self.loop.cancel_all()
@@ -329,7 +328,7 @@ class Simulation:
             self._crash()
 
     def _crash_between_markers(self) -> None:
-        """One partition has the marker of a commit, another loses it, and the next life's disk takes none at first."""
+        """A crash leaves a commit's marker in one partition and loses another's. After the restart, markers fail at first."""
         if not self.broker.is_serving or not self.broker.coordinator.prepared():
             return
         for _ in range(self.rng.choice((0, 3, 12))):
@@ -341,7 +340,7 @@ class Simulation:
         self._crash()
 
     def between_writes(self) -> None:
-        """Of one run. The broker starts again there, at times with a state in the place of its log."""
+        """Between two writes of one run: restarts the broker, at times with a compacted log."""
         if not self.broker.is_serving or self.rng.random() < 0.2:
             return
         if self.rng.random() < 0.7:
@@ -358,11 +357,11 @@ class Simulation:
         self.disk.partitions[tp] = SimulatedPartition(tp)
 
     def writable(self) -> list[TopicIdPartition]:
-        """Partitions that there are."""
+        """The existing partitions."""
         return sorted(self.disk.partitions)
 
     def _delete(self) -> None:
-        """A topic is deleted and created again."""
+        """Deletes a topic and creates another one."""
         if self.has_rash:
             return
         tp = self.rng.choice(self.writable())
@@ -380,7 +379,7 @@ class Simulation:
     # --- the end
 
     def _calm_down(self) -> None:
-        """Nothing fails any more. Drivers come to an end, and then all members."""
+        """Ends all faults. Drivers finish, then all members."""
         self.is_calm = True
         self.network += self.late
         self.broker.fails_markers = False
@@ -390,7 +389,7 @@ class Simulation:
                 break
         assert not self._running(), "drivers go on for ever"
         for _ in range(4):
-            self.clock.advance(MAX_MS)  # in which a sweep tries again, and everything expires
+            self.clock.advance(MAX_MS)  # enough for a retrying sweep and every expiry
             self._round()
             self._sweep()
             self._round()
@@ -398,8 +397,8 @@ class Simulation:
         self.promises.check_quiet()
 
     def _round(self) -> None:
-        """All that can happen without time. Nodes that ask again and again what a commit holds back need some: it may wait for the
-        sweep that tries again to finish it."""
+        """Runs everything that takes no time. Time advances only while a commit stays prepared: it may wait for a sweep to retry it
+        while nodes keep asking what it holds back."""
         for actor in self._waiting():
             if actor.call is not None and actor.call not in self.network:
                 self.send(actor.call)

@@ -1,4 +1,4 @@
-"""Transactions in a log, in one line each; and a reader of committed records on that log, as a client has it."""
+"""One-line transactions in a log, and a reader of committed records on that log that works as a client's does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EMPTY_ANSWERS_MAX = 3
 
 
 def append_member(log: Partition, producer_id: int, sequence: int, *, count: int = 1, payload: bytes = b"member!!") -> int:
-    """Appends a batch of a member of an open transaction; returns its base offset."""
+    """Appends a batch of an open transaction's member; returns its base offset."""
     batch = raw_batch(
         payload,
         count=count,
@@ -40,9 +40,8 @@ def append_marker(
     is_held: bool = False,
     now_ms: int = START_WALL_MS,
 ) -> int:
-    """Appends a control batch that ends the transactions of these members; returns its offset. A held one counts only after
-    `release_marker`.
-    """
+    """Appends a control batch that ends these members' transactions; returns its offset. With `is_held`, it takes effect only after
+    `release_marker`."""
     first_offset = log.producers.first_open_offset({*committed, *aborted})
     if is_held and first_offset is not None:
         log.core.ends.hold_back(_commit(log.ends.log_end_offset), first_offset)
@@ -54,7 +53,7 @@ def append_marker(
 
 
 def release_marker(log: Partition, offset: int) -> Moved:
-    """The held marker at `offset` counts from now on."""
+    """Makes the held marker at `offset` take effect."""
     return log.core.ends.release(_commit(offset))
 
 
@@ -63,13 +62,13 @@ def _commit(offset: int) -> str:
 
 
 def read_committed(log: Partition, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> list[int]:
-    """The offsets of the records that a reader of committed records sees in a range, as the broker answers it now."""
+    """The offsets in a range that a reader of committed records sees at present."""
     slices = committed_slices(log, start_offset, until_offset, max_bytes=max_bytes)
     return [offset for piece in slices for offset in range(piece.from_offset, piece.until_offset)]
 
 
 def committed_slices(log: Partition, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> Iterator[BatchSlice]:
-    """The same, batch by batch."""
+    """Like `read_committed`, batch by batch."""
     wanted = FetchRange(log.tp, start_offset, until_offset)
     position = RangePosition(wanted, is_read_committed=True, check_crcs=True)
     empty_answers = 0

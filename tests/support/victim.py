@@ -1,6 +1,5 @@
-"""A daemon under attack, in a process of its own: raw calls to it, and what must hold after any abuse. Which abuse is the
-tests' business.
-"""
+"""A daemon under attack, in its own process: raw calls to it, and the checks that must hold after any abuse. The tests choose the
+abuse."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from tests.support.wait import DEADLINE_S
 
 SETTINGS = {"max.partitions": 200, "max.topics": 60, "max.partitions.per.topic": 20, "fetch.max.wait.ms": 50}
 CALL_TIMEOUT_S = DEADLINE_S
-# The status codes for a client's own fault, a limit, or a method that is not served. INTERNAL and UNKNOWN are the broker's faults.
+# Status codes for a client's own fault, a limit, or an unknown method. INTERNAL and UNKNOWN are the broker's faults.
 FAULTS_OF_THE_CLIENT = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -47,20 +46,20 @@ class Victim:
         self.written = 0
 
     def unary(self, name: str, data: bytes) -> bytes:
-        """Calls a method with these bytes."""
+        """Calls a method with raw bytes."""
         answer: bytes = self.channel.unary_unary(f"/{SERVICE}/{name}")(data, timeout=CALL_TIMEOUT_S)
         return answer
 
     def stream(self, path: str, messages: list[bytes]) -> list[bytes]:
-        """The responses of a stream to these messages; raises its status if it is an error."""
+        """The responses of a stream to these messages. Raises grpc.RpcError."""
         return list(self.channel.stream_stream(path)(iter(messages), timeout=CALL_TIMEOUT_S))
 
     def close(self) -> None:
-        """Closes its connection."""
+        """Closes the connection."""
         self.channel.close()
 
     def works(self) -> None:
-        """Asserts that an honest client is served: writes one record, and reads all that were written so."""
+        """Asserts that an honest client is served: it writes one record and reads all that it has written."""
         producer, fetcher = RawProducer(self.channel, lambda _: 1), RawFetcher(self.channel, lambda _: 1)
         result = producer.produce(self.honest, values_batch(self.honest))
         assert not result.HasField("error"), result
@@ -79,7 +78,7 @@ class Victim:
 
 
 def files_outside(home: Path) -> list[str]:
-    """Everything below `home` that is not in the data directory."""
+    """All files below `home` outside the data directory."""
     found = []
     for folder, _, names in os.walk(home):
         if not Path(folder).is_relative_to(home / "level" / "data"):
@@ -88,12 +87,12 @@ def files_outside(home: Path) -> list[str]:
 
 
 def status_of(victim: Victim, path: str, messages: list[bytes]) -> grpc.StatusCode:
-    """How a stream ends, OK if it is answered. Asserts that the end is the client's fault."""
+    """The status of a stream, OK if answered. Asserts that an error is the client's fault."""
     return outcome(lambda: victim.stream(path, messages), messages)
 
 
 def outcome(call: Callable[[], object], sent: object) -> grpc.StatusCode:
-    """How a call ends, OK if it is answered. Asserts that a failure is the client's fault."""
+    """The status of a call, OK if answered. Asserts that an error is the client's fault."""
     failure = None
     try:
         call()

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline: the only place of the tests that lets real time pass on purpose."""
+"""Waiting for a condition with a deadline: the only place in the tests that lets real time pass on purpose."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 
-# Every wait of the tests ends here. It costs nothing where all is well, so it is long: the machine may be slow, or busy.
+# The deadline of every wait in the tests. It costs nothing unless a wait fails, so it is long enough for slow or busy machines.
 DEADLINE_S = 120.0
 _PAUSE_S = 0.002
 
 
 def wait_until(condition: Callable[[], bool], *, deadline_s: float = DEADLINE_S, pause_s: float = _PAUSE_S, what: str = "") -> None:
-    """Returns as soon as `condition` holds; looks again after each `pause_s`. Raises AssertionError at the deadline."""
+    """Returns once `condition` holds, checked every `pause_s`. Raises AssertionError at the deadline."""
     end = time.monotonic() + deadline_s
     pause = threading.Event()
     while not condition():
