@@ -178,7 +178,7 @@ class StreamDouble:
         self._is_broken = False
 
     async def send(self, request: ProduceRequest) -> None:
-        """Takes the next fault and processes the request."""
+        """Processes a request with the next fault."""
         if self._is_broken:
             raise BrokerUnreachableError("the double's stream is broken")
         fault = self._broker.faults.popleft() if self._broker.faults else NO_FAULT

@@ -102,7 +102,7 @@ class Directories:
 async def becomes(found: Callable[[], object], wanted: object) -> None:
     """Returns once `found()` is `wanted`."""
     while found() != wanted:
-        await asyncio.to_thread(lambda: None)  # lets the directories proceed, whose steps also run in threads
+        await asyncio.to_thread(lambda: None)  # lets the directories proceed: their steps also run in threads
 
 
 @asynccontextmanager

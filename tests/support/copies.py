@@ -186,7 +186,7 @@ class CopyNode:
         return found
 
     async def hears(self, entry: PartitionEntry, revision: int, number: int = 0) -> None:
-        """Receives a new entry: takes its role, then tells Leading and Copying."""
+        """Receives a new entry: takes its role, then updates Leading and Copying."""
         self.sees(entry, revision, number)
         await self.takes_role(entry, number)
         self.leading.follow_image()

@@ -87,8 +87,7 @@ class RunningDaemon:
 
 
 async def _end_other_tasks() -> None:
-    """Cancels the other tasks as asyncio.run does, but only after gRPC has settled: its work must not be torn down with the
-    loop."""
+    """Cancels the other tasks as asyncio.run does, but only once gRPC has settled: closing the loop must not tear down its work."""
     await settle()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:

@@ -61,7 +61,7 @@ class Partition:
     leader_epoch: int = 1
     elected_after: dict[str, WireError] = field(default_factory=dict)  # by method: an error raised once, with an election
     log_start_offset: int = 0
-    repaired: dict[int, pa.Buffer] = field(default_factory=dict)  # by base offset: what a check replaces the batch with
+    repaired: dict[int, pa.Buffer] = field(default_factory=dict)  # what a check replaces the batch at this offset with
     problem: str = ""  # why there is no leader
     end_offset: int = 0
     last_stable_offset: int | None = None  # None = the end

@@ -72,7 +72,7 @@ class _Inode:
             self.disk[at : at + SECTOR] = self.data[at : at + SECTOR]
 
     def cut_power(self, rng: random.Random, keep: float, stale: float, pool: list[bytes]) -> None:
-        """Takes a content that a disk may have after a power cut."""
+        """Chooses a content that the disk may have after a power cut."""
         old_size, new_size = len(self.disk), len(self.data)
         if not self.dirty and old_size == new_size:
             self.data = bytearray(self.disk)

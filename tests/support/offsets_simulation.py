@@ -173,7 +173,7 @@ class Simulation:
         self.topics = [bytes([number]) * 16 for number in range(2)]
         self.gone: set[bytes] = set()
         self.history: dict[str, list[Decided]] = {name: [] for name in GROUPS}
-        self.told: dict[str, int] = dict.fromkeys(GROUPS, 0)  # length of the prefix of the history that was told to someone
+        self.told: dict[str, int] = dict.fromkeys(GROUPS, 0)  # length of the prefix of the history that answers have revealed
         self.failing: frozenset[str] = frozenset()
         self.tasks: set[asyncio.Task[None]] = set()
         self.asked: dict[str, tuple[EndTransactionRequest, AskedOffsets]] = {}  # all commit requests, by execution id

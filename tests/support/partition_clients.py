@@ -91,7 +91,7 @@ class HonestProducer(_Client):
         self._next_number = 0
 
     def step(self) -> None:
-        """Takes acknowledgements, then sends a batch."""
+        """Processes acknowledgements, then sends a batch."""
         self._take_answers()
         if self._partition() is None:
             return
@@ -143,7 +143,7 @@ class HonestReader(_Client):
         self._position = 0
 
     def step(self) -> None:
-        """Asks for the latest offset, or reads on."""
+        """Asks for the latest offset, or reads."""
         log = self._partition()
         if log is None:
             return

@@ -64,7 +64,7 @@ class Replica:
         self.task: FlushTask | None = None
         self.found_end = 0  # log end found at the start; while down, the durable end of before
         self.high_watermark = 0  # last checked in this run
-        self.agreed_epoch = 0  # epoch in which it last truncated what its leader lacks
+        self.agreed_epoch = 0  # epoch in which it last truncated records that its leader lacks
         self.table = PartitionTable(TopicStore(self.files))
         self._log: Partition | None = None
 
@@ -164,12 +164,12 @@ class Replica:
         return self.log.core.ends.hold_back(commit, first_offset)
 
     def release(self, commit: str) -> Moved:
-        """Releases what the commit holds back."""
+        """Releases the records that the commit holds back."""
         del self.held[commit]
         return self.woken(self.log.release(commit))
 
     def woken(self, moved: Moved) -> Moved:
-        """Wakes what waits for these moved ends."""
+        """Wakes the requests that wait for these moved ends."""
         self.log.wake(moved)
         return moved
 

@@ -389,7 +389,7 @@ class Simulation:
         return others[0] if leader is not None and others else None
 
     def _fetch(self) -> None:
-        """The follower truncates what diverges and appends some of the leader's batches."""
+        """The follower truncates diverging records and appends some of the leader's batches."""
         leader, follower = self._leader(), self._follower()
         if leader is None or follower is None or leader.is_being_cut or follower.is_being_cut:
             return
@@ -666,7 +666,7 @@ class Simulation:
     # --- retention and deletion
 
     def _may_begin_at(self, replica: Replica, start: int) -> bool:
-        """False if the other replica could not follow any more."""
+        """False if the other replica could no longer follow."""
         return all(other is replica or (other.is_up and other.log.ends.high_watermark >= start) for other in self.replicas)
 
     def _retain(self) -> None:

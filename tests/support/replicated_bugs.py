@@ -1,6 +1,6 @@
-"""Bugs planted one at a time in transactions on replicated partitions. Each function's name states the bug: its body omits a rule
-about what a replaced coordinator may do, what holds readers back while leaders change, or what counts before it is replicated. The
-schedules of replicated_transactions.py must find every bug, those with disasters the bugs after an unclean election."""
+"""Bugs planted one at a time in transactions on replicated partitions. Each function's name states the bug, a comment above it the
+rule that it leaves out. The schedules of replicated_transactions.py must find every bug, those with disasters the bugs after an
+unclean election."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
 # --- a replaced coordinator ("it" is the former one)
 
 
+# Rule: A refusal waits until this node is known to be the coordinator still.
 @bug(CoordinatorLog, "confirmed", first=115)
 async def it_answers_from_memory(_original: Any, self: CoordinatorLog) -> None:
     await self.durable()
 
 
+# Rule: So does an answer with what the log has decided.
 @rare(115)
 def it_reads_from_memory(put: Put) -> None:
     @asynccontextmanager
@@ -42,9 +44,11 @@ def it_reads_from_memory(put: Put) -> None:
     put(CoordinatorLog, "settled", settled)
 
 
+# Rule: An unknown topic counts as deleted only if the node has seen its deletion.
 MUTANTS.instead("topics_are_deleted_of_which_it_has_not_heard", Members, "has_deleted", lambda _self, _topic_id: True, first=20)
 
 
+# Rule: A coordinator assigns producer ids only from a range that it has taken.
 @bug(ProducerIds, "fill")
 async def the_next_one_gives_producer_ids_again(_original: Any, self: Any) -> None:
     self.next_id = self._durable_limit = self.limit = max(self.limit - 2, 0)
@@ -96,15 +100,18 @@ async def a_leader_that_does_not_answer_is_taken_for_empty(freeze: Any, self: An
         self._freeze = original
 
 
+# Rule: A freeze revokes what the coordinator has said of a member before.
 MUTANTS.instead("a_late_batch_is_taken_after_the_freeze", Members, "_take_back", lambda _self, _producer_ids: None, first=20)
 
 
+# Rule: A new leader asks the coordinator for prepared commits before its records are visible.
 @bug(Members, "settle", first=75)
 async def a_new_leader_shows_what_it_has(_settle: Any, self: Members) -> bool:
     self.partitions.release([("", one) for one in self.partitions.of_clients()])
     return True
 
 
+# Rule: The coordinator answers a new leader with its prepared commits.
 @bug(Transactions, "_holds_in", first=60)
 def a_new_leader_is_told_of_no_commit(holds_in: Any, self: Transactions, asked: Any) -> Any:
     response = holds_in(self, asked)
@@ -112,6 +119,7 @@ def a_new_leader_is_told_of_no_commit(holds_in: Any, self: Transactions, asked: 
     return response
 
 
+# Rule: A commit's records become visible only when its markers are durable at all leaders.
 @bug(Leaders, "write_markers")
 async def each_leader_releases_when_its_own_markers_are_durable(_write: Any, self: Any, name: str, commit: CommitPrepared) -> None:
     mark_at = self._mark_at
@@ -143,6 +151,7 @@ async def a_marker_is_not_written_again(_original: Any, *_asked: Any, others: bo
     del others
 
 
+# Rule: Committed members get commit markers again; only aborted ones are void.
 @DISASTER_MUTANTS.add
 def what_is_known_of_winners_is_not_used(put: Put) -> None:
     put(LostMarkers, "committed", lambda _self, _ended: {})
@@ -155,6 +164,7 @@ async def what_lacks_a_marker_is_taken_for_committed(_original: Any, self: Any, 
         await self._mark_at(node_id, name, -1, [(producer_id, True) for producer_id in producer_ids], ())
 
 
+# Rule: Ended members get their missing abort markers.
 @DISASTER_MUTANTS.method(Transactions, "_void")
 async def what_has_ended_keeps_readers_waiting(_original: Any, *_asked: Any) -> bool:
     return True

@@ -75,7 +75,7 @@ class TransactionDisasters(Disasters):
             self._leave(tp, self._rng.sample(in_sync, len(in_sync) - 1 if is_all_but_one else 1))
 
     def prepared(self, commit: CommitPrepared) -> None:
-        """A commit was prepared: takes down an in-sync copy that may have its rows before it gets the markers."""
+        """A commit was prepared: takes down an in-sync copy that may have its rows, before it gets the markers."""
         if not self._of_commits or self._down or self._sim.is_healing or not commit.held_back or self._rng.random() < 0.5:
             return
         coordinator = self._sim.entries[COORDINATOR_LOG].leader
@@ -92,7 +92,7 @@ class TransactionDisasters(Disasters):
             self._once_marked(tp, ended, left, _MARKED_MS // _LOOK_MS)
 
     def _once_marked(self, tp: TopicIdPartition, producer_ids: set[int], left: Machine, attempts: int) -> None:
-        """Once the other copies have the markers, takes them down and starts this one."""
+        """Once the other copies have the markers, takes them down and starts the one in `left`."""
         if attempts and producer_ids & self._world.rows_in(tp).open.keys():
             self._sim.after(_LOOK_MS, partial(self._once_marked, tp, producer_ids, left, attempts - 1))
         else:

@@ -100,7 +100,7 @@ class RowPromises(Promises):
         self._looked: dict[Process, tuple[int, int]] = {}  # by leader's process: its epoch, and the offset checked up to
 
     def grown(self, partition: Partition, before: int) -> None:
-        """Takes the rows and markers that are now below the high watermark."""
+        """Records the rows and markers that are now below the high watermark."""
         for batch in _below(partition, before, self.shown):
             header = batch.header
             if not header.is_control:
@@ -115,7 +115,7 @@ class RowPromises(Promises):
                 self._world.decided.check_void(self.tp, producer_id, self.open.pop(producer_id, {}))
 
     def shrunk(self, partition: Partition) -> None:
-        """Recounts from the elected copy alone. Of the rows that readers have seen, those that it has stay seen."""
+        """Recounts from the elected copy alone. Rows that readers have seen and it holds stay visible."""
         before, ended = self.data, {row.producer_id for row in self.data.values()} - self.open.keys()
         self.data, self.rows, self.open = {}, {}, {}
         self.grown(partition, partition.ends.log_start_offset)
@@ -137,7 +137,7 @@ class RowPromises(Promises):
         epoch, stable = partition.leader_epoch, partition.ends.last_stable_offset
         known_epoch, begin = self._looked.get(process, (0, 0))
         if known_epoch != epoch:
-            begin = 0  # in another epoch all of it may look different
+            begin = 0  # a new epoch may show other rows
         begin = max(begin, partition.ends.log_start_offset)
         self._looked[process] = epoch, stable
         if begin < stable:
@@ -203,10 +203,10 @@ class Decisions(Answers):
     def _is_durable(self, _index: int) -> bool:
         return True
 
-    # --- told
+    # --- answers
 
     def told_by(self, process: Process, request: Request | GroupRequest, answer: object, asked_ms: int) -> None:
-        """A node answers. Signs of life count if the coordinator takes them: a former one does not pass them on."""
+        """A node answers. Only signs of life at the present coordinator count: a former one does not pass them on."""
         self._teller = process
         if isinstance(request, GroupRequest):
             self.groups.told(request, answer, asked_ms)
@@ -228,7 +228,7 @@ class Decisions(Answers):
 
     def _last_sign_ms(self, key: tuple[str, int, str], at_ms: int) -> int:
         """A replaced coordinator that does not know it misses its successor's signs of life. If it leads again, its decisions from
-        meanwhile may stand."""
+        that time may stand."""
         return max(sign_ms for epoch, sign_ms in self._signs[key] if epoch <= self.epoch and sign_ms <= at_ms)
 
     # --- visible

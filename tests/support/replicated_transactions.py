@@ -160,7 +160,7 @@ class Simulation(replication_simulation.Simulation):
         self.store.transact(Transaction({}, {KEYS.topic(topic_id): encode(entry), KEYS.name(entry.name): topic_id.hex().encode()}))
 
     def _make_later(self) -> None:
-        """Creates the later topic once nodes and store are available. The coordinator may learn of it late."""
+        """Creates the later topic once there are nodes and a store. The coordinator may learn of it late."""
         if self.entries[TopicIdPartition(_LATER, 0)].isr:
             return
         if not self.store.is_down and self.image().nodes:
@@ -254,8 +254,8 @@ class Simulation(replication_simulation.Simulation):
     # --- faults
 
     def faults(self) -> Mapping[Callable[[], None], int]:
-        """Replication's faults except DeleteRecords, and those of clients. Each schedule has some of them, some with a high weight,
-        so that each fault is frequent in some schedules."""
+        """Replication's faults except DeleteRecords, and the clients' faults. Each schedule has some of them, some with a high
+        weight, so that each fault is frequent in some schedules."""
         clients = {self.clients.twin: 3, self.clients.give_up: 2, self.clients.kill_driver: 4, self.depose: 6}
         found = {fault: weight for fault, weight in {**super().faults(), **clients}.items() if fault != self.trim}
         return {fault: weight * self.rng.choice((0, 1, 1, 4)) for fault, weight in found.items()} | {self.start_one: 4}

@@ -1,6 +1,6 @@
 """Bugs planted one at a time in replication and elections, both in the decisions and in their execution. Each function's name
-states the bug. Its body replaces the method or function that holds the rule with one that omits it. The random schedules must find
-every bug; they prove nothing about bugs that they miss."""
+states the bug, a comment above it the rule that it leaves out. The random schedules must find every bug; they prove nothing about
+bugs that they miss."""
 
 from __future__ import annotations
 
@@ -70,12 +70,14 @@ def followers_report_what_they_have_not_flushed(put: Put) -> None:
     put(copying, "position_of", hasty)
 
 
+# Rule: A follower's high watermark never exceeds its durable end.
 @bug(LogEnds, "leader_at", first=350)
 def a_follower_believes_more_than_it_has(_original: Any, self: LogEnds, high_watermark: int, *_more: int) -> Any:
     self.high_watermark = max(self.high_watermark, min(high_watermark, self.log_end_offset))
     return (LogEnd.HIGH_WATERMARK,)
 
 
+# Rule: A leader epoch is in the checkpoint before the node takes a role in it.
 @bug(ReplicaChanges, "_promise", first=30)
 def an_epoch_is_not_durable_before_its_first_batch(_original: Any, _self: ReplicaChanges, _epochs: Any) -> Any:
     yield lambda: None
@@ -84,6 +86,7 @@ def an_epoch_is_not_durable_before_its_first_batch(_original: Any, _self: Replic
 # --- epochs and divergence of logs
 
 
+# Rule: A leader that has restarted gets a new leader epoch.
 @mutant
 def another_life_of_the_leader_goes_on_in_its_epoch(put: Put) -> None:
     def forgiving(entry: PartitionEntry, nodes: Nodes) -> PartitionEntry | None:
@@ -94,6 +97,7 @@ def another_life_of_the_leader_goes_on_in_its_epoch(put: Put) -> None:
     put(controller, "elect", forgiving)
 
 
+# Rule: Logs are compared by epochs as well as end offsets.
 @mutant
 def logs_are_compared_by_their_ends_alone(put: Put) -> None:
     def divergence(_epochs: Any, log_end_offset: int, position: Position) -> Common | None:
@@ -102,6 +106,7 @@ def logs_are_compared_by_their_ends_alone(put: Put) -> None:
     put(serving, "divergence", divergence)
 
 
+# Rule: A follower's log must not pass the end of its last epoch in the leader's log.
 @mutant
 def logs_are_compared_by_their_last_epochs_alone(put: Put) -> None:
     def divergence(epochs: Any, log_end_offset: int, position: Position) -> Common | None:
@@ -111,11 +116,13 @@ def logs_are_compared_by_their_last_epochs_alone(put: Put) -> None:
     put(serving, "divergence", divergence)
 
 
+# Rule: A follower truncates where its own copy of the common epoch ends, if that is lower.
 @rare(5)
 def a_cut_ignores_the_epochs_of_the_follower(put: Put) -> None:
     put(copying, "cut_offset", lambda _epochs, log_end_offset, common: min(common.end_offset, log_end_offset))
 
 
+# Rule: A follower's report counts only if its log is a prefix of the leader's.
 @bug(ReplicaStream, "_report")
 def a_report_counts_without_agreement(_original: Any, self: Any, node: Node, tp: TopicIdPartition, followed: Any) -> None:
     partition, position = self._broker.partitions.replica(tp), followed.position
@@ -127,6 +134,7 @@ def a_report_counts_without_agreement(_original: Any, self: Any, node: Node, tp:
 # --- in-sync replicas
 
 
+# Rule: The high watermark waits for a leaving replica until its removal is decided.
 @bug(LedPartition, "proposal")
 def who_leaves_is_not_counted_before_it_is_decided(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     found: Proposal | None = proposal(self, *args)
@@ -136,6 +144,7 @@ def who_leaves_is_not_counted_before_it_is_decided(proposal: Any, self: Any, *ar
     return found
 
 
+# Rule: The high watermark waits for a joining replica from the proposal on.
 @bug(LedPartition, "_count", first=30)
 def who_joins_is_not_counted_before_it_is_decided(count: Any, self: Any) -> None:
     joining, self._joining = self._joining, None
@@ -143,6 +152,7 @@ def who_joins_is_not_counted_before_it_is_decided(count: Any, self: Any) -> None
     self._joining = joining
 
 
+# Rule: The high watermark waits for a joining replica while the proposal's outcome is unknown.
 @bug(LedPartition, "proposal", first=5825)
 def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args: Any) -> Proposal | None:
     self._joining = None
@@ -150,11 +160,13 @@ def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args
     return proposal(self, *args)  # type: ignore[no-any-return]
 
 
+# Rule: Only the in-sync directory's reports count, not those of a disk that replaced it.
 @bug(LedPartition, "_counts", first=186)
 def an_emptied_disk_counts_for_the_one_that_is_in_sync(_original: Any, self: Any, follower: Follower) -> bool:
     return follower.replica.node_id not in self._is_lost
 
 
+# Rule: A report lets a follower join only in the node epoch in which it was sent.
 @bug(LedPartition, "_joins", first=778)
 def a_follower_joins_that_has_ended_since_its_report(_original: Any, self: Any, node: Node) -> bool:
     follower = self._followers.get(node.id)
@@ -186,6 +198,7 @@ def min_insync_replicas_is_ignored(put: Put) -> None:
     put(PartitionCore, "has_enough_in_sync", property(lambda _self: True))
 
 
+# Rule: A leader knows its in-sync followers from the start of its role.
 @bug(PartitionTable, "lead")
 def a_leader_begins_without_its_followers(lead: Any, self: PartitionTable, epochs: Any, _in_sync: Any = None) -> None:
     lead(self, epochs)
@@ -194,6 +207,7 @@ def a_leader_begins_without_its_followers(lead: Any, self: PartitionTable, epoch
 # --- elections
 
 
+# Rule: The controller writes an election only if the entry is unchanged.
 @bug(Controller, "_hold")
 async def the_controller_does_not_compare(_original: Any, self: Any, image: Any, due: Any, _histories: int) -> None:
     await self._client.transact({}, {image.keys.partition(tp): encode(entry) for tp, _, entry in due})
@@ -212,6 +226,7 @@ def a_replica_that_is_not_in_sync_is_elected(put: Put) -> None:
     put(controller, "elect", unclean)
 
 
+# Rule: An in-sync replica is identified by its directory, not only by its node.
 @mutant
 def an_emptied_disk_is_elected(put: Put) -> None:
     put(election, "_is_alive", lambda replica, nodes: replica.node_id in nodes)
@@ -239,21 +254,25 @@ def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *ar
 # --- a store that was rolled back
 
 
+# Rule: A directory that has seen higher leader epochs than the store's raises them.
 @mutant
 def a_store_that_has_gone_back_is_not_noticed(put: Put) -> None:
     put(directory, "to_outdo", lambda *_: {})
 
 
+# Rule: After a rollback only the leader is in sync, and the other copies are protected from truncation.
 @rare(15)
 def an_in_sync_set_of_a_store_that_has_gone_back_is_believed(put: Put) -> None:
     put(assignments, "outdone", lambda entry, _leader, _nodes, epoch: entry._replace(leader_epoch=epoch))
 
 
+# Rule: A rollback that a directory has noticed stays noted through elections.
 @bug(ClusterDirectory, "_look_back", first=1_843)
 def that_a_store_has_gone_back_is_forgotten_with_the_next_election(_original: Any, _self: ClusterDirectory, *_more: Any) -> None:
     pass
 
 
+# Rule: A superseded copy is neither truncated nor replaced.
 @bug(Copier, "_check_removes", first=130)
 def a_copy_is_cut_that_may_have_more_than_the_leader(_original: Any, _self: Copier, *_more: Any) -> None:
     pass
@@ -262,6 +281,7 @@ def a_copy_is_cut_that_may_have_more_than_the_leader(_original: Any, _self: Copi
 # --- unclean elections
 
 
+# Rule: An unclean election lists the former in-sync copies as superseded.
 @rare(130)
 def an_unclean_election_does_not_say_who_was_in_sync(put: Put) -> None:
     def forgetful(entry: PartitionEntry, winner: Node) -> PartitionEntry:
@@ -314,21 +334,25 @@ def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: Partition
     return snapshot_at(self, offset)._replace(producers={})
 
 
+# Rule: The state of a producer has one batch more than may be in flight.
 @rare(46_660)
 def a_producer_is_known_by_the_batches_in_flight_alone(put: Put) -> None:
     put(producer_state, "WINDOW_BATCHES", 5)
 
 
+# Rule: A node acts on the image again once it has replaced a copy.
 @bug(Membership, "look_again", first=4_140)
 async def a_copy_that_has_begun_anew_is_forgotten(_original: Any, _self: Membership) -> None:
     pass
 
 
+# Rule: A follower that ends below the leader's log start and continues there is compared, too.
 @bug(ReplicaStream, "_diverges", first=22_040)
 def logs_are_not_compared_below_the_log_start(diverges: Any, self: Any, partition: Any, followed: Any, *rest: Any) -> Any:
     return followed.position.log_end_offset >= partition.ends.log_start_offset and diverges(self, partition, followed, *rest)
 
 
+# Rule: A follower remembers a leader's log start that its high watermark has not reached.
 @bug(LogEnds, "leader_at", first=1825)
 def a_log_start_is_told_once(leader_at: Any, self: LogEnds, high_watermark: int, stable: int, log_start: int = -1) -> Any:
     moved = leader_at(self, high_watermark, stable, log_start)

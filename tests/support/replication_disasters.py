@@ -60,7 +60,7 @@ class Disasters:
         if self._rng.random() < 0.5:  # few other faults, so that a lasting one runs its full course
             sim.between_faults_ms, self.lasts_ms = (300, 2_500), 9_000
         self._kinds = self._rng.choice(self._choices())
-        self._commands: list[_Command] = []  # those that an operator has given
+        self._commands: list[_Command] = []  # given by an operator
         self._copies: dict[TopicIdPartition, int] = {}  # replica count of a partition before an operator removed some
         self._stuck_since_ms = 0
         self._down: set[int] = set()  # nodes that stay down
@@ -79,7 +79,7 @@ class Disasters:
             self._sim.after(self._rng.randint(200, 2_500), self._strike)
 
     def _lose_seconds(self) -> None:
-        """Stops one node, lets the others run without it for a while, then rolls the store back to before that."""
+        """Stops one node, lets the others run without it, then rolls the store back to before the stop."""
         sim, rng = self._sim, self._rng
         since_ms, named = sim.now_ms, sim.entries[sim.some_tp()]
         first = sim.machines[rng.choice([replica.node_id for replica in named.isr])]
@@ -108,7 +108,7 @@ class Disasters:
             sim.after(rng.randint(1, 500) + (late_ms if machine is not first else 0), partial(self._start, machine))
 
     def may_start(self, machine: Machine) -> bool:
-        """False while a node has to stay down."""
+        """False while a node must stay down."""
         return machine.node_id not in self._down
 
     def _start(self, machine: Machine) -> None:
@@ -116,7 +116,7 @@ class Disasters:
             self._sim.start(machine)
 
     def _lose_in_sync(self) -> None:
-        """Takes one in-sync copy down, or all but one. Once they have left the in-sync set, takes the others down and starts these
+        """Takes down one in-sync copy, or all but one. Once they have left the in-sync set, takes down the rest and starts these
         again."""
         sim, rng = self._sim, self._rng
         tp = sim.some_tp()

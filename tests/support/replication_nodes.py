@@ -188,8 +188,7 @@ class _Lease:
 
     @property
     def is_over(self) -> bool:
-        """True if the store has ended the lease. The store does so only when the lease may have expired by the node's own clock as
-        well."""
+        """True if the store has ended the lease. The real one goes by the node's own clock instead."""
         return self.lost.is_set() or not self._sim.store.has_lease(self.id)
 
     async def revoke(self) -> None:
@@ -678,7 +677,7 @@ class Process:
         for task in self._works:
             task.cancel()
         await self.copying.stop()
-        if self.sim.rng.random() < 0.8:  # else the lease has to expire
+        if self.sim.rng.random() < 0.8:  # else the lease must expire
             await self.membership.stop()
         self.sim.at(self.sim.now_ms + self.sim.rng.randint(0, 50), partial(self.sim.ends, self))
 

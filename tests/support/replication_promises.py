@@ -62,7 +62,7 @@ class Promises:
         self._leaders: dict[int, Process] = {}  # by leader epoch
         self._named: dict[int, tuple[int, int]] = {}  # by leader epoch: node id and node epoch in the store
         self._shown_epochs: tuple[EpochEntry, ...] = ()  # of the leader that showed it
-        self._ever_shown = 0  # the same, including leaders whose records are lost
+        self._ever_shown = 0  # `shown`, including leaders whose records are lost
         self._kept: dict[str, Kept] = {}  # by directory id
         self._have_heard: set[Process] = set()  # processes on directories of `_may_keep` that have received the image
         self._may_keep: dict[str, tuple[Kept, int]] = {}  # keep a prefix only if the next process there can detect the rollback
@@ -239,7 +239,7 @@ class Promises:
         assert before is None or entry.leader_epoch >= before.leader_epoch, "a leader epoch went back"
         assert self._named.setdefault(entry.leader_epoch, leader) == leader, f"two leaders in epoch {entry.leader_epoch}"
         for replica in entry.superseded:
-            self._may_keep.pop(replica.directory_id, None)  # the entry tells it, so it keeps its records in any case
+            self._may_keep.pop(replica.directory_id, None)  # it learns of the rollback from the entry
         gone = set(before.replicas).difference(entry.replicas) if before is not None else set()  # removed by an operator
         self._kept = {one: kept for one, kept in self._kept.items() if kept.node_id not in gone}
         self._may_keep = {one: known for one, known in self._may_keep.items() if known[0].node_id not in gone}

@@ -41,7 +41,7 @@ class UnreliableStore:
         self._revisions: list[tuple[int, int]] = []  # (time ms, revision reached)
         self._watches: dict[Process, int] = {}  # index of the next event to deliver
         self._watching: dict[Process, object] = {}  # each process's newest watch
-        self._began: dict[Process, object] = {}  # the watch whose snapshot each process has received
+        self._began: dict[Process, object] = {}  # the watch that has delivered its snapshot to each process
 
     def _reaches(self, process: Process) -> bool:
         return not self.is_down and process.node_id not in self.cut_off
@@ -51,7 +51,7 @@ class UnreliableStore:
         lost = CoordinationError("no answer", is_fate_unknown=True)
         kind = self._sim.rng.random() / self._sim.store_trouble if not self._sim.is_healing else 1.0
         reaches = self._reaches(process)
-        if kind < 0.12 and reaches:  # a fault that loses an answer mostly cuts the node off as well
+        if kind < 0.12 and reaches:  # a fault that loses an answer often cuts the node off as well
             self.cut_off_for(process.node_id, self._sim.rng.randint(100, 2_500))
         if not reaches:
             if kind < 0.5:

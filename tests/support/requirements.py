@@ -1,10 +1,9 @@
-"""Prints pyproject.toml's requirements for the Makefile: the requirements of an extra, or those of users at their lowest versions.
+"""Prints requirements of pyproject.toml for the Makefile: those of an extra, or the users' at their lowest versions.
 
     python tests/support/requirements.py gen
     python tests/support/requirements.py --lowest
 
-Standard library only: it runs before anything is installed.
-"""
+Standard library only: it runs before anything is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long randomised tests run: BROKERD_TEST_SCALE multiplies their cases (default 1, what `make test` can afford)."""
+"""The scale of randomised tests: BROKERD_TEST_SCALE multiplies their cases (default 1, which `make test` can afford)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Condition = Callable[[], bool]
 
 
 def always() -> bool:
-    """Always true: `until` only lets other tasks run in between."""
+    """Always true, for `until` calls that only give other tasks a turn."""
     return True
 
 

@@ -71,7 +71,7 @@ class Disk:
         self.durable = 0  # number of durable batches in `log`
 
     def crash(self, rng: random.Random) -> None:
-        """Loses a random part of what is not durable."""
+        """Loses a random part of the undurable data."""
         del self.log[rng.randint(self.durable, len(self.log)) :]
         self.durable = len(self.log)
         for partition in self.partitions.values():
@@ -297,7 +297,7 @@ class SimulatedBroker:
             await self.host.sweep()
 
     async def write_state(self) -> None:
-        """Compacts the log: a state of everything replaces it. The disk may refuse a piece of it."""
+        """Compacts the log: a snapshot of the state replaces it. The disk may refuse a piece of it."""
         async with self._alone("state"):
             self._pieces_left = self.rng.choice((-1, -1, -1, -1, 0, 1, 2))
             await self.host.compact()

@@ -22,7 +22,7 @@ from tests.support.coordination_store import Store, see
 STEPS = 120
 NODES = 3
 NAMES = ("a", "b")
-COUNTS = (*[1, 2, 3] * 5, 130)  # 130 takes more than one transaction
+COUNTS = (*[1, 2, 3] * 5, 130)  # 130 need more than one transaction
 KEYS = Keys("test")
 DIRECTORIES = ("d0", "d1", "d2")
 

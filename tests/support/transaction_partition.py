@@ -169,7 +169,7 @@ class SimulatedPartition:
             self.flush_step()
 
     def crash(self, rng: random.Random) -> None:
-        """Loses a random part of what is not durable, and recovers from the rest."""
+        """Loses a random part of the undurable batches, and recovers from the rest."""
         kept = sum(stored.header.next_offset <= self._durable_end for stored in self.log)
         del self.log[rng.randint(kept, len(self.log)) :]
         self._plan = None

@@ -64,7 +64,7 @@ class Answers(ABC):
         self._world: World = world
         self.commits: dict[tuple[str, int], Recorded] = {}  # by transactional id and version
         self.repeats: list[tuple[int, str, Execution]] = []  # (log position, transactional id, execution)
-        self.told_runs: dict[tuple[str, int, str], str] = {}  # the execution of each run that was told that its rows are committed
+        self.told_runs: dict[tuple[str, int, str], str] = {}  # each run's execution that learned that its rows are committed
         self.opened: dict[int, tuple[int, str, MemberOpened]] = {}  # by producer id: (log position, transactional id, event)
         self.ended: dict[int, int] = {}  # by producer id: log position
         self.asked_to_abort: set[int] = set()
@@ -142,7 +142,7 @@ class Answers(ABC):
     def _check_markers(self, committed: CommitPrepared) -> None:
         """Checks the markers of an answered commit."""
 
-    # --- told
+    # --- answers
 
     def told(self, request: Request, answer: object, asked_ms: int) -> None:
         """The broker answers a request: the answer must reveal nothing that a crash could undo."""

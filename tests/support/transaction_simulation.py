@@ -193,7 +193,7 @@ class Simulation:
         return has_gone_on
 
     def _collect(self) -> None:
-        """Takes the answers of completed requests."""
+        """Collects the answers of completed requests."""
         for process in [process for process in self.processes if process.task.done()]:
             self.processes.remove(process)
             answer = process.task.result()
@@ -284,7 +284,7 @@ class Simulation:
     def _marked(self, record: control_pb2.ControlRecord) -> None:
         self.promises.marked(record)
         if record.committed_producer_ids and self.rng.random() < 0.3:
-            self._crash_in = self.rng.randint(1, 6)  # before, between or after the markers become durable
+            self._crash_in = self.rng.randint(1, 6)  # with some of the markers durable, or none
 
     def _flush_log(self) -> None:
         self.broker.flush_log()
@@ -397,8 +397,8 @@ class Simulation:
         self.promises.check_quiet()
 
     def _round(self) -> None:
-        """Runs everything that takes no time. Time advances only while a commit stays prepared: it may wait for a sweep to retry it
-        while nodes keep asking what it holds back."""
+        """Runs everything that takes no time. Time advances only while a commit stays prepared: a sweep may have to retry it, and
+        nodes keep asking which records it holds back."""
         for actor in self._waiting():
             if actor.call is not None and actor.call not in self.network:
                 self.send(actor.call)
