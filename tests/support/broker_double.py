@@ -62,7 +62,7 @@ NO_LIMITS = RequestLimits(1_000, 16 * 1024 * 1024)
 
 @dataclass
 class TopicDouble:
-    """A topic: its id, partitions and leaders (-1: none at present)."""
+    """A topic: its id, partitions and leaders (-1: no leader now)."""
 
     topic_id: bytes
     partitions: list[PartitionModel]

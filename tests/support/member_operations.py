@@ -155,7 +155,7 @@ class MemberOperations(ABC):
     # --- checks of a request
 
     def check_member(self, command: SendRequest) -> None:
-        """Checks that a request belongs to the present member alone, under its producer id."""
+        """Checks that a request belongs to the current member alone, under its producer id."""
         self.expect(command.membership == self.membership, "a request is of another member than the present one")
         for batch in command.batches.values():
             members = {self.member_of[record] for record in records_of(batch)}

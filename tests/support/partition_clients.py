@@ -3,7 +3,7 @@
 The honest producer sends in order and, after a change of leader, resends everything unacknowledged from the first batch. So a
 partition must never report an out-of-order sequence or an unknown producer id to it. The reader continues from its position;
 OFFSET_OUT_OF_RANGE is allowed only if the log start has passed that position. The latest offset that it is told must not be below
-what it has read or what was promised before the present epoch."""
+what it has read or what was promised before the current epoch."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class HonestProducer(_Client):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._unacknowledged: list[_Sent] = []
-        self._sent_count = 0  # of these, in the present epoch
+        self._sent_count = 0  # of these, in the current epoch
         self._next_number = 0
 
     def step(self) -> None:

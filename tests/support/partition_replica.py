@@ -298,7 +298,7 @@ class Replica:
             offset = found.next_offset
 
     def ends(self) -> dict[LogEnd, int]:
-        """The present log ends."""
+        """The current log ends."""
         core = self.log.core
         return {
             LogEnd.LOG_START: core.ends.log_start_offset,

@@ -607,7 +607,7 @@ class Simulation:
         return replica.log.leader_epoch == self.epoch and replica.log.core.role is not Role.NONE
 
     def _tell(self, replica: Replica) -> None:
-        """Tells a replica the present leader and epoch."""
+        """Tells a replica the current leader and epoch."""
         log = replica.log
         replica.raise_epoch(self.epoch)
         if replica is not self.leader:
@@ -620,7 +620,7 @@ class Simulation:
         self.promises.check_nothing_is_lost(replica)
 
     def _tell_some(self) -> None:
-        """Tells a replica the present epoch, or makes the leader resign."""
+        """Tells a replica the current epoch, or makes the leader resign."""
         untold = [one for one in self.replicas if one.is_up and not one.is_stopped and not self._is_told(one)]
         if untold and self.leader is not None:
             self._tell(self.rng.choice(untold))

@@ -1,4 +1,4 @@
-"""A reference for the state of idempotent producers, independent of the log's code. Per producer it counts records of the present
+"""A reference for the state of idempotent producers, independent of the log's code. Per producer it counts records of the current
 epoch in plain numbers that never wrap, where the log has sequences that wrap."""
 
 from __future__ import annotations

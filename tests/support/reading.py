@@ -20,7 +20,7 @@ _PAUSE_S = 0.02
 
 
 def committed_rows(servers: str, topic: str) -> Rows:
-    """All rows of a topic that are committed at present."""
+    """All rows of a topic that are committed now."""
     config = ClientConfig(bootstrap_servers=servers)
     with BlockingClient(config) as client:
         return _read(client, servers, topic, {})

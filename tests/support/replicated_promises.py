@@ -206,7 +206,7 @@ class Decisions(Answers):
     # --- answers
 
     def told_by(self, process: Process, request: Request | GroupRequest, answer: object, asked_ms: int) -> None:
-        """A node answers. Only signs of life at the present coordinator count: a former one does not pass them on."""
+        """A node answers. Only signs of life at the current coordinator count: a former one does not pass them on."""
         self._teller = process
         if isinstance(request, GroupRequest):
             self.groups.told(request, answer, asked_ms)

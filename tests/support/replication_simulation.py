@@ -157,7 +157,7 @@ class Simulation:
         return self.rng.randint(0, 6) if self.rng.random() < 0.93 else self.rng.randint(10, 200)
 
     def is_slow(self, process: Process) -> bool:
-        """True if the disk of a node is slow at present."""
+        """True if the disk of a node is slow now."""
         return process.node_id in self._slow
 
     def next_number(self) -> int:

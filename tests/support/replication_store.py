@@ -33,7 +33,7 @@ class UnreliableStore:
         self.made_revision = 0  # revision at which the schedule begins; a rollback never goes below it
         self.is_down = False
         self.cut_off: set[int] = set()  # nodes that cannot reach the store
-        self.deaf: set[Process] = set()  # processes that receive no watch events at present
+        self.deaf: set[Process] = set()  # processes that receive no watch events for now
         self.unaware: set[Process] = set()  # processes that have not heard of a rollback yet
         self._leases: dict[int, Process | None] = {}  # the live leases and their processes
         self._leased: dict[str, int] = {}  # keys bound to a lease
@@ -107,8 +107,8 @@ class UnreliableStore:
         self._sim.after(self._sim.latency(), read)
 
     def transact(self, transaction: Transaction, lease_id: int = 0, store: Store | None = None) -> int | None:
-        """Executes a transaction; returns its revision, or None if it fails. `store`: the state that it was sent to, None for the
-        present."""
+        """Executes a transaction; returns its revision, or None if it fails. `store`: the state that it was sent to; None: the
+        current one."""
         if self.is_down or store not in (None, self.state) or not self._sim.may_be_made(transaction):
             return None
         if (lease_id and lease_id not in self._leases) or not self.state.transact(transaction):

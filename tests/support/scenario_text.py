@@ -22,7 +22,7 @@ Do = Callable[[str], Iterable[str]]  # executes a command; returns its result li
 
 
 def play(text: str, do: Do) -> str:
-    """The scenario with its present results; equal to `text` if nothing has changed."""
+    """The scenario with its current results; equal to `text` if nothing has changed."""
     lines = iter(text.splitlines())
     played: list[str] = []
     led_to: list[str] = []
@@ -54,7 +54,7 @@ def _commands(line: str) -> list[str]:
 
 
 def check(path: Path, do: Do, *, is_rewriting: bool) -> None:
-    """Fails unless the file has the present results; with `is_rewriting`, writes them instead."""
+    """Fails unless the file has the current results; with `is_rewriting`, writes them instead."""
     text = path.read_text()
     now = play(text, do)
     if is_rewriting:

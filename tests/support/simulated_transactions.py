@@ -180,12 +180,12 @@ class SimulatedBroker:
 
     @property
     def transactions(self) -> Transactions:
-        """The present ones; each start creates new ones."""
+        """The current Transactions; each start creates another."""
         return self.host.local or self._empty
 
     @property
     def coordinator(self) -> Any:
-        """The present one; each start creates a new one."""
+        """The current coordinator; each start creates another."""
         return self.transactions.coordinator
 
     # As DirectoryTime and Retention

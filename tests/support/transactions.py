@@ -62,7 +62,7 @@ def _commit(offset: int) -> str:
 
 
 def read_committed(log: Partition, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> list[int]:
-    """The offsets in a range that a reader of committed records sees at present."""
+    """The offsets in a range that a reader of committed records sees now."""
     slices = committed_slices(log, start_offset, until_offset, max_bytes=max_bytes)
     return [offset for piece in slices for offset in range(piece.from_offset, piece.until_offset)]
 
