@@ -100,7 +100,7 @@ def another_life_of_the_leader_goes_on_in_its_epoch(put: Put) -> None:
 # Rule: Logs are compared by epochs as well as end offsets.
 @mutant
 def logs_are_compared_by_their_ends_alone(put: Put) -> None:
-    def divergence(_epochs: Any, log_end_offset: int, position: Position) -> Common | None:
+    def divergence(_epochs: Any, _log_start_offset: int, log_end_offset: int, position: Position) -> Common | None:
         return None if position.log_end_offset <= log_end_offset else Common(position.last_epoch, log_end_offset)
 
     put(serving, "divergence", divergence)
@@ -109,7 +109,7 @@ def logs_are_compared_by_their_ends_alone(put: Put) -> None:
 # Rule: A follower's log must not pass the end of its last epoch in the leader's log.
 @mutant
 def logs_are_compared_by_their_last_epochs_alone(put: Put) -> None:
-    def divergence(epochs: Any, log_end_offset: int, position: Position) -> Common | None:
+    def divergence(epochs: Any, _log_start_offset: int, log_end_offset: int, position: Position) -> Common | None:
         common = Common(*epochs.end_of(position.last_epoch, log_end_offset))
         return None if common.epoch == position.last_epoch else common
 
@@ -172,15 +172,18 @@ def a_follower_joins_that_has_ended_since_its_report(_original: Any, self: Any, 
     follower = self._followers.get(node.id)
     if follower is None or node.id in {replica.node_id for replica in self.entry.isr}:
         return False
-    wanted = max(self.partition.ends.high_watermark, self.partition.core.epoch_start_offset)
-    return bool(follower.durable_end >= wanted)
+    return _has(self, follower, max(self.partition.ends.high_watermark, self.partition.core.epoch_start_offset))
+
+
+def _has(self: Any, follower: Follower, wanted: int) -> bool:
+    return follower.durable_end >= wanted and follower.log_start_offset >= self.partition.ends.log_start_offset
 
 
 def _joins(self: Any, node: Node, wanted: int) -> bool:
     follower = self._followers.get(node.id)
     if follower is None or follower.node_epoch != node.epoch or node.id in {replica.node_id for replica in self.entry.isr}:
         return False
-    return bool(follower.durable_end >= wanted)
+    return _has(self, follower, wanted)
 
 
 @bug(LedPartition, "_joins", first=35)
