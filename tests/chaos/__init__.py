@@ -1,2 +1,2 @@
-"""Chaos: the real daemon under load and faults, its history recorded and judged. `make chaos` runs it with one node, `make
-chaos-cluster` with three, `make chaos-network` with three whose network fails. Of these, make test runs two faults of the last."""
+"""Chaos tests: a real daemon under load and injected faults, its history recorded and checked. `make chaos` runs one node, `make
+chaos-cluster` three, `make chaos-network` three with network faults. `make test` runs two network faults."""

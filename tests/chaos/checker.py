@@ -1,7 +1,7 @@
-"""Judges a history in the manner of Jepsen's kafka workload (jepsen.tests.kafka): names each anomaly and shows examples.
+"""Checks a history in the manner of Jepsen's kafka workload (jepsen.tests.kafka): names each anomaly and gives examples.
 
-Each `_find_*` is one anomaly, pure, and tested with a planted one (tests/unit/chaos/test_checker.py). Recording does not live here.
-What is wrong with transactions is in transaction_checker.py: here a member is a producer like others.
+Each `_find_*` searches for one anomaly. It is pure, and tested with a planted case (tests/unit/chaos/test_checker.py).
+transaction_checker.py checks transactions; this module treats a transaction's member like any other producer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True)
 class Anomaly:
-    """A kind of wrong, how often it was found, and some of it."""
+    """A kind of anomaly, its count, and some examples."""
 
     kind: str
     count: int
@@ -41,7 +41,7 @@ class _Index:
 
 
 def check(history: History) -> list[Anomaly]:
-    """All anomalies of a history, none if it is clean."""
+    """All anomalies of a history; empty if it is clean."""
     places: dict[Value, list[tuple[TopicPartition, int]]] = defaultdict(list)
     for tp, records in history.final.items():
         for offset, value in records:
@@ -54,21 +54,21 @@ def check(history: History) -> list[Anomaly]:
 
 
 def _find_lost_writes(index: _Index) -> Iterator[str]:
-    """Acknowledged, but not there in the end."""
+    """An acknowledged value is missing from the final read."""
     for send in index.history.sends:
         if send.outcome is Outcome.OK and send.value not in index.places:
             yield f"{send.value} acknowledged at {send.tp}@{send.offset} is gone"
 
 
 def _find_duplicates(index: _Index) -> Iterator[str]:
-    """One value at two places."""
+    """The final read found one value at two offsets."""
     for value, places in index.places.items():
         if len(places) > 1:
             yield f"{value} at {', '.join(f'{tp}@{offset}' for tp, offset in places)}"
 
 
 def _find_wrong_offsets(index: _Index) -> Iterator[str]:
-    """Acknowledged at one place, found at another."""
+    """A value was acknowledged at one offset and found at another."""
     for send in index.history.sends:
         places = index.places.get(send.value)
         if send.has_offset and places and (send.tp, send.offset) not in places:
@@ -76,7 +76,7 @@ def _find_wrong_offsets(index: _Index) -> Iterator[str]:
 
 
 def _find_phantoms(index: _Index) -> Iterator[str]:
-    """Read, but never sent; or sent to another partition."""
+    """A value was read that was never sent, or was sent to another partition."""
     for value, places in index.places.items():
         send = index.sent.get(value)
         if send is None:
@@ -86,7 +86,7 @@ def _find_phantoms(index: _Index) -> Iterator[str]:
 
 
 def _find_aborted_reads(index: _Index) -> Iterator[str]:
-    """G1a: a send that certainly failed was read all the same."""
+    """G1a: a value was read although its send certainly failed."""
     for value in index.places:
         send = index.sent.get(value)
         if send is not None and send.outcome is Outcome.FAILED:
@@ -94,7 +94,7 @@ def _find_aborted_reads(index: _Index) -> Iterator[str]:
 
 
 def _find_inconsistent_offsets(index: _Index) -> Iterator[str]:
-    """Two values at one offset, whoever saw them."""
+    """Two values were observed at one offset."""
     seen: dict[tuple[TopicPartition, int], Value] = {}
     observations = [(tp, offset, value) for tp, records in index.history.final.items() for offset, value in records]
     for read in index.history.reads:
@@ -108,7 +108,7 @@ def _find_inconsistent_offsets(index: _Index) -> Iterator[str]:
 
 
 def _find_vanished(index: _Index) -> Iterator[str]:
-    """A consumer saw it, the final read does not."""
+    """A consumer read a value that is missing from the final read."""
     for read in index.history.reads:
         if isinstance(read, Poll):
             for offset, value in read.records:
@@ -117,7 +117,7 @@ def _find_vanished(index: _Index) -> Iterator[str]:
 
 
 def _find_nonmonotonic_polls(index: _Index) -> Iterator[str]:
-    """A consumer went back or stood still without a seek."""
+    """A consumer's offset did not increase, without a seek."""
     position: dict[tuple[int, TopicPartition], int] = {}
     for read in index.history.reads:
         key = (read.consumer, read.tp)
@@ -131,7 +131,7 @@ def _find_nonmonotonic_polls(index: _Index) -> Iterator[str]:
 
 
 def _find_skipped_polls(index: _Index) -> Iterator[str]:
-    """A consumer jumped over something that was visible in the end."""
+    """A consumer skipped a record that the final read returns."""
     history = index.history
     views = [{tp: [offset for offset, _ in records] for tp, records in view.items()} for view in (history.final, history.committed)]
     position: dict[tuple[int, TopicPartition], int] = {}
@@ -153,7 +153,7 @@ def _any_between(offsets: list[int], start: int, until: int) -> bool:
 
 
 def _find_nonmonotonic_sends(index: _Index) -> Iterator[str]:
-    """One producer's later record lies before an earlier one of the same partition."""
+    """A producer's later record precedes an earlier one in the same partition."""
     for tp, records in index.history.final.items():
         last: dict[int, int] = {}
         for offset, value in records:
@@ -163,7 +163,7 @@ def _find_nonmonotonic_sends(index: _Index) -> Iterator[str]:
 
 
 def _find_realtime_violations(index: _Index) -> Iterator[str]:
-    """Acknowledged before another send of the partition began, yet it lies behind it."""
+    """A send was acknowledged before another to the same partition began, but has the higher offset."""
     by_partition: dict[TopicPartition, list[Send]] = defaultdict(list)
     for send in index.history.sends:
         if send.has_offset:
@@ -180,7 +180,7 @@ def _find_realtime_violations(index: _Index) -> Iterator[str]:
 
 
 def _find_gaps(index: _Index) -> Iterator[str]:
-    """Offsets of a log without control batches and compaction have no holes."""
+    """A gap in the offsets of a log that has neither control batches nor compaction."""
     for tp, records in index.history.final.items():
         if tp.topic in index.history.marked_topics:
             continue

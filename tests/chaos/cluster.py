@@ -1,8 +1,8 @@
-"""Chaos with three nodes: `python -m tests.chaos.cluster --seconds 60 --seed 1`. Nodes are killed, suspended and cut off, and so is
-their coordination store, while producers, consumers and transactions go on; the history is judged as that of one node. With
-`--factor 3` there are three copies of each partition: disks fail too, and partitions move.
+"""Chaos with three nodes: `python -m tests.chaos.cluster --seconds 60 --seed 1`. Nodes and their coordination store are killed,
+suspended and cut off while producers, consumers and transactions run. The history is checked as with one node. `--factor 3` keeps
+three replicas of each partition, and adds disk faults and reassignments.
 
-After each fault every partition must take records again. Exit code 0 only if nothing was wrong and each kind of fault happened.
+After each fault every partition must accept records again. Exit code 0 only if nothing was wrong and each kind of fault happened.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tests.support.wait import wait_until
 NODES = 3
 PARTITIONS = 6
 _FAULT_SECONDS = 2.0  # at most
-_PATIENCE_S = 15.0  # for copies that catch up; those that do not are damaged
+_PATIENCE_S = 15.0  # for replicas to catch up; those that do not are damaged
 
 
 class ClusterNemesis:
-    """Faults against the nodes of a cluster and their store: one function per fault, which puts everything right before it returns.
-    With `expires` drawn, the store takes the node for dead at once, as it would at the end of its lease.
+    """Faults against the nodes of a cluster and their store: one function per fault, which undoes its effects before it returns. A
+    node that is killed, suspended or cut off loses its lease at once in half of the cases.
     """
 
     def __init__(self, cluster: Cluster, dice: random.Random, stopped: threading.Event) -> None:
@@ -64,12 +64,12 @@ class ClusterNemesis:
         }
 
     def run(self, name: str) -> None:
-        """One fault, from its beginning to its end."""
+        """Runs one fault to its end."""
         self.faults()[name]()
         self.counts[name] += 1
 
     def kill(self, count: int) -> None:
-        """SIGKILL of so many nodes, and a new start of each."""
+        """Kills `count` nodes with SIGKILL and restarts them."""
         nodes = self._drawn(count)
         for node in nodes:
             self._cluster.kill(node)
@@ -79,7 +79,7 @@ class ClusterNemesis:
             self._cluster.restart(node)
 
     def pause(self) -> None:
-        """SIGSTOP of a node for a while."""
+        """Suspends a node with SIGSTOP for a while."""
         (node,) = self._drawn(1)
         self._cluster.pause(node)
         self._expire_perhaps(node)
@@ -87,7 +87,7 @@ class ClusterNemesis:
         self._cluster.resume(node)
 
     def isolate(self) -> None:
-        """A node and the store hear nothing of each other for a while."""
+        """Cuts a node off from the store, in both directions, for a while."""
         (node,) = self._drawn(1)
         self._cluster.isolate(node)
         self._expire_perhaps(node)
@@ -95,13 +95,13 @@ class ClusterNemesis:
         self._cluster.heal(node)
 
     def outage(self) -> None:
-        """The store is down for a while."""
+        """Stops the store for a while."""
         self._cluster.stop_coordination()
         self._wait()
         self._cluster.start_coordination()
 
     def outage_and_kill(self) -> None:
-        """The store is down, and meanwhile a node is killed."""
+        """Kills a node while the store is down."""
         (node,) = self._drawn(1)
         self._cluster.stop_coordination()
         self._cluster.kill(node)
@@ -121,8 +121,8 @@ class ClusterNemesis:
 
 
 class CopiesNemesis(ClusterNemesis):
-    """Further faults for three copies of each partition: disks fail and are lost, a byte of a log changes, and partitions move.
-    Damaged copies are replaced as docs/cluster.md says."""
+    """Further faults for three replicas of each partition: disks fail or are lost, a bit of a log flips, partitions are reassigned.
+    Damaged replicas are replaced as docs/cluster.md describes."""
 
     def __init__(
         self, cluster: Cluster, dice: random.Random, stopped: threading.Event, client: BlockingClient, topics: Sequence[str]
@@ -137,7 +137,7 @@ class CopiesNemesis(ClusterNemesis):
         return {**super().faults(), **disk, "emptied": self.empty, "flipped": self.flip, "moved": self.move}
 
     def fail_disk(self, how: str) -> None:
-        """The disk of a node fails for a while. What stopped then, goes on with the next start."""
+        """The disk of a node fails for a while. The restart brings back the logs that stopped."""
         (node,) = self._drawn(1)
         broker = self._cluster.nodes[node]
         broker.fail_disk(how)
@@ -146,17 +146,17 @@ class CopiesNemesis(ClusterNemesis):
         self._cluster.restart(node)
 
     def empty(self) -> None:
-        """A node is killed, and its disk lost."""
+        """Kills a node and deletes its data."""
         self._repair()
         (node,) = self._drawn(1)
         self._cluster.kill(node)
-        self._cluster.expire(node)  # or the other directory would have to wait
+        self._cluster.expire(node)  # otherwise the node would have to wait with its new directory
         shutil.rmtree(self._data(node))
         self._wait()
         self._cluster.restart(node)
 
     def flip(self) -> None:
-        """A node is killed, and a byte changes in one of its logs: it is found at the start, by a read or by a follower."""
+        """Kills a node and flips a bit in one of its logs. The start, a read or a follower must detect it."""
         self._repair()
         (node,) = self._drawn(1)
         wait_until(lambda: bool(self._logs(node)), what="records on every node")
@@ -169,14 +169,14 @@ class CopiesNemesis(ClusterNemesis):
         self._cluster.restart(node)
 
     def move(self) -> None:
-        """A partition moves to two nodes, with another leader, and back to three."""
+        """Reassigns a partition to two nodes, with another leader, and back to three."""
         topic, partition, order = self._dice.choice(self._topics), self._dice.randrange(PARTITIONS), self._drawn(NODES)
         self._reassign(topic, partition, order[:-1])
         self._wait()
         self._reassign(topic, partition, order)
 
     def _repair(self) -> None:
-        """Returns once all copies are in sync; those that do not become so are damaged, and made anew."""
+        """Returns once all replicas are in sync. A replica that does not catch up is damaged, and is copied again."""
         end = time.monotonic() + _PATIENCE_S
         while left := [(one, at) for one, at in self._described() if len(at.isr) < NODES]:
             if time.monotonic() > end:
@@ -208,11 +208,11 @@ class CopiesNemesis(ClusterNemesis):
 
 
 class ClusterWorkload(Workload):
-    """Work goes on only if it does so on every node."""
+    """A workload that makes progress only if it does so on every node."""
 
     def goes_on(self) -> bool:
-        """Waits until each partition without transactions has taken a record that was sent from now on, and new clients are told
-        where each partition is; False after a minute."""
+        """Waits until each partition without transactions has acknowledged a record sent from now on, and new clients find the
+        leader of each partition. False after a minute."""
         pause, clock = threading.Event(), SystemClock()
         begun_ms, seen = clock.monotonic_ms(), len(self.history.sends)
         left = {TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)}
@@ -235,8 +235,8 @@ def run(
     transactional: Sequence[str] = TRANSACTIONAL,
     factor: int = 1,
 ) -> Verdict:
-    """One run on a fresh cluster: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: so many nodes hold
-    each partition."""
+    """One run on a fresh cluster: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: replicas of each
+    partition."""
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(NODES, {**SETTINGS, **replication(factor)}))
         servers, dice, stopped = cluster.bootstrap_servers, random.Random(seed), threading.Event()
@@ -250,14 +250,14 @@ def run(
 
 
 def replication(factor: int) -> dict[str, object]:
-    """The settings for so many copies of each partition."""
+    """The settings for this replication factor."""
     return {"default.replication.factor": factor, "min.insync.replicas": min(factor, 2)}
 
 
 def judged(
     bootstrap: str, nemesis: Faults, verdict: Verdict, *, seconds: float, rounds: int | None, transactional: Sequence[str]
 ) -> Verdict:
-    """The verdict about a cluster that nobody has used yet, after so much work and so many faults."""
+    """Runs workload and faults on a fresh cluster, and returns the verdict."""
     with BlockingClient(from_mapping(ClientConfig, {"bootstrap.servers": bootstrap})) as client:
         for topic in (TOPIC, *transactional):
             client.create_topic(topic, PARTITIONS)
@@ -278,7 +278,7 @@ def judged(
         history = workload.stop()
         history.node_count = NODES
     except BaseException as error:
-        workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
+        workload.abandon()  # the failure of the fault must surface, not the client errors that follow from it
         error.add_note(f"chaos: seed {verdict.seed}, kinds {','.join(verdict.kinds)}, after {nemesis.counts.total()} faults")
         raise
     verdict.judge(history, nemesis)
@@ -286,7 +286,7 @@ def judged(
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
-    """What the command line of a run may say."""
+    """The command line of a run."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
     parser.add_argument(
@@ -301,7 +301,7 @@ def options(doc: str | None) -> argparse.ArgumentParser:
 
 
 def report(run: Callable[..., Verdict], args: argparse.Namespace) -> int:
-    """Runs what the command line says, and prints the verdict. Returns the exit code."""
+    """Runs as the command line says, and prints the verdict. Returns the exit code."""
     logging.basicConfig(level=logging.INFO if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s")
     started = time.monotonic()
     transactional = () if args.no_transactions else TRANSACTIONAL

@@ -1,6 +1,6 @@
-"""The observations of producers and consumers, as plain values: the input of the checker. Judging does not live here.
+"""What producers and consumers observed, as plain values: the input of the checker.
 
-A value is (producer, number): every record of a run has its own. Times are monotonic milliseconds of one clock.
+A value is (producer, number), unique to one record of a run. Times are monotonic milliseconds of one clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brokerd.ids import TopicPartition
 
 
 class Value(NamedTuple):
-    """Identity of one record: who sent it, and its place among what that producer sent (from 0, rising)."""
+    """Identity of a record: its producer, and its index among that producer's records (from 0, increasing)."""
 
     producer: int
     number: int
@@ -24,14 +24,14 @@ class Outcome(enum.Enum):
     """How a send ended."""
 
     OK = "ok"
-    FAILED = "failed"  # the error said that it is certainly not in the log
+    FAILED = "failed"  # the error guarantees that it is not in the log
     UNKNOWN = "unknown"
 
 
 class Send(NamedTuple):
-    """One record sent and what became of it.
+    """One record sent, and its outcome.
 
-    `offset` is -1 unless OK, and even then if the broker only said that it is there: a duplicate older than it remembers.
+    `offset` is -1 unless the outcome is OK. It is also -1 for a duplicate so old that the broker no longer knows its offset.
     """
 
     value: Value
@@ -43,7 +43,7 @@ class Send(NamedTuple):
 
     @property
     def has_offset(self) -> bool:
-        """True if it is known where it must be."""
+        """True if the record's offset is known."""
         return self.outcome is Outcome.OK and self.offset >= 0
 
 
@@ -57,7 +57,7 @@ class Poll(NamedTuple):
 
 
 class Seek(NamedTuple):
-    """A consumer started, or started again, at an offset: the order of its polls starts over."""
+    """A consumer starts or restarts at an offset; the order of its polls is checked from there."""
 
     consumer: int
     tp: TopicPartition
@@ -65,7 +65,7 @@ class Seek(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The last stable offsets of all partitions, asked for at once; those of several nodes are not of one moment."""
+    """The last stable offsets of all partitions, from one request. Those of different nodes are not from one moment."""
 
     invoked_ms: int
     completed_ms: int
@@ -76,8 +76,8 @@ class Snapshot(NamedTuple):
 class Attempt:
     """One execution of one version of a transactional id, as its client knows it.
 
-    `outcome` is that of its COMMIT: OK, FAILED (refused for certain), UNKNOWN, or None if none was ever sent. Members are the
-    producers of their values. Executions with equal `totals` wrote the same rows: the commit of one answers for the other.
+    `outcome` is that of its COMMIT: OK, FAILED (definitely refused), UNKNOWN, or None if none was sent. Members are the producers
+    in its values. Executions with equal `totals` wrote the same rows: a commit of one acknowledges the other.
     """
 
     transactional_id: str
@@ -85,9 +85,9 @@ class Attempt:
     execution_id: str
     totals: int
     members: set[int] = field(default_factory=set)
-    listed: set[int] = field(default_factory=set)  # of these, the ones that the COMMIT names
-    invoked_ms: int = -1  # the first COMMIT
-    decided_ms: int = -1  # the first OK
+    listed: set[int] = field(default_factory=set)  # the members that the COMMIT names
+    invoked_ms: int = -1  # time of the first COMMIT
+    decided_ms: int = -1  # time of the first OK
     outcome: Outcome | None = None
 
     def __str__(self) -> str:
@@ -99,19 +99,19 @@ Records = dict[TopicPartition, list[tuple[int, Value]]]
 
 @dataclass
 class History:
-    """A whole run. `final` and `committed` are read by a fresh client after all faults are healed, each partition from its start:
-    `final` holds whatever was written, `committed` what readers under read_committed see.
+    """A whole run. After all faults are healed, a fresh client reads each partition from its start: `final` is everything written,
+    `committed` what read_committed returns.
     """
 
     sends: list[Send] = field(default_factory=list)
     reads: list[Poll | Seek] = field(default_factory=list)
     final: Records = field(default_factory=lambda: defaultdict(list))
     committed: Records = field(default_factory=lambda: defaultdict(list))
-    committed_readers: set[int] = field(default_factory=set)  # consumers under read_committed
-    marked_topics: set[str] = field(default_factory=set)  # transactions write there: offsets have holes at their ends
+    committed_readers: set[int] = field(default_factory=set)  # consumers with read_committed
+    marked_topics: set[str] = field(default_factory=set)  # topics with transactions: their offsets have gaps where markers lie
     attempts: list[Attempt] = field(default_factory=list)
     zombies: set[Value] = field(default_factory=set)  # sent by a member after its client knew that it had ended
-    forgotten: list[str] = field(default_factory=list)  # commits that were answered OK, and refused when asked for again
+    forgotten: list[str] = field(default_factory=list)  # commits that were acknowledged and refused when repeated
     snapshots: list[Snapshot] = field(default_factory=list)
-    node_count: int = 1  # transactions become visible node by node
-    hanging: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # in the end: last stable offset, high watermark
+    node_count: int = 1  # with more than one, a transaction becomes visible node by node
+    hanging: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # at the end: last stable offset, high watermark

@@ -1,6 +1,6 @@
-"""Faults injected while the broker works: one function per fault, counted, so that a run can show that each kind happened.
+"""Faults injected while the broker works: one function per fault, with counts that prove that each kind happened.
 
-Faults end only what this run started, by its process id, and put everything right again before they return.
+A fault kills only processes that this run started, by process id, and undoes its effects before it returns.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from pathlib import Path
 from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
 
-# The faults that strace injects, and into which calls. Python's os.pwritev and os.preadv are pwritev2 and preadv2 where the kernel
-# has them.
+# System calls and strace rules by fault. Python's os.pwritev and os.preadv call pwritev2 and preadv2 on kernels that have them.
 _STRACE_RULES = {
     "fsync-error": ("fdatasync,fsync", "error=EIO:when=1"),
     "fsync-slow": ("fdatasync,fsync", "delay_exit=300000"),
     "write-error": ("pwritev,pwritev2", "error=ENOSPC:when=1+3"),
     "read-error": ("pread64,preadv2", "error=EIO:when=1+2"),
 }
-# Long, for a machine that does much else: a broker or a tracer that is merely slow is no fault.
+# Long enough for a busy machine: a slow broker or tracer is not a failure.
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 120.0
 _STRACE_TIMEOUT_S = 60.0
 SYSCALL_FAULTS = tuple(_STRACE_RULES)
-# Work must go on during these, not only after them.
+# Work must continue during these faults, not only after them.
 HARMLESS = ("fsync-slow", "write-error", "read-error")
 
 
 class Nemesis:
-    """Faults against one daemon. `stopped` ends a fault that is waiting; `counts` says how often each kind happened: one that
-    met no system call did not. `injected` counts the calls that failed or dawdled.
+    """Faults against one daemon. Setting `stopped` ends a waiting fault. `counts` has the faults of each kind, except those of
+    strace that met no system call. `injected` has the system calls that failed or were delayed.
     """
 
     def __init__(self, daemon: DaemonProcess, proxy: Proxy | None, dice: random.Random, stopped: threading.Event) -> None:
@@ -49,7 +48,7 @@ class Nemesis:
         self._stopped = stopped
 
     def faults(self) -> dict[str, Callable[[], None]]:
-        """The faults that this machine allows, by name."""
+        """The faults available on this machine, by name."""
         faults: dict[str, Callable[[], None]] = {"kill": self.kill, "restart": self.restart, "pause": self.pause}
         if self._proxy is not None:
             faults |= {"cut": self.cut, "drop-answers": self.drop_answers}
@@ -59,25 +58,25 @@ class Nemesis:
         return faults
 
     def run(self, name: str) -> None:
-        """One fault, from its beginning to its end."""
+        """Runs one fault to its end."""
         before = self.injected[name]
         self.faults()[name]()
         if name not in _STRACE_RULES or self.injected[name] > before:
             self.counts[name] += 1
 
     def kill(self) -> None:
-        """SIGKILL, then a new start on the same directory and port."""
+        """Kills the daemon with SIGKILL and restarts it on the same directory and port."""
         self._daemon.kill()
         self._wait(self._dice.random() * 0.2)
         self._daemon.start(_START_TIMEOUT_S)
 
     def restart(self) -> None:
-        """SIGTERM, a clean stop, a new start."""
+        """Stops the daemon cleanly with SIGTERM and restarts it."""
         self._daemon.terminate(_STOP_TIMEOUT_S)
         self._daemon.start(_START_TIMEOUT_S)
 
     def pause(self) -> None:
-        """SIGSTOP for up to two seconds."""
+        """Suspends the daemon with SIGSTOP for up to two seconds."""
         os.kill(self._daemon.pid, signal.SIGSTOP)
         try:
             self._wait(self._dice.random() * 2)
@@ -85,12 +84,12 @@ class Nemesis:
             os.kill(self._daemon.pid, signal.SIGCONT)
 
     def cut(self) -> None:
-        """All connections are reset."""
+        """Resets all connections."""
         assert self._proxy is not None
         self._proxy.cut_all()
 
     def drop_answers(self) -> None:
-        """For up to a second nothing comes back from the broker; then the connections are reset."""
+        """Withholds all the broker's responses for up to a second, then resets the connections."""
         assert self._proxy is not None
         self._proxy.hold_answers()
         try:
@@ -100,7 +99,7 @@ class Nemesis:
             self._proxy.release_answers()
 
     def inject(self, name: str) -> None:
-        """System calls of the daemon fail or dawdle for a while; after an fsync error it is killed and started again."""
+        """Makes system calls of the daemon fail or slow for a while. After an fsync error the daemon is killed and restarted."""
         calls, rule = _STRACE_RULES[name]
         with tempfile.NamedTemporaryFile("r") as seen:
             command = ["strace", "-f", "-qq", "-o", seen.name, "-e", f"trace={calls}"]
@@ -120,5 +119,5 @@ class Nemesis:
 
 
 def has_strace() -> bool:
-    """True if system calls can be made to fail."""
+    """True if strace is installed, so that system calls can be made to fail."""
     return any((Path(directory) / "strace").exists() for directory in os.get_exec_path())

@@ -1,13 +1,13 @@
 """Chaos of the network between three nodes and their etcd: `python -m tests.chaos.network --seconds 600 --seed 1`. Needs root.
 
-Everything is real: `brokerd start` three times and one etcd, each in a network namespace of its own, joined by a bridge. Producers,
-consumers and transactions work through an address of the bridge. Filters on it lose what a fault says, in one direction or both;
-besides, connections are reset, links go down, and processes are killed or suspended, now and then for longer than a node's lease.
-The history is judged as that of one node, and after each fault every partition must take records again. Exit code 0 only if nothing
-was wrong and each kind of fault happened.
+Three `brokerd start` and one real etcd run, each in its own network namespace, joined by a bridge. Producers, consumers and
+transactions use an address of the bridge. Filters on the bridge drop packets in one direction or both; other faults reset
+connections, take links down, and kill or suspend processes, some for longer than a node's lease. The history is checked as with one
+node, and after each fault every partition must accept records again. The exit code is 0 only if nothing was wrong and each kind of
+fault happened.
 
-First the program moves into namespaces of its own (network, processes, mounts), which the kernel removes with it, whatever ends it:
-the machine's network is neither used nor changed, and no process outlives the run.
+The program first moves into namespaces of its own (network, processes, mounts). The kernel removes them when it exits, however it
+exits. The machine's network is neither used nor changed, and no process outlives the run.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _SHORT_SECONDS = (0.2, 4.0)
 _LONG_SECONDS = (10.0, 16.0)  # longer than a lease
 _LONG_SHARE = 0.3
 _LOSS = "numgen random mod 100 < 30"
-_DRAWS = 6  # of nodes, at most, until a filter meets a packet: not every node always talks with every other
+_DRAWS = 6  # nodes to try until a filter meets a packet: not every pair of nodes exchanges packets all the time
 _TOOLS = ("ip", "nft", "nsenter", "setsid", "unshare")
 _NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _NAMES = "/run/netns"
 
-Way = tuple[int, int]  # from whom, to whom
+Way = tuple[int, int]  # source, target
 
 
 def why_not() -> str:
-    """Why there can be no such run here; "" if there can."""
+    """Why this machine cannot run these faults; "" if it can."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if os.geteuid() != 0:
         return "faults of the network need root, to make network namespaces"
@@ -70,12 +70,12 @@ def why_not() -> str:
 
 
 def address(host: int) -> str:
-    """A node's, etcd's or the clients' address."""
+    """The address of a node, etcd or the clients."""
     return f"10.77.0.{host}"
 
 
 def inside(host: int) -> tuple[str, ...]:
-    """What runs the command that follows in a host's network namespace, as the same process, which Ctrl-C does not reach."""
+    """A command prefix that runs a command in a host's network namespace, as the same process, which Ctrl-C does not reach."""
     return ("setsid", "nsenter", f"--net={_NAMES}/host{host}", "--")
 
 
@@ -85,7 +85,7 @@ def both_ways(host: int, *others: int) -> list[Way]:
 
 
 class Lan:
-    """The hosts, joined by a bridge. The names of their namespaces are in a file system of this run's own."""
+    """The hosts, joined by a bridge. The namespaces' names are in a tmpfs of this run."""
 
     def __init__(self) -> None:
         os.makedirs(_NAMES, exist_ok=True)  # as `ip netns` does
@@ -102,18 +102,18 @@ class Lan:
             _run("ip", "-n", name, "link", "set", "eth0", "up")
 
     def lossy(self, ways: Sequence[Way], which: str) -> AbstractContextManager[Callable[[], int]]:
-        """The bridge loses packets that go these ways: all, or `which` nft draws. Yields what counts them."""
+        """Drops packets that go these ways: all, or those that the nft match `which` draws. Yields a function that counts them."""
         rules = [f"ip saddr {address(source)} ip daddr {address(target)} {which} counter drop" for source, target in ways]
         return _filtered((), "bridge", ("prerouting", "output"), rules)
 
     def resetting(self, host: int) -> AbstractContextManager[Callable[[], int]]:
-        """Whoever sends a host anything, and the host itself, is told that the connection was reset. Yields what counts that."""
+        """Answers TCP packets from and to a host with a reset. Yields a function that counts them."""
         rules = ["meta l4proto tcp counter reject with tcp reset"]
         return _filtered(inside(host), "inet", ("input", "output"), rules)
 
     @contextmanager
     def unplugged(self, host: int) -> Iterator[None]:
-        """A host's link is down."""
+        """Takes a host's link down."""
         _run("ip", "link", "set", f"host{host}", "down")
         try:
             yield
@@ -123,7 +123,7 @@ class Lan:
 
 @contextmanager
 def _filtered(where: Sequence[str], family: str, hooks: Sequence[str], rules: Sequence[str]) -> Iterator[Callable[[], int]]:
-    """Rules of nft at these hooks, in force meanwhile. Yields what counts the packets that they met."""
+    """Applies nft rules at these hooks inside the context. Yields a function that counts the matching packets."""
     chains = (f"chain {hook} {{ type filter hook {hook} priority 0; {'; '.join(rules)}; }}" for hook in hooks)
     _run(*where, "nft", "\n".join((f"table {family} faults {{", *chains, "}")))
 
@@ -160,7 +160,7 @@ class Node(DaemonProcess):
 
 
 class Etcd:
-    """The real etcd as one host; killed at the end."""
+    """A real etcd as one host; killed at the end."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -181,7 +181,7 @@ class Etcd:
         wait_until(self._listens, what="etcd listens")
 
     def kill(self) -> None:
-        """SIGKILL; returns once it is gone."""
+        """Kills it with SIGKILL and waits for its exit."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -195,8 +195,8 @@ class Etcd:
 
 
 class NetworkNemesis:
-    """Faults: each puts everything right before it returns. `injected` counts the packets that were lost or answered with a reset:
-    a filter that met none is no fault.
+    """Faults, each of which undoes its effects before it returns. `injected` counts the packets dropped or answered with a reset; a
+    filter that met none does not count as a fault.
     """
 
     def __init__(self, lan: Lan, nodes: dict[int, Node], etcd: Etcd, dice: random.Random, stopped: threading.Event) -> None:
@@ -214,14 +214,14 @@ class NetworkNemesis:
         return {**self._filters, "link": self.unplug, "kill": self.kill, "pause": self.pause, "etcd-kill": self.kill_etcd}
 
     def run(self, name: str) -> None:
-        """One fault, from its beginning to its end."""
+        """Runs one fault to its end."""
         before = self.injected[name]
         self.faults()[name]()
         if name not in self._filters or self.injected[name] > before:
             self.counts[name] += 1
 
     def _ways(self, node: int, peer: int) -> dict[str, list[Way]]:
-        """What is lost, by the name of the fault."""
+        """The directions in which packets are lost, by name of the fault."""
         everybody = [host for host in (*NODE_IDS, ETCD_ID, CLIENTS_ID) if host != node]
         return {
             "etcd-cut": both_ways(node, ETCD_ID),
@@ -237,7 +237,7 @@ class NetworkNemesis:
         }
 
     def _filter(self, name: str) -> None:
-        """Loses or resets what the name says, of other nodes as long as nothing was."""
+        """Drops or resets packets as the fault `name` says. Draws other nodes while no packet was met."""
         for _ in range(_DRAWS):
             node, peer = self._dice.sample(NODE_IDS, 2)
             ways, which = self._ways(node, peer), _LOSS if name == "loss" else ""
@@ -249,19 +249,19 @@ class NetworkNemesis:
                 return
 
     def unplug(self) -> None:
-        """The link of a node is down."""
+        """Takes a node's link down."""
         with self._lan.unplugged(self._dice.choice(NODE_IDS)):
             self._wait()
 
     def kill(self) -> None:
-        """SIGKILL of a node, and a new start."""
+        """Kills a node with SIGKILL and restarts it."""
         node = self._drawn()
         node.kill()
         self._wait()
         node.start()
 
     def pause(self) -> None:
-        """SIGSTOP of a node."""
+        """Suspends a node with SIGSTOP."""
         node = self._drawn()
         node.process.send_signal(signal.SIGSTOP)
         try:
@@ -270,7 +270,7 @@ class NetworkNemesis:
             node.process.send_signal(signal.SIGCONT)
 
     def kill_etcd(self) -> None:
-        """SIGKILL of etcd, and a new start on its data."""
+        """Kills etcd with SIGKILL and restarts it on its data."""
         self._etcd.kill()
         self._wait()
         self._etcd.start()
@@ -292,8 +292,8 @@ def run(
     transactional: Sequence[str] = TRANSACTIONAL,
     factor: int = 1,
 ) -> Verdict:
-    """One run, in namespaces that are its own: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: so
-    many nodes hold each partition.
+    """One run in namespaces of its own: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: replicas of
+    each partition.
     """
     with ExitStack() as stack:
         directory = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brokerd-network-")))
@@ -319,7 +319,7 @@ def main() -> int:
             sys.stderr.write(f"{reason}\n")
             return 2
         os.execvp(_NAMESPACES[0], [*_NAMESPACES, sys.executable, "-m", "tests.chaos.network", "--inside", *sys.argv[1:]])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the first process of a namespace would ignore it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the first process of a PID namespace it would ignore it
     return report(functools.partial(run, directory=args.directory), args)
 
 

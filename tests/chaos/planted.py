@@ -1,9 +1,8 @@
-"""Shows that the chaos finds bugs: plants one after another into the broker and waits for it: `python -m tests.chaos.planted`.
+"""Shows that the chaos tests find bugs: `python -m tests.chaos.planted` plants bugs into the broker, one at a time.
 
-For each: runs of a few faults of kinds that can bring it out, seed after seed, until the history checker names an anomaly
-(with power cuts, also until the doctor or the log's end says that something is lost).
-Exit code 0 only if every one was found. The bugs are in planted_daemon.py. Those in planted_replication.py are planted into each
-of three nodes, which hold three copies.
+Each bug gets runs of a few faults that can expose it, with successive seeds, until the checker names an anomaly (with power cuts,
+also until the doctor or the log's end shows a loss). The exit code is 0 only if every bug was found. The bugs are in
+planted_daemon.py. Those in planted_replication.py are planted into each of three nodes with three replicas.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class PlantedDaemon(DaemonProcess):
 
 
 class Plan(NamedTuple):
-    """A bug, and how it is looked for. No faults of the chaos = power cuts. `anomaly`: the one that must be named; empty = any."""
+    """A bug, and how to look for it. Without `kinds`, power cuts. `anomaly`: the anomaly that must be found; empty = any."""
 
     bug: str
     kinds: Sequence[str]
@@ -64,7 +63,7 @@ PLANS = (
 
 
 def look_for(plan: Plan, first_seed: int) -> str:
-    """Which anomaly gave the bug away, with which seed and when; "" if none did."""
+    """The anomaly that exposed the bug, its seed and the time; "" if none did."""
     started = time.monotonic()
     planted: type[PlantedDaemon] = type("Planted", (PlantedDaemon,), {"bug": plan.bug})
     for seed in range(first_seed, first_seed + _ATTEMPTS):
@@ -84,7 +83,7 @@ def _look(plan: Plan, seed: int, planted: Callable[..., DaemonProcess]) -> str:
     elif kinds:
         try:
             anomalies = run(seconds=seconds, seed=seed, kinds=kinds, rounds=plan.rounds, daemon_type=planted).anomalies
-        except RuntimeError as error:  # a broker whose coordinator's log is damaged does not start
+        except RuntimeError as error:  # a broker does not start if its coordinator's log is damaged
             if "were durable and are damaged" not in str(error):
                 raise
             return "a start that is refused for damage"

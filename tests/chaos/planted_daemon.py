@@ -1,7 +1,7 @@
-"""`brokerd start` with one bug planted: `python -m tests.chaos.planted_daemon BUG start ...`. Nothing of it is in brokerd.
+"""`brokerd start` with one bug planted: `python -m tests.chaos.planted_daemon BUG start ...`. brokerd contains none of this.
 
-Each function is one bug, in the words of somebody who could have made it. planted.py runs the chaos against them.
-Those of transactions are in planted_transactions.py.
+Each function plants one bug; its docstring states the wrong behaviour as if it were the rule. planted.py runs chaos against them.
+Bugs of transactions are in planted_transactions.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.planting import Put, plant
 
 
 def retries_are_new(put: Put) -> None:
-    """A batch is not compared with the last ones: what is sent again is appended again."""
+    """Batches are not compared with the producer's last ones: a retry is appended again."""
 
     def accept(self: ProducerStates, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
         return None
@@ -35,13 +35,13 @@ def retries_are_new(put: Put) -> None:
 
 
 def unknown_producers_are_welcome(put: Put) -> None:
-    """Producer state is not rebuilt from the log, and a producer that is not known may go on wherever it is, as in Kafka."""
+    """Producer state is not rebuilt from the log, and an unknown producer may continue at any sequence, as in Kafka."""
     plant(put, ProducerStates, "replay", lambda self, header, marker: None)
     plant(put, ProducerStates, "_check_unknown", lambda self, header: None)
 
 
 def gaps_are_fine(put: Put) -> None:
-    """A batch whose predecessor was refused is appended all the same."""
+    """A batch is appended although its predecessor was refused."""
     checked = ProducerStates._check_sequence
 
     def accept(self: ProducerStates, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
@@ -51,9 +51,9 @@ def gaps_are_fine(put: Put) -> None:
 
 
 def recovery_cuts_too_much(put: Put) -> None:
-    """After a kill the last batch of a client's topic is taken for a torn one, although it is whole.
+    """After a kill the last whole batch of a client's topic is cut as if it were torn.
 
-    Not of the coordinator's log: without it the broker refuses to start, and nobody would have to look at the history.
+    The coordinator's log is spared: a broker without it refuses to start, which would expose the bug before the history does.
     """
     recover = PartitionRecovery.run
 
@@ -75,14 +75,14 @@ def _cut_last_batch(files: Files, path: str) -> None:
         try:
             for batch in walk_batches(pa.py_buffer(data)):
                 last, at = at, at + batch.header.size
-        except Exception:  # a torn tail behind whole batches
+        except Exception:  # a torn tail follows the whole batches
             pass
         if at:
             file.truncate(last)
 
 
 def acknowledged_unsynced(put: Put) -> None:
-    """Flushes do not sync the data files. A kill does not show it: only a power cut does."""
+    """Flushes do not sync the data files. Only a power cut exposes this; a kill does not."""
     flush = FlushTask.run
 
     def flush_nothing(self: FlushTask) -> None:

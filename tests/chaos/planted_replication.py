@@ -1,7 +1,7 @@
-"""Bugs of replication, to be planted into all nodes of a cluster of `brokerd.testing`, like those in planted_daemon.py.
+"""Bugs of replication, planted into all nodes of a cluster of `brokerd.testing`, like those in planted_daemon.py.
 
-With them, followers rest after each answer, each for another time. Nothing is wrong with that, but a kill then finds more that one
-copy has and another has not.
+Followers also pause after each response, each for a different time. The pauses are harmless, but make replicas differ more at a
+kill.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from {} import main; main(
 
 
 def the_leader_is_enough(put: Put) -> None:
-    """acks=all is acknowledged once the leader has it, however many followers are in sync."""
+    """acks=all is acknowledged once the leader has the batch, however many followers are in sync."""
 
     def in_sync(original: Any, self: LogEnds, _followers: Iterable[int], is_enough: bool = True) -> Moved:
         moved: Moved = original(self, (), is_enough=is_enough)
@@ -37,7 +37,7 @@ def the_leader_is_enough(put: Put) -> None:
 
 
 def a_majority_is_enough(put: Put) -> None:
-    """The high watermark goes as far as most in-sync replicas have come, as in Raft; but any of them is elected, as in Kafka."""
+    """The high watermark is what a majority of the in-sync replicas has, as in Raft, but any of them is elected, as in Kafka."""
 
     def advance(original: Any, self: LogEnds) -> Moved:
         replicas = self._replicas
@@ -53,7 +53,7 @@ def a_majority_is_enough(put: Put) -> None:
 
 
 def the_leaders_disk_is_enough_to_read(put: Put) -> None:
-    """Consumers read what the leader has flushed, as with one copy: followers may lack it."""
+    """Consumers read up to the leader's durable end, as with one replica, although followers may lack those records."""
 
     def of(original: Any, self: LogEnds, end: LogEnd) -> int:
         return self.durable_end if end is LogEnd.HIGH_WATERMARK else int(original(self, end))
@@ -62,7 +62,7 @@ def the_leaders_disk_is_enough_to_read(put: Put) -> None:
 
 
 def followers_know_no_producers(put: Put) -> None:
-    """Producer state is the leader's: followers do not keep it, and the next leader lets each producer go on wherever it is."""
+    """Followers keep no producer state, and the next leader lets each producer continue at any sequence."""
 
     def append(original: Any, self: PartitionCore, header: BatchHeader, *, marker: Marker | None = None) -> Append:
         appended: Append = original(self, header, marker=marker)
@@ -91,7 +91,7 @@ async def _take_and_rest(take: Any, self: Copier, data: bytes) -> None:
 
 @contextmanager
 def planted(bug: str) -> Iterator[None]:
-    """All brokers of `brokerd.testing` that are started meanwhile have this bug."""
+    """All brokers of `brokerd.testing` started inside the context have this bug."""
     warm_process.end()
     with mock.patch.object(warm_process, "_PROGRAM", _PROGRAM.format(__name__, bug)):
         try:

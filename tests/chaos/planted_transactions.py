@@ -1,4 +1,4 @@
-"""Bugs of transactions, to be planted like those in planted_daemon.py."""
+"""Bugs of transactions, planted like those in planted_daemon.py."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LATER_SECONDS = 0.2
 
 
 def aborted_are_not_named(put: Put) -> None:
-    """A fetch of committed records does not name the aborted transactions of what it returns."""
+    """A read_committed fetch does not name the aborted transactions in its range."""
     plant(put, PartitionCore, "aborted_transactions", lambda self, from_offset, until_offset: [])
 
 
 def markers_count_one_by_one(put: Put) -> None:
-    """The markers of a commit begin to count in one partition after another."""
+    """The markers of a commit take effect in one partition after another."""
     release = PartitionTable.release
 
     def release_first(self: PartitionTable, held: Iterable[tuple[str, Partition]]) -> None:
@@ -35,7 +35,7 @@ def markers_count_one_by_one(put: Put) -> None:
 
 
 def durable_is_stable(put: Put) -> None:
-    """The last stable offset is the high watermark, whatever is open below it."""
+    """The last stable offset is the high watermark, despite open transactions below it."""
     plant(put, LogEnds, "_stable_end", lambda self: max(self.high_watermark, self.log_start_offset))
 
 

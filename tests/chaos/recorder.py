@@ -1,4 +1,4 @@
-"""Notes what becomes of records that producers send, for all threads of a workload."""
+"""Records the outcome of each record sent, for all threads of a workload."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ PRODUCER_SETTINGS: dict[str, object] = {
 
 
 class Recorder:
-    """The history as it grows. Thread-safe: what is kept is only ever appended to."""
+    """The growing history. Thread-safe: it is only appended to."""
 
     def __init__(self) -> None:
         self.history = History()
         self.clock = SystemClock()
-        self.acknowledged = 0  # progress, for whoever waits for some
-        self.committed = 0  # of the acknowledged: transactions
+        self.acknowledged = 0  # shows progress
+        self.committed = 0  # transactions among the acknowledged
         self._lock = threading.Lock()
         self._next_identity = 0
 
     def identity(self) -> int:
-        """A producer's number in the values that it sends, used once."""
+        """A new number for a producer, used in its values."""
         with self._lock:
             self._next_identity += 1
             return self._next_identity - 1
 
     def send(self, producer: Producer, value: Value, tp: TopicPartition, padding: int) -> RecordFuture:
-        """Sends a record `<producer>:<number>:` with padding, so that a reader knows whose it is, and notes its outcome."""
+        """Sends a record `<producer>:<number>:` with padding, which identifies it to readers, and records its outcome."""
         invoked_ms = self.clock.monotonic_ms()
         future = producer.send(tp.topic, value=b"%d:%d:" % value + b"." * padding, partition=tp.partition)
         future.add_done_callback(partial(self._note, value, tp, invoked_ms))

@@ -1,6 +1,6 @@
-"""Runs a workload under faults against the real daemon and prints a verdict: `python -m tests.chaos.run --seconds 60 --seed 1`.
+"""Runs a workload under faults against a real daemon and prints a verdict: `python -m tests.chaos.run --seconds 60 --seed 1`.
 
-Exit code 0 only if nothing was wrong, every kind of fault asked for happened, and work went on during and after it.
+The exit code is 0 only if nothing was wrong, every requested kind of fault happened, and work continued during and after it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS: dict[str, object] = {"log.segment.bytes": 262_144, "log.checkpoint.int
 
 
 class Faults(Protocol):
-    """What causes faults, and counts them."""
+    """Causes faults, and counts them."""
 
     counts: Counter[str]
     injected: Counter[str]
@@ -46,11 +46,11 @@ class Faults(Protocol):
         """All faults, by name."""
 
     def run(self, name: str) -> None:
-        """One fault, from its beginning to its end."""
+        """Runs one fault to its end."""
 
 
 class Verdict:
-    """The result of a run. `kinds` are the faults that it was to have."""
+    """The result of a run. `kinds` are the requested faults."""
 
     def __init__(self, seed: int, kinds: Sequence[str]) -> None:
         self.seed = seed
@@ -67,7 +67,7 @@ class Verdict:
         self.stalled_after: list[str] = []
 
     def judge(self, history: History, nemesis: Faults) -> None:
-        """Takes what happened, and names what is wrong with it."""
+        """Checks the history, and takes over the counts of faults."""
         self.faults, self.injected = nemesis.counts, nemesis.injected
         self.sends = Counter(send.outcome for send in history.sends)
         self.commits = Counter(attempt.outcome for attempt in history.attempts)
@@ -76,7 +76,7 @@ class Verdict:
 
     @property
     def problems(self) -> list[str]:
-        """The problems that make a run worthless or bad, other than anomalies."""
+        """Problems other than anomalies that fail or invalidate a run."""
         found = [f"no progress within {PROGRESS_SECONDS:.0f} s after {kind}" for kind in self.stalled_after]
         found += [f"{kind} never happened" for kind in self.kinds if not self.faults[kind]]
         harmless = [kind for kind in HARMLESS if self.faults[kind]]
@@ -148,7 +148,7 @@ def run(
                 torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
                 verdict.commits_went_on = workload.commits_go_on()
             except BaseException as error:
-                workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
+                workload.abandon()  # the failure of the fault must surface, not the client errors that follow from it
                 error.add_note(f"chaos: seed {seed}, kinds {','.join(verdict.kinds)}, after {nemesis.counts.total()} faults")
                 raise
             history = workload.stop()
@@ -158,12 +158,12 @@ def run(
 
 
 def pause_seconds(seconds: float, rounds: int | None) -> float:
-    """The pauses of producers in a run: in a longer one they are longer, for its history must fit into memory."""
+    """The pauses of producers. They grow with the length of the run, since its history must fit into memory."""
     return max(PAUSE_SECONDS, seconds * _PAUSE_A_SECOND) if rounds is None else PAUSE_SECONDS
 
 
 def torment(workload: Workload, nemesis: Faults, dice: random.Random, verdict: Verdict, seconds: float, rounds: int | None) -> None:
-    """Fault after fault, with quiet between; after each, work must go on."""
+    """Injects one fault after another, with quiet between them; after each, work must continue."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds
     done = 0

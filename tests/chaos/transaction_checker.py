@@ -1,8 +1,8 @@
-"""Judges the transactions of a history. Each `_find_*` is one anomaly, pure, and tested with a planted one
+"""Checks the transactions of a history. Each `_find_*` searches for one anomaly. It is pure, and tested with a planted case
 (tests/unit/chaos/test_transaction_checker.py).
 
-A row is visible if readers under read_committed find it in the end. Of one version the rows of one execution are visible, all that
-its listed members wrote, or none are.
+A row is visible if the final read with read_committed returns it. Of each version, at most one execution is visible: either all
+rows that its listed members wrote, or none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Index:
         self.visible: dict[Value, Place] = {
             value: (tp, offset) for tp, records in history.committed.items() for offset, value in records
         }
-        self.rows: dict[int, list[Value]] = defaultdict(list)  # by member, acknowledged
+        self.rows: dict[int, list[Value]] = defaultdict(list)  # acknowledged rows, by member
         for send in history.sends:
             if send.outcome is Outcome.OK and send.value.producer in self.attempt_of:
                 self.rows[send.value.producer].append(send.value)
@@ -37,23 +37,23 @@ class Index:
             self.versions[attempt.transactional_id, attempt.version].append(attempt)
 
     def committed_rows(self, attempt: Attempt) -> list[Value]:
-        """The rows that its commit makes visible."""
+        """The rows that the attempt's commit makes visible."""
         zombies = self.history.zombies
         return [value for member in sorted(attempt.listed) for value in self.rows[member] if value not in zombies]
 
     def is_visible(self, attempt: Attempt) -> bool:
-        """True if any of its rows is."""
+        """True if any row of the attempt is visible."""
         return any(value in self.visible for value in self.committed_rows(attempt))
 
     def committed_polls(self) -> Iterator[Poll]:
-        """All polls under read_committed."""
+        """All polls with read_committed."""
         for read in self.history.reads:
             if isinstance(read, Poll) and read.consumer in self.history.committed_readers:
                 yield read
 
 
 def _find_aborted_reads(index: Index) -> Iterator[str]:
-    """A row that is not committed was seen under read_committed: in the end, or earlier and not in the end."""
+    """An uncommitted row was read with read_committed: in the final read, or in a poll and not in the final read."""
     for value, (tp, offset) in index.visible.items():
         attempt = index.attempt_of.get(value.producer)
         if attempt is None or value in index.history.zombies:
@@ -67,7 +67,7 @@ def _find_aborted_reads(index: Index) -> Iterator[str]:
 
 
 def _find_torn(index: Index) -> Iterator[str]:
-    """A part of a transaction is visible: in the end, or, of one node, below last stable offsets that were asked for together."""
+    """Only a part of a transaction is visible: in the final read, or, on one node, in a snapshot of last stable offsets."""
     for attempt in index.history.attempts:
         rows = index.committed_rows(attempt)
         count = sum(value in index.visible for value in rows)
@@ -79,7 +79,7 @@ def _find_torn(index: Index) -> Iterator[str]:
 
 
 def _torn_in_snapshots(index: Index, attempt: Attempt, rows: list[Value]) -> Iterator[str]:
-    """Once a row is visible, or the commit acknowledged, the others are hidden only behind the open transaction of another."""
+    """Once a row is visible or the commit is acknowledged, only another open transaction may hide the remaining rows."""
     lowest: dict[TopicPartition, int] = {}
     highest: dict[TopicPartition, int] = {}
     for tp, offset in (index.visible[value] for value in rows):
@@ -101,14 +101,14 @@ def _first_beyond(snapshots: list[Snapshot], tp: TopicPartition, offset: int) ->
 
 
 def _holds_back(index: Index, snapshot: Snapshot, tp: TopicPartition, attempt: Attempt) -> bool:
-    """True if the last stable offset stands at data of another execution that was not known to be committed by then."""
+    """True if the last stable offset is held at another execution's data, and no commit of it was known by then."""
     value = index.at.get((tp, snapshot.stable[tp]))
     other = index.attempt_of.get(value.producer) if value is not None else None
     return other is not None and other is not attempt and not 0 <= other.decided_ms < snapshot.invoked_ms
 
 
 def _find_precommitted(index: Index) -> Iterator[str]:
-    """A row was seen under read_committed before anybody had asked for its commit."""
+    """A row was read with read_committed before its commit was requested."""
     for poll in index.committed_polls():
         for offset, value in poll.records:
             attempt = index.attempt_of.get(value.producer)
@@ -118,8 +118,8 @@ def _find_precommitted(index: Index) -> Iterator[str]:
 
 
 def _find_zombie_writes(index: Index) -> Iterator[str]:
-    """The log holds a row that a member sent after its end was acknowledged. Of several nodes, it is visible: a leader that was cut
-    off when the member ended may take its rows, which nobody sees."""
+    """The log holds a row that a member sent after its end was acknowledged. With several nodes, the row must also be visible: a
+    leader that was cut off when the member ended may accept such rows, which no reader sees."""
     for (tp, offset), value in index.at.items():
         if value in index.history.zombies and (index.history.node_count == 1 or value in index.visible):
             yield f"{value} at {tp}@{offset}, {'visible' if value in index.visible else 'not visible'}"
@@ -134,7 +134,7 @@ def _find_double_commits(index: Index) -> Iterator[str]:
 
 
 def _find_lost_commits(index: Index) -> Iterator[str]:
-    """Acknowledged, and nothing of it is visible, nor of an execution with the same rows."""
+    """An acknowledged commit has no visible row, nor has an execution with the same rows."""
     for attempt in index.history.attempts:
         if attempt.outcome is Outcome.OK and index.committed_rows(attempt) and not index.is_visible(attempt):
             same = [one for one in index.versions[attempt.transactional_id, attempt.version] if one.totals == attempt.totals]
@@ -143,12 +143,12 @@ def _find_lost_commits(index: Index) -> Iterator[str]:
 
 
 def _find_forgotten_commits(index: Index) -> Iterator[str]:
-    """Acknowledged, and refused when asked for again."""
+    """An acknowledged commit was refused when it was repeated."""
     yield from index.history.forgotten
 
 
 def _find_stable_offsets_going_back(index: Index) -> Iterator[str]:
-    """A last stable offset went back."""
+    """A last stable offset decreased."""
     for before, snapshot in pairwise(index.history.snapshots):
         for tp, offset in snapshot.stable.items():
             if offset < before.stable[tp]:
@@ -156,7 +156,7 @@ def _find_stable_offsets_going_back(index: Index) -> Iterator[str]:
 
 
 def _find_hanging(index: Index) -> Iterator[str]:
-    """All faults are over, all clients gone, all time-outs past: and something is held back still."""
+    """After all faults, clients and time-outs have ended, records are still held back."""
     for tp, (stable, high_watermark) in index.history.hanging.items():
         yield f"{tp} is readable up to {stable} of {high_watermark}"
 

@@ -1,5 +1,5 @@
-"""Clients that write transactions as Spark's sink does: members write, a driver decides. What they do is drawn by lot among ACTS;
-what is right of it is judged by transaction_checker.py.
+"""Clients that write transactions as Spark's sink does: members write, a driver decides. ACTS are chosen at random;
+transaction_checker.py judges the result.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _DECIDE_MS = 10_000
 
 
 class Member:
-    """One member of an attempt, and the producer that it has for its time."""
+    """One member of an attempt, with the producer that it uses."""
 
     def __init__(self, producer: Producer, identity: int, membership: Membership) -> None:
         self.producer = producer
         self.identity = identity
         self.membership = membership
-        self.counted = MemberReport(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 0)  # in the decision
+        self.counted = MemberReport(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 0)  # its report in the decision
         self.partitions: set[TopicPartition] = set()
         self._futures: list[RecordFuture] = []
         self._number = 0
 
     def write(self, recorder: Recorder, tps: Sequence[TopicPartition], dice: random.Random, *, is_zombie: bool = False) -> None:
-        """Sends some rows. Raises the member's error if it has failed before."""
+        """Sends some rows. Raises the member's error if it has failed."""
         for _ in range(dice.randrange(1, _ROWS)):
             tp = dice.choice(tps)
             value = Value(self.identity, self._number)
@@ -55,7 +55,7 @@ class Member:
             self.partitions.add(tp)
 
     def acknowledged(self) -> int:
-        """The number of its records, all of them acknowledged. Raises the first failure."""
+        """Waits until all its records are acknowledged, and returns their number. Raises the first failure."""
         self.producer.flush(_FLUSH_SECONDS)
         for future in self._futures:
             error = future.exception()
@@ -65,7 +65,7 @@ class Member:
 
 
 class Transactor:
-    """One driver with its members, on a thread of its own. Several may have the same transactional id."""
+    """One driver with its members, on one thread. Several may share a transactional id."""
 
     def __init__(
         self, recorder: Recorder, config: ConsumerConfig, topics: Sequence[str], name: str, seed: str, stopped: threading.Event
@@ -82,7 +82,7 @@ class Transactor:
         self._tps: dict[TopicPartition, TopicIdPartition] = {}
 
     def run(self, pause_seconds: float) -> None:
-        """Transaction after transaction. An error of the client replaces all of them."""
+        """Runs transactions one after another. After a client's error, all clients are replaced."""
         while not self._stopped.is_set():
             try:
                 with contextlib.ExitStack() as stack:
@@ -122,23 +122,23 @@ class Transactor:
     # --- acts
 
     def commit(self) -> None:
-        """Members write, and are committed."""
+        """Commits what members wrote."""
         attempt, members = self._begin(self._next_version(), self._dice.randrange(1, _MEMBERS + 1))
         self._decide(attempt, members)
 
     def commit_twice(self) -> None:
-        """A committed version stays committed, however often it is asked for."""
+        """Repeats the COMMIT of a committed version, which must stay committed."""
         attempt, members = self._begin(self._next_version(), 1)
         if self._decide(attempt, members) is Outcome.OK and self._ask(self._end(attempt, members)) is Outcome.FAILED:
             self._history.forgotten.append(f"{attempt} was acknowledged, and refused when asked for again")
 
     def abort(self) -> None:
-        """Members write, and are aborted."""
+        """Aborts what members wrote."""
         attempt, members = self._begin(self._next_version(), 2)
         self._ask(self._end(attempt, members, is_commit=False))
 
     def commit_late(self) -> None:
-        """A COMMIT comes after the ABORT of its execution, or after the COMMIT of another one."""
+        """Sends a COMMIT after the ABORT of its execution, or after the COMMIT of another one."""
         version = self._next_version()
         first, members = self._begin(version, 1)
         if self._dice.random() < 0.5:
@@ -149,7 +149,7 @@ class Transactor:
         self._decide(first, members)
 
     def replay(self) -> None:
-        """Another execution with the same rows is under way when one is committed; it asks too."""
+        """Commits an execution while another with the same rows is open, then commits that one too."""
         version, totals = self._next_version(), self._dice.getrandbits(60)
         first, members = self._begin(version, 1, totals=totals)
         second, others = self._begin(version, 1, totals=totals)
@@ -157,12 +157,12 @@ class Transactor:
         self._decide(second, others)
 
     def fall_silent(self) -> None:
-        """A member writes and is not heard of again, in this transactional id or in one that nobody comes back to."""
+        """A member writes and then falls silent, in this transactional id or in one that is never used again."""
         name = self._dice.choice((self._name, f"{self._name}-{uuid.uuid4()}"))
         self._begin(self._next_version() if name == self._name else 0, 1, name=name, timeout_ms=_SILENT_TIMEOUT_MS)
 
     def write_on(self) -> None:
-        """Members write on after the decision; one that counted, and one that did not."""
+        """Members write after the decision: one that the commit named, and one that it did not."""
         attempt, members = self._begin(self._next_version(), 2)
         is_commit = self._dice.random() < 0.7
         outcome = self._decide(attempt, members[:1]) if is_commit else self._ask(self._end(attempt, members, is_commit=False))
@@ -181,7 +181,7 @@ class Transactor:
     def _begin(
         self, version: int, count: int, *, name: str = "", totals: int | None = None, timeout_ms: int = TIMEOUT_MS
     ) -> tuple[Attempt, list[Member]]:
-        """An execution whose members have written, and all of it is acknowledged."""
+        """An execution whose members have written; all records are acknowledged."""
         execution_id = uuid.uuid4().hex
         attempt = Attempt(name or self._name, version, execution_id, self._dice.getrandbits(60) if totals is None else totals)
         self._history.attempts.append(attempt)
@@ -224,14 +224,14 @@ class Transactor:
         )
 
     def _decide(self, attempt: Attempt, members: Sequence[Member]) -> Outcome:
-        """Commits, and asks until it is known what became of it, or the workload stops."""
+        """Sends a COMMIT and repeats it until its outcome is known or the workload stops."""
         end = self._end(attempt, members)
         attempt.listed = {member.identity for member in members}
         attempt.invoked_ms = self._recorder.clock.monotonic_ms()
         attempt.outcome = Outcome.UNKNOWN
         while (outcome := self._ask(end)) is Outcome.UNKNOWN and not self._stopped.is_set():
             if attempt.version <= self._last_version(attempt.transactional_id) - 1:
-                break  # a later version is committed: nobody can tell any more
+                break  # a later version is committed, so the outcome can no longer be learned
         if outcome is Outcome.OK:
             attempt.decided_ms = self._recorder.clock.monotonic_ms()
             self._recorder.acknowledged += 1
@@ -249,7 +249,7 @@ class Transactor:
     def _ask(self, end: TransactionEnd) -> Outcome:
         try:
             self._client.end_transaction(end, timeout_ms=_DECIDE_MS)
-        except ProducerFencedError:  # a later version is committed; this one may have been before
+        except ProducerFencedError:  # a later version is committed; this one may have been, too
             return Outcome.UNKNOWN
         except WireError as error:
             logger.info("version %d of %s: %s", end.txn_version, end.transactional_id, error)

@@ -1,6 +1,6 @@
-"""Producers and consumers that record what they saw. What is done to the broker meanwhile is in nemesis.py; judging in checker.py.
+"""Producers and consumers that record what they saw. nemesis.py injects the faults, and checker.py judges the history.
 
-A record's value is `<producer>:<number>:` and padding, so that a reader knows whose it is.
+A record's value is `<producer>:<number>:` and padding, which identifies it to readers.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ logger = logging.getLogger(__name__)
 
 _BURST_RECORDS = 50
 _POLL_MS = 200
-PAUSE_SECONDS = 0.02  # the longest between two bursts of a producer
+PAUSE_SECONDS = 0.02  # the longest pause between two bursts of a producer
 PROGRESS_SECONDS = 60.0
 TRANSACTORS = 3
-SETTLE_MS = 45_000  # the broker looks for expired executions every ten seconds, and may have been started just now
+SETTLE_MS = 45_000  # the broker looks for expired executions every ten seconds, and may just have started
 
 
 class Workload:
-    """Runs `producers` and `consumers` threads against `topic` until `stop()`; `history` is complete after it.
+    """Runs `producers` and `consumers` threads against `topic` until `stop()`, after which `history` is complete.
 
-    The history is held in memory: the longer a run, the longer `pause_seconds` should be.
+    The history is held in memory: choose a longer `pause_seconds` for a longer run.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Workload:
         pause_seconds: float = PAUSE_SECONDS,
         transactional: Sequence[str] = (),
     ) -> None:
-        """`transactional`: further topics with as many partitions, where transactions are written; into the first one producers
-        without transactions write as well.
+        """`transactional`: further topics with as many partitions, for transactions. Producers without transactions also write to
+        the first of them.
         """
         self._recorder = Recorder()
         self.history = self._recorder.history
@@ -77,7 +77,7 @@ class Workload:
 
     @property
     def acknowledged(self) -> int:
-        """Records and commits so far: progress, for whoever waits for some."""
+        """The number of records and commits so far; shows progress."""
         return self._recorder.acknowledged
 
     def start(self) -> None:
@@ -86,19 +86,19 @@ class Workload:
             thread.start()
 
     def abandon(self) -> None:
-        """Stops all threads, whatever they failed with."""
+        """Stops all threads, and ignores their failures."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
 
     def halt(self) -> None:
-        """Stops all threads. Raises what a worker failed with."""
+        """Stops all threads. Raises the first failure of a thread."""
         self.abandon()
         if self.failures:
             raise self.failures[0]
 
     def stop(self) -> History:
-        """Stops all threads, reads each partition from its start with a fresh client, and returns what was seen."""
+        """Stops all threads, reads each partition from its start with a fresh client, and returns the history."""
         self.halt()
         if self._transactional:
             self.history.hanging = wait_until_stable(self._bootstrap, self._topics)
@@ -108,16 +108,16 @@ class Workload:
         return self.history
 
     def goes_on(self) -> bool:
-        """Waits until something more is acknowledged; False if nothing is for a minute."""
+        """Waits for another acknowledgement; False if none comes for a minute."""
         return self._rises(lambda: self._recorder.acknowledged)
 
     def commits_go_on(self) -> bool:
-        """Waits until one more transaction is committed; False if none is for a minute."""
+        """Waits for another committed transaction; False if none comes for a minute."""
         return self._rises(lambda: self._recorder.committed)
 
     def is_reached_anew(self) -> bool:
-        """True if new clients, one that asks each node first, are answered by the leaders of all partitions, each within a minute.
-        Older ones may go on with a leader that is none any more.
+        """True if a new client of each node is answered by the leaders of all partitions within a minute. Old clients may still use
+        a leader that has been deposed.
         """
         for address in self._bootstrap.split(","):
             try:
@@ -146,7 +146,7 @@ class Workload:
             self.failures.append(error)
 
     def _produce(self, index: int) -> None:
-        """Sends bursts with pauses; a producer that failed for good is followed by another, with an identity of its own."""
+        """Sends bursts with pauses. A producer that fails fatally is replaced by one with its own identity."""
         dice = random.Random(f"{self._seed}-{index}")
         in_flight = 1 + index % 5
         settings = {
@@ -176,14 +176,14 @@ class Workload:
             self._stopped.wait(dice.random() * self._pause_seconds)
 
     def _transact(self, index: int) -> None:
-        """Writes transactions. The last two transactors have one transactional id: they are in each other's way."""
+        """Writes transactions. The last two transactors share a transactional id, so that they conflict."""
         name = f"chaos-{min(index, TRANSACTORS - 2)}"
         config = _consumer_config(self._bootstrap)
         seed = f"{self._seed}-transactor-{index}"
         Transactor(self._recorder, config, self._transactional, name, seed, self._stopped).run(self._pause_seconds * 10)
 
     def _look(self, _index: int) -> None:
-        """Asks for all last stable offsets again and again."""
+        """Requests all last stable offsets repeatedly."""
         while not self._stopped.is_set():
             try:
                 with BlockingClient(_consumer_config(self._bootstrap)) as client:
@@ -197,7 +197,7 @@ class Workload:
                 self._stopped.wait(0.1)
 
     def _consume(self, index: int) -> None:
-        """Follows all partitions; begins again where it was after an error, from an older place now and then."""
+        """Reads all partitions. After an error it resumes at its position, or sometimes at an earlier one."""
         dice = random.Random(f"{self._seed}-consumer-{index}")
         isolation = READ_UNCOMMITTED if index % 2 else READ_COMMITTED
         if isolation == READ_COMMITTED:
@@ -229,8 +229,8 @@ class Workload:
 
 
 def wait_until_stable(bootstrap: str, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, int]]:
-    """Waits until all is decided that was written, as long as it may take for the last execution to expire. The partitions where it
-    is not: their last stable offsets and high watermarks.
+    """Waits until no partition holds back records, at most until the last execution must have expired. Returns the partitions that
+    still do, with their last stable offsets and high watermarks.
     """
     pause, clock = threading.Event(), SystemClock()
     deadline_ms = clock.monotonic_ms() + TIMEOUT_MS + SETTLE_MS
@@ -245,7 +245,7 @@ def wait_until_stable(bootstrap: str, topics: Sequence[str]) -> dict[TopicPartit
 
 
 def end_offsets(client: BlockingClient, topics: Sequence[str], isolation: str) -> dict[TopicPartition, int]:
-    """The ends of all partitions of these topics, asked for at once. Raises WireError."""
+    """The ends of all partitions of these topics, from one request. Raises WireError."""
     found = client.metadata(list(topics)).topics
     names = {
         TopicIdPartition(found[topic].topic_id, partition): TopicPartition(topic, partition)
@@ -261,7 +261,7 @@ def end_offsets(client: BlockingClient, topics: Sequence[str], isolation: str) -
 
 
 def read_all(bootstrap: str, topic: str, isolation: str) -> dict[TopicPartition, list[tuple[int, Value]]]:
-    """Each partition from its start to its end, with a fresh client."""
+    """Each partition from its start to its end, read with a fresh client."""
     config = _consumer_config(bootstrap, isolation)
     with BlockingClient(config) as client:
         topic_id = client.metadata([topic]).topics[topic].topic_id
