@@ -1,12 +1,12 @@
-"""A simulator of crashes of one data directory, over several lives; `run(seed)` raises AssertionError if a promise is broken.
+"""Simulates crashes of one data directory over several lives. `run_seed(seed)` raises AssertionError if a promise is broken.
 
-What is promised, and checked after each start:
-- whatever was below a high watermark is there, byte for byte, at its offset (nothing acknowledged lost, no offset reused);
-- what is there was appended by the life that ended, at that offset, or was there before (nothing torn, nothing invented);
-- what a recovery has cut never comes back (nothing resurrected);
+Promises, checked after each start:
+- every batch that was below a high watermark is there, byte for byte, at its offset (nothing acknowledged lost, no offset reused);
+- every batch found was appended at that offset by the last life or found before (nothing torn, nothing invented);
+- a batch that a recovery has cut never comes back;
 - rot below the checkpoint's durable_end is reported, by recovery or at the read, and nothing is cut because of it.
 
-Rot above that mark is the documented second that cannot be decided, so none is planted there.
+Rot above durable_end looks like a torn tail (documented as undecidable for one second), so none is planted there.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class Simulation:
         self.rng = random.Random(seed)
         self.files = MemoryFiles()
         self.clock = ManualClock()
-        self.visible: dict[int, bytes] = {}  # base offset -> payload of what was below a high watermark
-        self.pending: dict[int, bytes] = {}  # appended by this life, not yet flushed
+        self.visible: dict[int, bytes] = {}  # base offset -> payload of batches that were below a high watermark
+        self.pending: dict[int, bytes] = {}  # appended in this life, not yet flushed
         self.cut: set[bytes] = set()
         self.log_start = 0
         self.next_id = 0
         self.facts: dict[str, int] = {}
-        self.rotten: tuple[int, str, int] | None = None  # base offset of the batch that rots, where it is, durable_end
+        self.rotten: tuple[int, str, int] | None = None  # base offset of the rotten batch, its place, durable_end
         self.has_crashed = False
         self.task: FlushTask | None = None
-        # Batches of one size, a sector each, let stale blocks stand exactly where new batches should.
+        # Batches of one sector each let stale blocks lie exactly where new batches belong.
         self.is_uniform = self.rng.random() < 0.5
-        # A small window makes recovery points move, so that snapshots and index files are believed.
+        # A small window moves recovery points forward, so that starts use snapshots and index files.
         flush_state.RECOVERY_WINDOW_BYTES = self.rng.choice((2_000, 6_000, 1 << 26))
 
     def run(self) -> dict[str, int]:
-        """Lives until the last; returns how often what happened."""
+        """Runs all lives; returns the counts of events."""
         for _ in range(self.rng.randint(2, 5)):
             manager = self._start()
             log = first_log(manager)
@@ -69,7 +69,7 @@ class Simulation:
         self.facts[fact] = self.facts.get(fact, 0) + 1
 
     def _start(self) -> LogManager:
-        """Opens the directory, now and then killed in the middle of recovery."""
+        """Opens the directory; sometimes recovery is killed first."""
         for _ in range(2):
             if self.has_crashed and self.rng.random() < 0.15:
                 countdown = self.rng.randint(1, 40)
@@ -117,7 +117,7 @@ class Simulation:
         self.pending = {}
 
     def _read(self, log: Partition) -> dict[int, bytes] | None:
-        """Base offset and payload of all that can be read; None if rot was met (and it had been planted)."""
+        """Base offset and payload of all readable batches; None if planted rot was reported."""
         found: dict[int, bytes] = {}
         reported = log.damage is not None
         at = log.ends.log_start_offset
@@ -190,7 +190,7 @@ class Simulation:
             self.pending[info.base_offset] = payload
 
     def _flush(self, log: Partition) -> None:
-        """Flushes; now and then the log hears of the end only after the next action."""
+        """Flushes; sometimes the log learns of it only after the next action."""
         if self.task is not None:
             self._complete(log, self.task)
             return
@@ -232,7 +232,7 @@ class Simulation:
             if self.rng.random() < 0.5:
                 delete_records(manager, log, self.rng.randint(log.ends.log_start_offset, log.ends.high_watermark))
             manager.retention_pass()
-            self._note_visible(log)  # it flushes what was rolled
+            self._note_visible(log)  # retention flushes segments that it rolls
             self.log_start = log.ends.log_start_offset
             self._count("deleted")
 
@@ -247,7 +247,7 @@ class Simulation:
             self._count("killed")
 
     def _rot(self, log: Partition) -> None:
-        """Flips a bit of a batch below durable_end, as the checkpoint on the disk has it."""
+        """Flips a bit of a batch below durable_end, as the checkpoint on disk has it."""
         found = read_checkpoint(self.files, 0)
         entry = found.get(log.tp) if found is not None else None
         places = []
@@ -264,7 +264,7 @@ class Simulation:
 
 
 def _batches(data: bytes) -> list[tuple[int, int, int, int]]:
-    """(position, base offset, next offset, size) of what stands at the beginning of a file."""
+    """(position, base offset, next offset, size) of the batches at the beginning of a file."""
     found = []
     at = 0
     while len(data) >= at + 96 and data[at : at + 4] == b"\x89bkd":
@@ -288,5 +288,5 @@ def _failing_sync(number: int) -> Hook:
 
 
 def run_seed(seed: int) -> dict[str, int]:
-    """Runs one seed; returns how often what happened."""
+    """Runs one seed; returns the counts of events."""
     return Simulation(seed).run()

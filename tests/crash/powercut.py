@@ -1,14 +1,14 @@
-"""Cuts the power of a real daemon's disk while producers and consumers are at work: `python -m tests.crash.powercut`.
+"""Cuts the power of a real daemon's disk while producers and consumers run: `python -m tests.crash.powercut`.
 
-The disk is a loop device (tests/support/loop_disk.py), the load and the judging of the history are those of tests/chaos.
-After each cut the doctor must find nothing durable lost, the log must reach what was acknowledged before the cut, and work
-must go on. Exit code 0 only then, and only if each kind of cut happened.
+The disk is a loop device (tests/support/loop_disk.py); the load and the checker are those of tests/chaos. After each cut the doctor
+must find nothing durable lost, the log must reach what was acknowledged before the cut, and work must continue. Exit code 0 only
+then, and only if each kind of cut happened.
 
-Linux lets an fdatasync that is under way when the file system is shut down return 0 although its data is gone (18 of 240
-files in a trial without a broker). A power cut ends whoever could tell of that, so the broker is stopped first:
+If the file system is shut down during an fdatasync, Linux may return 0 although the data is gone (18 of 240 files in a trial
+without a broker). A real power cut leaves no process to report that success, so the broker is stopped before the cut:
 
-- machine  stopped with its flushes under way, and killed after the cut: nothing that it learns then reaches anybody
-- disk     stopped with none under way, and let go on after the cut: on a dead disk, all that it says must still be true
+- machine  stopped during its flushes, and killed after the cut: it cannot report their result
+- disk     stopped between flushes, and continued after the cut: on a dead disk, its responses must still be true
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SETTINGS: dict[str, object] = {"log.segment.bytes": 65_536, "log.checkpoint.int
 _FLAGS = {LOG_FLUSH: "journal written", NO_LOG_FLUSH: "journal lost"}
 _WHOM = ("machine", "disk")
 _KINDS = [(whom, flag) for whom in _WHOM for flag in _FLAGS]
-# States of threads in /proc: stopped; and stopped or about to be, at the end of a call that cannot be interrupted.
+# Thread states in /proc: stopped; and stopped or about to be, after a call that cannot be interrupted.
 _STOPPED = frozenset("T")
 _STOPPING = frozenset("TD")
 _WORK_SECONDS = 0.8
@@ -65,7 +65,7 @@ class Outage:
         self.endings: Counter[str] = Counter()
         self.sends: Counter[Outcome] = Counter()
         self.torn_tails = 0
-        self.calls_under_way = 0  # cuts that met the broker inside a call to the disk
+        self.calls_under_way = 0  # cuts during a system call of the broker to the disk
         self.problems: list[str] = []
         self.anomalies: list[Anomaly] = []
 
@@ -90,7 +90,7 @@ class Outage:
 
 
 def run(*, cuts: int, seed: int, daemon_type: DaemonType = DaemonProcess) -> Outage:
-    """So many cuts of both kinds in turn. Ends early at the first problem."""
+    """`cuts` cuts, of all kinds in turn. Ends early at the first problem."""
     outage = Outage(seed)
     with tempfile.TemporaryDirectory(prefix="brokerd-powercut-") as scratch, LoopDisk(Path(scratch)) as disk:
         daemon = daemon_type(disk.path / "data", settings=_SETTINGS)
@@ -165,7 +165,7 @@ class _Cutter:
             self._outage.endings["killed"] += 1
 
     def _acknowledged_ends(self) -> dict[int, int]:
-        """Where each partition must reach now, by what producers have been told."""
+        """The offset that each partition must reach, from the acknowledgements so far."""
         sends: list[Send] = self._workload.history.sends
         count = len(sends)
         for send in sends[self._counted : count]:
@@ -196,10 +196,10 @@ class _Cutter:
 
 
 def _thread_states(pid: int) -> set[str]:
-    """One letter for each state that a thread of the process is in."""
+    """The states of the process's threads, one letter each."""
     states = set()
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
             states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
     return states
 

@@ -1,15 +1,15 @@
 """Kills a real daemon at every call of a scripted run that changes its data directory: `python -m tests.crash.sweep`.
 
-Four series, each point of which is one number, so that it can be run again (`--only restart:17`):
+There are four series. A number identifies each point, so that it can be repeated (`--only restart:17`):
 
-- first     a new data directory: start, create, produce with rolls, delete records, retention, alter, delete, clean stop
-- restart   the same directory again after the clean stop: a little more of it
-- recovery-*  the restart after a kill, until it serves, from directories that a kill left in the middle of something; every
-  other point is killed once more, in the recovery from that
+- first: a new data directory: start, create, produce with rolls, delete records, retention, alter, delete, clean stop
+- restart: the same directory after the clean stop, with fewer requests
+- recovery-*: the start after a kill, until the broker serves, from directories that a kill left in the middle of an operation;
+  every other point is killed again, in the recovery that follows
 - each pwritev of these is also executed in part: one byte, a header, the first block
 
-After each point sweep_check.py recovers without a tracer and looks at everything. Exit code 0 only if all points held and
-every kind of call was met.
+After each point sweep_check.py recovers without a tracer and checks everything. Exit code 0 only if all points held and every kind
+of call was met.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.traced_daemon import Step, TracedDaemon
 
 _TORN_BYTES = (1, 96, 512)
 _MUST_MEET = {"pwritev", "fdatasync", "fsync", "rename", "create", "unlink", "mkdir"}
-# Moments of the first life that recovery starts from: call, end of the path, which of them.
+# Moments of the first life at which recovery begins: call, end of the path, index among such calls.
 _MOMENTS = {
     "torn": ("pwritev", ".log", -1),
     "unsynced": ("fdatasync", ".log", -3),
@@ -45,7 +45,7 @@ _MOMENTS = {
 
 
 class Start(NamedTuple):
-    """A data directory (None: a new one), what is known of it, and what is asked of the broker."""
+    """A data directory (None: a new one), its expected state, and the requests to the broker."""
 
     name: str
     directory: Path | None
@@ -54,7 +54,7 @@ class Start(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One moment to be killed at. `again_at` is the moment in the recovery from it; 0 = none."""
+    """A moment to kill the daemon at. `again_at` is the moment in the recovery that follows; 0 = none."""
 
     start: Start
     number: int
@@ -68,7 +68,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Tally:
-    """Counts of the states encountered."""
+    """Counts of what the sweep met."""
 
     calls: Counter[str]
     points: Counter[str]
@@ -91,7 +91,8 @@ class Tally:
 
 
 class Lived(NamedTuple):
-    """One life of the broker: its directory, what is known of it, what it changed, and how much of that came before it served."""
+    """One life of the broker: its directory, its expected state, the calls that changed the directory, and how many of them came
+    before it served."""
 
     directory: Path
     expected: Expected
@@ -107,7 +108,7 @@ class Sweep:
         self.tally = Tally(Counter(), Counter(), [])
 
     def starts(self, only: str | None = None) -> Iterator[Start]:
-        """The scenarios to sweep, or one of them; each is made when it is its turn."""
+        """The scenarios to sweep, or the one named; each is created lazily."""
         first = Start("first", None, Expected(), Script.first_life)
         if only in (None, first.name):
             yield first
@@ -122,7 +123,7 @@ class Sweep:
             yield Start(f"recovery-{name}", ended.directory, ended.expected, Script.later_life)
 
     def points(self, start: Start) -> Iterator[Point]:
-        """Every change of one life, and every write of it in parts."""
+        """Every change of one life, and every write of it in part."""
         complete = self._live(start, 0)
         is_recovery = start.name.startswith("recovery")
         steps = complete.steps[: complete.steps_of_start] if is_recovery else complete.steps
@@ -133,7 +134,7 @@ class Sweep:
                 yield Point(start, number, _TORN_BYTES[number % len(_TORN_BYTES)], 0)
 
     def run(self, point: Point) -> None:
-        """One point; what goes wrong is noted."""
+        """Runs one point, and notes a failure."""
         self.tally.points[point.start.name] += 1
         where = "nowhere"
         scratch: list[Path] = []
@@ -187,7 +188,7 @@ class Sweep:
 
 
 def _started_dead(daemon: TracedDaemon) -> bool:
-    """Starts it; True if it never served."""
+    """Starts the daemon; True if it died before it served."""
     try:
         daemon.start()
     except RuntimeError:
@@ -196,7 +197,7 @@ def _started_dead(daemon: TracedDaemon) -> bool:
 
 
 def _talk(daemon: TracedDaemon, expected: Expected, life: Callable[[Script], None]) -> bool:
-    """True if the broker died meanwhile."""
+    """Sends the requests; True if the broker died meanwhile."""
     try:
         with connected(daemon.address) as client:
             Script(client, expected).run(life)
@@ -219,7 +220,7 @@ def main() -> int:
     if reason:
         sys.stderr.write(f"{reason}\n")
         return 2
-    logging.basicConfig(level=logging.CRITICAL)  # recovery in this process has much to say
+    logging.basicConfig(level=logging.CRITICAL)  # recovery in this process logs much
     started = time.monotonic()
     count = 0
     with tempfile.TemporaryDirectory(prefix="brokerd-sweep-") as scratch:

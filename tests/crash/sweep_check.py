@@ -1,6 +1,6 @@
-"""Invariants of a data directory whose broker was killed at any moment. Raises AssertionError naming the one that fails.
+"""Invariants of a data directory whose broker was killed at any moment. Raises AssertionError with the one that fails.
 
-The broker that recovers runs in this process, without a tracer; the doctor looks before and after it.
+The recovering broker runs in this process, without a tracer; the doctor checks the directory before and after.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONNECTS = 3
 
 
 def check(data_dir: Path, expected: Expected) -> None:
-    """Recovers, and looks at everything."""
+    """Recovers, and checks everything."""
     _check_before(data_dir, expected)
     settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
     with running_daemon(data_dir, **settings) as running, connected(running.address) as client:
@@ -46,7 +46,7 @@ def check(data_dir: Path, expected: Expected) -> None:
 
 
 def connected(address: str) -> RawClient:
-    """A client that has been answered once. Where many processes share few cores, a first connection may take too long.
+    """A client that has been answered once. Retries, since a first connection may time out when many processes share few cores.
 
     Raises ConnectionError.
     """
@@ -62,11 +62,11 @@ def connected(address: str) -> RawClient:
 
 
 def _check_before(data_dir: Path, expected: Expected) -> None:
-    """The doctor finds nothing lost before the restart puts it right."""
+    """The doctor must find nothing lost, even before recovery."""
     try:
         findings = check_data_dir(str(data_dir))
     except DataDirectoryError:
-        # Killed before the directory was one: then nobody can have been told anything.
+        # Killed before the directory was complete: no request can have been answered.
         assert not os.path.exists(data_dir / "meta"), "the doctor does not know the directory"
         assert not expected.topics
         return
@@ -109,7 +109,7 @@ def _read(client: RawClient, history: PartitionHistory, start: int, end: int) ->
 
 
 def _check_producer(producer: RawProducer, history: PartitionHistory, producer_id: int) -> None:
-    """The last batch is known again, a gap is refused, and the next one is taken."""
+    """A retry of the last batch is recognised, a gap in sequences is refused, and the next batch is accepted."""
     if history.sent:
         last = history.sent[-1]
         repeated = producer.produce(history.tp, pa.py_buffer(last.data))
@@ -118,7 +118,7 @@ def _check_producer(producer: RawProducer, history: PartitionHistory, producer_i
     following = new_sent(history, producer_id)
     history.sent.append(following)
     beyond = new_sent(history, producer_id)
-    if following.sequence:  # a producer that is not known here may not even begin there
+    if following.sequence:  # a producer unknown to this partition must begin at sequence 0
         refused = producer.produce(history.tp, pa.py_buffer(beyond.data))
         assert refused.error.code == error_pb2.ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER, f"a gap in the sequence: {refused}"
     taken = producer.produce(history.tp, pa.py_buffer(following.data))

@@ -1,5 +1,5 @@
-"""The requests to the sweep's broker, and the state that may be expected afterwards. Killing is sweep.py's, judging
-sweep_check.py's.
+"""The requests to the sweep's broker, and the state expected afterwards. sweep.py kills the broker, sweep_check.py checks the
+state.
 
 One idempotent producer, one request after another or three in flight, over two partitions whose segments hold three batches.
 """
@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 @dataclass
 class Sent:
-    """A batch that was sent; all of one partition lie behind one another, so it is known where it must stand."""
+    """A batch that was sent. The batches of a partition are consecutive, so its offset is known."""
 
     data: bytes
     sequence: int
@@ -42,27 +42,27 @@ class Sent:
 
     @property
     def payload(self) -> bytes:
-        """The state that the broker must not change."""
+        """The bytes that the broker must not change."""
         return self.data[HEADER_BYTES:]
 
 
 @dataclass
 class PartitionHistory:
-    """One partition. `dropped` was sent, was not there after a recovery, and must never be."""
+    """One partition. `dropped` holds payloads that were sent and missing after a recovery; they must never come back."""
 
     tp: TopicIdPartition
     sent: list[Sent] = field(default_factory=list)
     dropped: set[bytes] = field(default_factory=set)
-    log_starts: set[int] = field(default_factory=lambda: {0})  # where the log may begin: one, unless a response is missing
+    log_starts: set[int] = field(default_factory=lambda: {0})  # possible log starts: one, unless a response is missing
 
     @property
     def next_offset(self) -> int:
-        """Where the next batch will stand; also its sequence, for there is one producer."""
+        """The next batch's offset; also its sequence, since there is one producer."""
         return len(self.sent) * _RECORDS
 
     def settle(self, high_watermark: int) -> None:
-        """Fixes the visible records, which must stay; the rest is gone. Raises AssertionError if acknowledged records are
-        gone."""
+        """Keeps the batches below the high watermark as acknowledged, and drops the others. Raises AssertionError if an
+        acknowledged batch is dropped."""
         count, rest = divmod(high_watermark, _RECORDS)
         assert not rest, f"{self.tp.partition}: the high watermark {high_watermark} lies inside a batch"
         assert count <= len(self.sent), f"{self.tp.partition}: {count} batches are there, {len(self.sent)} were sent"
@@ -76,7 +76,7 @@ class PartitionHistory:
 
 @dataclass
 class Expected:
-    """All that was asked for and answered. A topic is in `asked` until its creation or deletion is answered."""
+    """All requests and responses. A topic is in `asked` until its creation or deletion is answered."""
 
     asked: set[str] = field(default_factory=set)
     topics: set[str] = field(default_factory=set)
@@ -88,11 +88,11 @@ class Expected:
 
 
 class Died(Exception):  # noqa: N818 - what the sweep is for
-    """The broker is gone."""
+    """The broker has died."""
 
 
 class Script:
-    """Asks a broker, and notes each request before it is sent and each answer once it is there. Raises Died."""
+    """Sends requests to a broker; notes each one before it is sent, and its response. Raises Died."""
 
     def __init__(self, client: RawClient, expected: Expected) -> None:
         self._client = client
@@ -100,7 +100,7 @@ class Script:
         self._producer: RawProducer = client.producer()
 
     def run(self, life: Callable[[Script], None]) -> None:
-        """One of the two lives, until its end or the broker's."""
+        """Runs one of the two lives, until its end or the broker's death."""
         try:
             life(self)
         except (grpc.RpcError, StopIteration) as error:
@@ -126,7 +126,7 @@ class Script:
         self._produce(histories * 2)
 
     def later_life(self) -> None:
-        """A little of it, on a directory that was used before."""
+        """A part of it, on a used directory."""
         for partition in self._client.describe(TOPIC).partitions:
             for history in self._expected.partitions.values():
                 if history.tp.partition == partition.partition:
@@ -160,7 +160,7 @@ class Script:
             self._expected.producer_id = given
 
     def _produce(self, histories: list[PartitionHistory]) -> None:
-        """One batch for each, all in flight together."""
+        """Sends one batch for each history, all in flight together."""
         posted = []
         for history in histories:
             sent = new_sent(history, self._expected.producer_id)
@@ -199,7 +199,7 @@ class Script:
 
 
 def new_sent(history: PartitionHistory, producer_id: int) -> Sent:
-    """The next batch of a partition, like no other."""
+    """The next batch of a partition, with unique content."""
     offset = history.next_offset
     values: list[bytes | None] = [f"{next(_numbers)}:{history.tp.partition}:{offset + n}:".encode() for n in range(_RECORDS)]
     rows = key_values([value.ljust(_VALUE_BYTES, b".") for value in values if value is not None])

@@ -1,4 +1,4 @@
-"""Snapshots, indexes and epoch files that are gone, short, rotten or stale: recovery equals a scan of the whole log."""
+"""Snapshots, indexes and epoch files that are missing, short, rotten or stale: recovery equals a scan of the whole log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_byte
 
 
 def _fill(log: Partition, rng: random.Random, sequences: dict[int, int], count: int) -> None:
-    """Batches of a few producers, whose times rise on the whole."""
+    """Appends batches of a few producers, whose times mostly increase."""
     for _ in range(count):
         producer_id = rng.randrange(4)
         records = rng.randint(1, 3)
@@ -38,9 +38,10 @@ def _fill(log: Partition, rng: random.Random, sequences: dict[int, int], count: 
 
 
 def _history(rng: random.Random, ending: str) -> tuple[MemoryFiles, list[MemoryFiles]]:
-    """A directory after several lives, the last of which ended so, and copies of it from before (whose derived files are stale).
+    """A directory after several lives, and earlier copies of it, whose derived files are stale. `ending` is how the last life
+    ended.
 
-    The last lives are short: a segment that grows through them has its index written by each that is closed.
+    The last lives are short, so that a segment spans several of them; each clean stop rewrites its index.
     """
     files, clock, stale = MemoryFiles(), ManualClock(), []
     sequences: dict[int, int] = {}
@@ -78,7 +79,7 @@ def _without_derived(files: MemoryFiles) -> MemoryFiles:
 
 
 def _harm(rng: random.Random, files: MemoryFiles, stale: list[MemoryFiles], path: str, kind: str) -> bool:
-    """True if the file is another one now; a closed segment's index, say, is never stale."""
+    """Harms a file; True if its content changed. The index of a closed segment, for example, is never stale."""
     data = files.read_file(path)
     if kind == "deleted":
         files.remove_file(path)
@@ -112,7 +113,7 @@ def test_recovery_equals_a_full_scan_whatever_happened_to_derived_files(
         assert _view(files.copy())[:5] == wanted[:5]
         derived = [path for path in files.paths() if path.endswith(DERIVED)]
         assert len(derived) > 8
-        # In the short run every other one, and the one file of its kind.
+        # The short run takes every other file, and always the only one of its kind.
         one_by_one = [path for n, path in enumerate(derived) if TEST_SCALE > 1 or n % 2 or path.endswith("leader-epochs")]
         for paths in [[path] for path in one_by_one] + [rng.sample(derived, len(derived) // 2) for _ in range(3)]:
             harmed = files.copy()
@@ -122,7 +123,7 @@ def test_recovery_equals_a_full_scan_whatever_happened_to_derived_files(
             found = _view(harmed)
             assert found[:5] == wanted[:5], paths
             assert [entry.start_offset for entry in found[5]] == [entry.start_offset for entry in wanted[5]], paths
-    # At one offset there is one producer state, so an old snapshot is another's; and a directory has one file of epochs.
+    # Producer state at an offset never changes, so no snapshot is stale; and a directory has only one epoch file.
     spared = {"stale": ".snapshot", "another's": "leader-epochs"}.get(kind)
     assert harmed_suffixes == set(DERIVED) - {spared}
 

@@ -1,5 +1,5 @@
-"""Offsets of groups, killed before or in the middle of every operation on their files, by a kill and by a power cut: an offset that
-was answered is there, or a later one; one request's offsets are there together or not at all.
+"""Group offsets, with a kill or power cut before or during every file operation: an acknowledged offset or a later one is there,
+and the offsets of one request are there together or not at all.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ GROUPS = ("a", "b", "c")
 
 
 class History:
-    """Questions and answers, by group: each commit has a number, which both its offsets are."""
+    """Requests and responses, by group. Each commit has a number, which is both of its offsets."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, list[int | None]] = {name: [] for name in GROUPS}  # None: the group is deleted
-        self.answered: dict[str, int] = dict.fromkeys(GROUPS, 0)  # so many of them
+        self.asked: dict[str, list[int | None]] = {name: [] for name in GROUPS}  # None: deletion of the group
+        self.answered: dict[str, int] = dict.fromkeys(GROUPS, 0)  # the number of requests answered
         self.clock = ManualClock()
 
 

@@ -1,5 +1,5 @@
-"""Goal: whatever moment the daemon is killed at, no acknowledged record is missing, no offset holds two records, no reader saw
-what is gone. Method: a real daemon, SIGKILL at seeded random moments under load, the history judged by the checker.
+"""Goal: whenever the daemon is killed, no acknowledged record is lost, no offset holds two records, and no reader saw a record that
+is gone. Method: a real daemon, SIGKILL at seeded random moments under load, the history judged by the checker.
 
 BROKERD_TEST_SCALE=30 makes it 120 kills.
 """
@@ -13,7 +13,7 @@ from tests.chaos.run import run
 from tests.support.scale import TEST_SCALE
 
 _KILLS = 4
-_SECONDS_A_KILL = 120.0  # at most: a slow machine has the time, a fast one does not use it
+_SECONDS_A_KILL = 120.0  # an upper bound, for slow machines
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A scripted run, killed before or in the middle of every operation on its files; and recovery killed likewise, twice."""
+"""A scripted run, killed before or during every file operation; recovery is killed likewise, twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_byte
 
 
 class History:
-    """The responses to the script: offset -> payload of what was acknowledged, and of all that was ever sent."""
+    """The responses to the script: payloads by offset, those acknowledged and all that were sent."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, bytes] = {}
@@ -26,7 +26,7 @@ class History:
 
 
 def _script(files: MemoryFiles, history: History) -> None:
-    """Create, append over several segments, flush, checkpoint, delete records, delete a topic, close, and again."""
+    """Create, append over several segments, flush, checkpoint, delete records, delete a topic, close; and once more."""
     for life in range(2):
         clock = ManualClock()
         manager, log = open_log(files, clock, **SETTINGS)
@@ -72,7 +72,7 @@ def test_killed_at_every_operation_the_acknowledged_is_all_there(ending: str) ->
 
 
 def _opens(files: MemoryFiles, killed_at: int, ending: str, rng: random.Random) -> bool:
-    """Recovery that is itself killed at an operation, unless `killed_at` is 0 or there are fewer."""
+    """Recovers, killed at the given operation; True if recovery finished (`killed_at` is 0, or there are fewer operations)."""
     files.hook = kill_at(killed_at) if killed_at else None
     try:
         manager, _ = open_manager(files, **SETTINGS)

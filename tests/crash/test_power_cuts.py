@@ -15,7 +15,7 @@ RUNS = 800 * TEST_SCALE
 @pytest.mark.timeout(3_600)
 def test_power_cuts_lose_nothing_acknowledged_and_bring_nothing_back() -> None:
     facts = run_many(run_seed, RUNS, chunk=200)
-    # The faults did happen, and work was done between them.
+    # Each kind of fault happened, and work was done between them.
     for fact in ("power cut", "killed", "killed in recovery", "clean", "cut", "rot reported", "sync failed", "refused", "deleted"):
         assert facts.get(fact, 0) >= RUNS // 50, (fact, facts)
     assert facts["flushed"] > RUNS

@@ -1,6 +1,4 @@
-"""Producer ids, killed before or in the middle of every operation on their files, by a kill and by a power cut: none is given
-twice.
-"""
+"""Producer ids, with a kill or power cut before or during every file operation: no id is assigned twice."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ BLOCK = 2
 
 
 class History:
-    """The ids that were given."""
+    """The ids assigned."""
 
     def __init__(self) -> None:
         self.given: list[int] = []
@@ -29,7 +27,7 @@ class History:
 
 
 async def _live(files: MemoryFiles, history: History, _life: int) -> None:
-    """Two blocks and a half, with a compaction whenever the log has grown."""
+    """Takes two blocks of ids and one more, with a compaction whenever the log has grown."""
     async with running(files, history.clock) as broker:
         ids = broker.transactions.producer_ids
         for _ in range(2 * BLOCK + 1):

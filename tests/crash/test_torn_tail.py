@@ -1,4 +1,4 @@
-"""One log, cut at every byte or flipped at every bit: what recovery, readers and the doctor say of it."""
+"""One log, cut at every byte or flipped at every bit: the results of recovery, readers and the doctor."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _assert_refused(log: Partition) -> None:
 
 
 def _readable(log: Partition) -> dict[int, bytes]:
-    """Payloads by offset of all that can be read around damage; payloads checked as clients check them."""
+    """Payloads by offset of all readable batches around damage, checked as clients check them."""
     found = {}
     at = log.ends.log_start_offset
     while at < log.ends.high_watermark:
@@ -104,7 +104,7 @@ def _readable(log: Partition) -> dict[int, bytes]:
 
 
 def _bits(positions: list[int]) -> list[int]:
-    """All bits of the log at scale, else a tenth of them; always some of each header field."""
+    """All bits of the log in a scaled run, else every eleventh, and every fifth of each header."""
     bits = list(range(positions[-1] * 8))
     return (
         bits

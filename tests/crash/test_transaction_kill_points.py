@@ -1,6 +1,5 @@
-"""The way of transactions, killed before or in the middle of every operation on its files, by a kill and by a power cut: all of a
-version is visible or none, the group's offset that goes with it likewise, what was answered holds, what was not can be asked again,
-and nothing hangs.
+"""Transactions, with a kill or power cut before or during every file operation: a version is visible completely or not at all, and
+so is its group offset; acknowledged commits hold, others can be retried, and nothing hangs.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_byte
 
 @dataclass
 class History:
-    """The questions and answers of a script."""
+    """The requests and responses of a script."""
 
     asked: dict[int, EndTransactionRequest] = field(default_factory=dict)  # commits, by version
-    rows: dict[int, set[tuple[TopicIdPartition, bytes]]] = field(default_factory=dict)  # of the winners
+    rows: dict[int, set[tuple[TopicIdPartition, bytes]]] = field(default_factory=dict)  # of the members that the commit names
     answered: set[int] = field(default_factory=set)
     clock: ManualClock = field(default_factory=ManualClock)
 
 
 def _offset(broker: TransactionBroker, tp: TopicIdPartition) -> int:
-    """The group's offset, which is the version that it went with."""
+    """The group's offset, equal to the version that it was committed with."""
     group = broker.groups.table.groups.get(GROUP)
     committed = group.offset(tp) if group is not None else None
     return committed.offset if committed is not None else NO_OFFSET
@@ -55,7 +54,7 @@ def _offsets(version: int, tp: TopicIdPartition, expected: int) -> AskedOffsets:
 
 
 async def _version(broker: TransactionBroker, history: History, version: int, *, execution: str = "one") -> None:
-    """Two winners over two partitions and a twin that loses, and a commit."""
+    """Commits two members over two partitions; a twin's rows are left out."""
     tps = await broker.topic()
     named = Execution(version, execution, "run")
     first, second, twin = [await broker.init(NAME, named, f"{execution} {version} {n}".encode().ljust(16)) for n in range(3)]
@@ -77,7 +76,7 @@ async def _aborted(broker: TransactionBroker, version: int) -> None:
 
 
 async def _live(files: MemoryFiles, history: History, life: int) -> None:
-    """A commit, an abort, the version again in another execution; compaction; an execution that is left to expire."""
+    """A commit, an abort, the same version again in another execution, a compaction, and an execution that expires."""
     async with running(files, history.clock, **SETTINGS) as broker:
         await _version(broker, history, 3 * life)
         await _aborted(broker, 3 * life + 1)
@@ -117,7 +116,7 @@ async def _check(files: MemoryFiles, history: History, where: str) -> None:
         tps = await broker.topic()
         _whole_or_nothing(broker, tps, history, where)
         for version, asked in history.asked.items():
-            if version == max(history.asked):  # older ones are fenced by it
+            if version == max(history.asked):  # it fences the older ones
                 offset = _offset(broker, tps[1])
                 await broker.transactions.commit(PRINCIPAL, asked, _offsets(version, tps[1], offset))
                 history.answered.add(version)

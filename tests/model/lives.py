@@ -1,13 +1,14 @@
-"""Lives of one partition and its idempotent producers; `run(seed)` raises AssertionError if the log forgets or invents any of them.
+"""Lives of one partition and its idempotent producers. `run_seed(seed)` raises AssertionError if the log forgets or invents
+producer state.
 
-Goal: whatever ends a life, the producer state of the next is the fold of all batches ever appended that are still there (also
-of those that retention or DeleteRecords has removed since), minus what has expired. The oracle keeps that history; what of a
-life's end survived is read from the log.
+Goal: however a life ends, the next one's producer state is the fold of all appended batches that survived (including those that
+retention or DeleteRecords has since removed), minus expired producers. The oracle keeps this history; which of the last batches
+survived is read from the log.
 
-Method: seeded lives with appends, retries, new and stale epochs, flushes, rolls, retention, DeleteRecords, checkpoints, long
-silences; operations on derived files, checkpoints, names and data that fail, or a full disk, for a life or a part of it, starts
-included; an end by a clean stop, a kill at any file operation (of the start too) or a power cut; and, between lives, derived
-files that are lost, stale or from another future. After each start the whole state is compared, and every response is the oracle's.
+Method: seeded lives with appends, retries, new and stale epochs, flushes, rolls, retention, DeleteRecords, checkpoints and long
+idle times. Operations on derived files, checkpoints, names and data fail, or the disk is full, for all or part of a life, starts
+included. A life ends by a clean stop, a kill at any file operation (of the start, too) or a power cut. Between lives, derived files
+are lost, stale or from another history. After each start the whole state is compared, and every response with the oracle's.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.support.log_manager import LogManager
 from tests.support.producer_oracle import RING, Known, ProducerOracle
 
 PRODUCERS = 4
-# Operations that may fail, on paths that hold these words; and how often.
+# Operations that may fail, a word of the paths, and the probabilities.
 _WRITES = ("create", "pwritev", "fdatasync", "rename")
 _FAULTS: tuple[tuple[tuple[str, ...], str, tuple[float, ...]], ...] = (
     (_WRITES, ".snapshot", (0.2, 1.0, 1.0)),
@@ -46,7 +47,7 @@ _FAULTS: tuple[tuple[tuple[str, ...], str, tuple[float, ...]], ...] = (
 
 
 class Appended(NamedTuple):
-    """A batch that was handed to the log. It may be in the log, if it is not `is_certain`."""
+    """A batch that was handed to the log. Unless `is_certain`, it may not be in the log."""
 
     offset: int
     producer: ProducerIdAndEpoch
@@ -68,7 +69,7 @@ class Appended(NamedTuple):
 
 
 class Faults:
-    """The hook of the file system: counts down to a kill, and fails what is to fail."""
+    """Hook of the file system: counts down to a kill, and makes operations fail."""
 
     def __init__(self, rng: random.Random, count: Callable[[str], None]) -> None:
         self._rng = rng
@@ -96,13 +97,13 @@ class Lives:
         self.files = MemoryFiles()
         self.clock = ManualClock()
         self.oracle = ProducerOracle()
-        self.history: list[Appended | int] = []  # an int: all that was silent since before then has expired
+        self.history: list[Appended | int] = []  # an int: producers whose last batch is older have expired
         self.flushed = 0
         self.epoch = 0  # of the last life
         self.facts: dict[str, int] = {}
         self.task: FlushTask | None = None
         self.old_snapshots: dict[str, bytes] = {}
-        self.lies: set[bytes] = set()  # files that a bit was flipped in, or of another future
+        self.lies: set[bytes] = set()  # contents of files with a flipped bit or of another history
         self.expiration_ms = self.rng.choice((300_000, 100_000_000))
         self.settings: dict[str, Any] = {
             "log_segment_bytes": self.rng.choice((4_096, 4_096, 8_192)),
@@ -112,11 +113,11 @@ class Lives:
             "log_retention_ms": self.rng.choice((-1, 60_000)),
             "producer_id_expiration_ms": self.expiration_ms,
         }
-        # A small window makes recovery points move, as 64 MiB do in a log of some age.
+        # A small window moves recovery points, as 64 MiB do in an older log.
         flush_state.RECOVERY_WINDOW_BYTES = self.rng.choice((4_000, 20_000, 1 << 26, 1 << 26))
 
     def run(self) -> dict[str, int]:
-        """Lives until the last; returns how often what happened."""
+        """Runs all lives; returns the counts of events."""
         lives = self.rng.randint(2, 6)
         for life in range(lives + 1):
             manager = self._start()
@@ -129,13 +130,13 @@ class Lives:
         return self.facts
 
     def count(self, fact: str) -> None:
-        """Something happened."""
+        """Counts an event."""
         self.facts[fact] = self.facts.get(fact, 0) + 1
 
     # A start
 
     def _start(self) -> LogManager:
-        """Opens the directory: now and then killed in the middle, on a disk that fails, or on one that takes nothing at all."""
+        """Opens the directory; sometimes it is killed on the way, or its disk fails or is full."""
         while self.files.paths():
             faults = self._new_faults()
             if self.rng.random() < 0.3:
@@ -154,7 +155,7 @@ class Lives:
             assert not report.damaged, report.damaged
             if not report.read_only_reason and all((not log.core.is_stopped) for log in manager.partitions.of_clients()):
                 return manager
-            # Its disk took nothing: what is there is served, and the next start goes on.
+            # The disk refused all writes. The log is served read-only, and the next start retries.
             self.count("a start was read-only")
             self._crash()
         self.files.hook, self.files.space_left = None, None
@@ -173,7 +174,7 @@ class Lives:
         return faults
 
     def _check(self, log: Partition) -> None:
-        """Compares the state with the fold of what is there."""
+        """Compares the producer state with the fold of the surviving batches."""
         hook, self.files.hook = self.files.hook, None
         assert log.ends.log_end_offset >= self.flushed, "what was flushed is lost"
         assert log.leader_epoch > self.epoch, f"epoch {log.leader_epoch} comes after {self.epoch}"
@@ -222,7 +223,7 @@ class Lives:
         try:
             for _ in range(self.rng.randint(0, 25)):
                 if self.rng.random() < 0.1:
-                    faults.failing = []  # the disk is well again
+                    faults.failing = []  # the disk works again
                     self.files.space_left = None
                 self._act(manager, log)
             if self.rng.random() < 0.3:
@@ -257,7 +258,7 @@ class Lives:
             self.files.space_left = self.rng.randint(0, 6_000)
 
     def _candidate(self, producer_id: int) -> tuple[int, int, int]:
-        """(epoch, first sequence, count): what a producer would send next, send again, or send after another took over."""
+        """(epoch, first sequence, count) of a new batch, a retry, another epoch's or one after a gap."""
         epoch, next_number, batches = self.oracle.state.get(producer_id, Known(0, 0, ()))
         count = self.rng.choice((1, 1, 3, 40, RING // 5))
         kind = self.rng.random()
@@ -273,7 +274,7 @@ class Lives:
         return epoch, next_number % RING, count
 
     def _send(self, log: Partition) -> None:
-        """One batch; the response must be the oracle's."""
+        """Sends one batch; the response must be the oracle's."""
         producer_id = self.rng.randrange(PRODUCERS)
         epoch, first, count = self._candidate(producer_id)
         producer = ProducerIdAndEpoch(producer_id, epoch)
@@ -300,7 +301,7 @@ class Lives:
         self.count(expected.__name__ if isinstance(expected, type) else "appended" if expected == event.offset else "repeated")
 
     def _flush(self, log: Partition) -> None:
-        """Flushes; now and then the log hears of the end only after the next action."""
+        """Flushes; sometimes the log learns of it only after the next action."""
         if self.task is not None:
             self._complete(log, self.task)
             return
@@ -326,11 +327,11 @@ class Lives:
         if self.rng.random() < 0.5:
             before = len(log.segments)
             _tried(lambda: manager.retention_pass())
-            self.flushed = max(self.flushed, log.ends.high_watermark)  # it flushes what it rolls
+            self.flushed = max(self.flushed, log.ends.high_watermark)  # retention flushes what it rolls
             if len(log.segments) < before:
                 self.count("segments removed")
 
-    # Its end
+    # The end of a life
 
     def _close(self, manager: LogManager, log: Partition) -> None:
         if self.task is not None:
@@ -356,27 +357,27 @@ class Lives:
         self._between_lives()
 
     def _between_lives(self) -> None:
-        """Derived files are lost or stale, but never so that the state is nowhere else."""
+        """Loses or harms derived files, but never the only copy of the state."""
         self.files.hook = None
         self.clock.advance(self.rng.choice((10, 5_000)))
         paths = self.files.paths()
         snapshots = [path for path in paths if path.endswith(SNAPSHOT_SUFFIX)]
         true = [path for path in snapshots if self.files.is_name_synced(path) and self.files.read_file(path) not in self.lies]
         if self.rng.random() < 0.2:
-            # The state below the log end does not change: an old snapshot is still true at its offset.
+            # The state at an offset never changes, so an old snapshot remains true.
             self.old_snapshots.update((path, self.files.read_file(path)) for path in true)
             path, data = self.rng.choice([*self.old_snapshots.items(), ("", b"")])
             if path and path not in paths:
                 self.files.write_file(path, data)
                 self.count("an old snapshot is there again")
         if any(isinstance(event, Appended) for event in self.history) and self.rng.random() < 0.1:
-            # The same log might have gone on otherwise: what a copy of the directory says of that is not for this one.
+            # A copy of the directory continued in another history: its snapshot must not be used for this log.
             future = self._snapshot_of_another_future()
             if future is not None:
                 self.files.write_file(*future)
                 self.lies.add(future[1])
                 self.count("one of another future")
-        # Below the segment that holds the log start there may be holes, which a snapshot must bridge.
+        # There may be holes in the segment of the log start and below, which a snapshot must bridge.
         found = read_checkpoint(self.files, 0)
         start = max((entry.log_start_offset for entry in found.values()), default=0) if found is not None else 0
         segments = [_offset(path) for path in paths if path.endswith(LOG_SUFFIX)]
@@ -391,7 +392,7 @@ class Lives:
                 self._harm(path)
 
     def _snapshot_of_another_future(self) -> tuple[str, bytes] | None:
-        """Path and content of a snapshot above all that this log has ever had."""
+        """Path and content of a snapshot above every offset that this log has had."""
         copy = self.files.copy()
         manager, log = open_log(copy, self.clock, **self.settings)
         producer = ProducerIdAndEpoch(PRODUCERS + 1, 0)
@@ -412,7 +413,7 @@ class Lives:
         self.count("a derived file was harmed")
 
     def _harmless(self, log: Partition) -> None:
-        """The last life: retries of all that each producer remembers."""
+        """The last life: retries of every batch that producer state remembers."""
         self.files.hook, self.files.space_left = None, None
         for producer_id, known in self.oracle.state.items():
             for sent in known.batches[-5:]:
@@ -426,7 +427,7 @@ def _tried(work: Callable[[], object]) -> None:
     try:
         work()
     except (OSError, StorageError):
-        return  # the disk said no, as it was told to
+        return  # an injected failure
 
 
 def _offset(path: str) -> int:
@@ -436,5 +437,5 @@ def _offset(path: str) -> int:
 
 
 def run_seed(seed: int) -> dict[str, int]:
-    """Runs one seed; returns how often what happened."""
+    """Runs one seed; returns the counts of events."""
     return Lives(seed).run()

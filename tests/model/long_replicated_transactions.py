@@ -1,5 +1,4 @@
-"""The long run of the schedules of replicated transactions, for `make replicated-transactions`: in as many processes as there are
-cores.
+"""Long run of the replicated transactions' schedules, for `make replicated-transactions`, with one process per core.
 
 python -m tests.model.long_replicated_transactions [--schedules 30000]
 """

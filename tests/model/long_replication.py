@@ -1,4 +1,4 @@
-"""The long run of replication's schedules, for `make replication`: in as many processes as there are cores.
+"""Long run of replication's schedules, for `make replication`, with one process per core.
 
 python -m tests.model.long_replication [--schedules 100000]
 """

@@ -1,4 +1,4 @@
-"""The long run of the transactions' schedules, for `make transactions`: in as many processes as there are cores.
+"""Long run of the transactions' schedules, for `make transactions`, with one process per core.
 
 python -m tests.model.long_transactions [--schedules 100000]
 """

@@ -1,4 +1,4 @@
-"""How many schedules find each mistake that is planted in replication: what is found late is at the edge of what they prove.
+"""How many schedules it takes to find each bug planted in replication. Bugs found late show the limits of the schedules.
 
 python -m tests.model.planted_mistakes [--windows 3] [--bound 5000] [--step 1] [NAME ...]
 """
@@ -13,11 +13,11 @@ from typing import Any
 from tests.support import replicated_bugs, replicated_transactions, replication_bugs, replication_simulation
 from tests.support.mutants import Mutants, Run, finds
 
-_WINDOW = 100_000  # seeds from one window's first to the next one's
+_WINDOW = 100_000  # distance between the first seeds of two windows
 
 
 def main() -> None:
-    """The command."""
+    """Command line."""
     parser = argparse.ArgumentParser(description="How many schedules find each planted mistake, from seed 0 on.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these, or those whose names contain it")
     parser.add_argument("--windows", type=int, default=1, help="how often to search, each time with other seeds (default 1)")
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def searched(plant_it: Callable[[Any], None], run: Run, seeds: range) -> int | None:
-    """How many schedules it took until one found the mistake; None if none does."""
+    """The number of schedules until one finds the bug; None if none does."""
     put_back: list[tuple[Any, str, Any]] = []
 
     def put(owner: Any, name: str, value: Any) -> None:

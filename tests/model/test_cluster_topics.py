@@ -1,4 +1,4 @@
-"""Topics that several nodes change at once (tests/support/topics_simulation.py), and the comparisons left out one by one."""
+"""Several nodes change topics at once (tests/support/topics_simulation.py). Planted bugs leave out one comparison each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_schedule_replays() -> None:
 
 
 def without_comparisons(put: Put, name: str) -> None:
-    """Leaves the comparisons of a kind of change out."""
+    """Leaves out the comparisons of one kind of change."""
     original = getattr(changes, name)
 
     def careless(*args: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Goal: whatever an application does between two polls (seeks, pauses, another assignment), and whatever the broker does meanwhile
-(streams that end, errors that pass, retention), each poll hands over the records that follow its positions, of partitions that are
-assigned and not paused; and in the end all of them.
+"""Goal: whatever an application does between two polls (seeks, pauses, another assignment), and whatever happens at the broker
+(streams that end, transient errors, retention), each poll returns the records after its positions, of assigned partitions that are
+not paused; in the end, all of them.
 
-Method: seeded random plans against a broker in memory, beside a model that knows the visible offsets of each partition and where
-the application is in each.
+Method: seeded random plans against a broker in memory. A model knows the visible offsets of each partition and the application's
+positions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONG_MS = int(DEADLINE_S * 1000)
 
 
 class Log:
-    """A partition, and the offsets that a reader of committed records sees."""
+    """A partition, and the offsets that a read_committed reader sees."""
 
     def __init__(self, partition: Partition, number: int) -> None:
         self.partition = partition
@@ -39,14 +39,14 @@ class Log:
         self.visible: list[int] = []
 
     def append(self, rng: random.Random) -> None:
-        """A batch: records, a gap and records, a marker, or an aborted transaction with its marker."""
+        """Appends records, records after a gap, a marker, or an aborted transaction with its marker."""
         partition, count = self.partition, rng.randint(1, 12)
         kind = rng.choice(("records", "records", "records", "gap", "marker", "aborted"))
         if kind == "marker":
             self._marker()
         elif kind == "aborted":
             first = partition.end_offset
-            partition.aborted.append((7, first, first + count))  # before anybody can fetch it
+            partition.aborted.append((7, first, first + count))  # before the batch can be fetched
             partition.put(self._batch(first, count, attributes=int(Attributes.TRANSACTIONAL), producer_id=7))
             self._marker()
         else:
@@ -88,11 +88,11 @@ class Plan:
             "max.partition.fetch.bytes": rng.choice((1, 2_000, 1_000_000)),
         }
         self.consumer = Consumer(settings)
-        self.at: dict[TopicPartition, int] = {}  # where the application is
+        self.at: dict[TopicPartition, int] = {}  # the application's positions
         self.paused: set[TopicPartition] = set()
 
     def run(self) -> Counter[str]:
-        """Random steps, and then everything that is left."""
+        """Random steps, then reads all remaining records."""
         with self.consumer:
             self._assign()
             steps = (self._poll, self._poll_arrow, self._next, self._seek, self._pause, self._resume, self._assign, self._append)
@@ -173,7 +173,7 @@ class Plan:
             self.facts["records"] += len(got)
 
     def _check_positions(self) -> None:
-        """A position lies behind what was handed over, and before the next visible record."""
+        """Each position lies after the last returned record and not after the next visible one."""
         for tp, offset in self.at.items():
             position = self.consumer.position(tp)
             assert offset <= position <= self.logs[tp].partition.end_offset
@@ -192,7 +192,7 @@ class Plan:
 
 
 def run_plan(seed: int) -> Counter[str]:
-    """One plan; what happened in it."""
+    """Runs one plan; returns the counts of events."""
     with fake_broker() as broker:
         return Plan(seed, broker).run()
 

@@ -1,7 +1,7 @@
-"""The table of groups against a naive model: random commits, deletions, topics that go, expiry, and a log that is compacted in
-pieces between them, cut off at any place.
+"""The table of groups against a naive model: random commits, deletions, topics deleted, expiry, and compaction in pieces between
+them, with the log cut off anywhere.
 
-The model keeps what was done, in order, and works out from the beginning what holds after any of it.
+The model keeps the history in order and derives the state after any prefix of it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Held = Mapping[str, tuple[str, Mapping[TopicIdPartition, CommittedOffset]]]
 
 
 class TopicGone(NamedTuple):
-    """A topic was deleted: durable at once, and no entry of the log."""
+    """A topic was deleted: durable at once, without an entry in the log."""
 
     topic_id: bytes
 
 
 def holds(done: Sequence[CoordinatorRecord | TopicGone], gone: set[bytes]) -> Held:
-    """The groups after all that was done, by the book; `gone` are the topics that are deleted by then."""
+    """The groups after these entries, by the specification. `gone` are the topics deleted by then."""
     groups: dict[str, tuple[str, dict[TopicIdPartition, CommittedOffset]]] = {}
     for one in done:
         if isinstance(one, TopicGone):
@@ -78,15 +78,15 @@ def last_commits(table: GroupTable) -> dict[str, int]:
 
 
 class Run:
-    """One history: a table, the log that it wrote, and what was done."""
+    """One history: a table, its log, and the entries and topic deletions."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.table = new_table()
         self.log: list[bytes] = []
         self.log_start = 0
-        self.durable = 0  # no crash takes from the log what stands before it
-        self.done: list[tuple[int, CoordinatorRecord | TopicGone]] = []  # with the length of the log before it
+        self.durable = 0  # a crash keeps the log up to here
+        self.done: list[tuple[int, CoordinatorRecord | TopicGone]] = []  # with the log's length before it
         self.topics = [bytes([number]) * 16 for number in range(4)]
         self.gone: set[bytes] = set()
         self.now_ms = 1_000
@@ -134,7 +134,7 @@ class Run:
     def delete_topic(self) -> None:
         topic_id = self.rng.choice(self.topics)
         self.topics.remove(topic_id)
-        self.topics.append(self.rng.randbytes(16))  # made again under its name
+        self.topics.append(self.rng.randbytes(16))  # recreated under the same name
         self.gone.add(topic_id)
         self.done.append((len(self.log), TopicGone(topic_id)))
         self.table.forget_topic(topic_id)
@@ -149,13 +149,13 @@ class Run:
             self.facts["expired"] += 1
 
     def _never(self, name: str) -> bool:
-        """No offset of it was deleted: its last commit is one that holds."""
+        """True if no offset of the group was deleted, so that its last commit still holds."""
         return not any(
             isinstance(one, TopicGone) or (one.group_id == name and not one.HasField("offsets_committed")) for _, one in self.done
         )
 
     def compact(self) -> None:
-        """One step of it."""
+        """One step of a compaction."""
         if self.pieces is None:
             self.pieces, self.begin = self.table.pieces(), len(self.log)
         piece = next(self.pieces, None)
@@ -167,7 +167,7 @@ class Run:
         self.log.extend(entry.SerializeToString() for entry in piece)
 
     def crash(self) -> None:
-        """The log ends anywhere; the broker comes up with what is left, or goes on as it was."""
+        """Cuts the log anywhere. The broker restarts with the rest, or continues unchanged."""
         end = self.rng.randint(max(self.durable, len(self.log) - 5), len(self.log))
         again = new_table()
         for data in self.log[self.log_start : end]:
@@ -191,7 +191,7 @@ class Run:
 
 
 def check_counts(table: GroupTable) -> None:
-    """The counts agree with what is counted, and the limits hold."""
+    """The table's counts are right, and the limits hold."""
     held = held_by(table)
     groups, slots = table._groups_max, table._slots_max
     assert table.offset_count == sum(len(offsets) for _, offsets in held.values())

@@ -1,8 +1,8 @@
-"""Goal: whatever order records finish in, and wherever the process dies, what is committed lies below every record that was not
-finished; of one lane, one record is in work at a time, in order; and nothing waits for ever.
+"""Goal: in whatever order records finish, and whenever the process dies, every committed offset lies at or below the first
+unfinished record; each lane handles one record at a time, in order; and no record waits for ever.
 
-Method: seeded random schedules of the machine of `process`, with workers that finish in any order, beside a model that looks
-at everything; after a death, reading begins again at what was committed.
+Method: seeded random schedules of `process`'s state machine, with workers that finish in any order, beside a model. After a death,
+reading resumes at the committed offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTITIONS = 3
 
 
 def schedule_of(order: str, ready: list[Task]) -> Schedule:
-    """Of records without ids, none of which is passed over."""
+    """For records without ids, so none is skipped as a duplicate."""
     none: list[ConsumerRecord] = []
     return Schedule(ORDERS[order], None, DedupWindow(1), begin=ready.append, pass_over=none.remove)
 
@@ -37,18 +37,18 @@ class Life:
         self.order = order
         self.ready: list[Task] = []
         self.schedule = schedule_of(order, self.ready)
-        self.at = dict(committed)  # next to begin
+        self.at = dict(committed)  # next offsets to take
         self.running: list[Task] = []
         self.unfinished: set[tuple[int, int]] = set()
 
     def lane(self, record: ConsumerRecord) -> object:
-        """The model's own idea of what must not run beside it."""
+        """The model's own lane of a record: one record of a lane runs at a time."""
         if self.order == "none":
             return (record.partition, record.offset)
         return record.partition if self.order == "partition" or record.key is None else record.key
 
     def step(self, log: dict[int, list[bytes | None]], handled: list[ConsumerRecord]) -> None:
-        """One of the three things that happen."""
+        """One of three random steps."""
         choice = self.rng.randrange(5)
         if choice == 0:
             self.begin(log)
@@ -70,14 +70,14 @@ class Life:
         self.unfinished |= {(partition, record.offset) for record in records}
 
     def run(self) -> None:
-        """A worker takes a record."""
+        """A worker begins a record."""
         if self.ready:
             task = self.ready.pop(0)
             assert self.lane(task.record) not in [self.lane(other.record) for other in self.running]
             self.running.append(task)
 
     def finish(self, handled: list[ConsumerRecord]) -> None:
-        """A worker ends one."""
+        """A worker finishes a record."""
         if self.running:
             task = self.running.pop(self.rng.randrange(len(self.running)))
             record = task.record
@@ -86,7 +86,7 @@ class Life:
             handled.append(record)
 
     def committable(self) -> dict[int, int]:
-        """Offsets that may be committed; as the model sees it too."""
+        """The offsets that may be committed; they must be the model's, too."""
         offsets = {}
         for partition in range(PARTITIONS):
             first = self.schedule.first_unfinished(TopicPartition("t", partition))
@@ -97,7 +97,7 @@ class Life:
 
 
 def run_schedule(seed: int) -> Counter[str]:
-    """Some lives over one log; what happened."""
+    """Several lives over one log; returns the counts of events."""
     rng = random.Random(seed)
     order = rng.choice(sorted(ORDERS))
     keys = [None, *(b"%d" % number for number in range(rng.randint(1, 5)))]
@@ -124,7 +124,7 @@ def run_schedule(seed: int) -> Counter[str]:
 
 
 def check_order(life: Life, handled: list[ConsumerRecord]) -> None:
-    """Within a life, records of a lane end in their order."""
+    """Within a life, the records of a lane finish in their order."""
     by_lane: dict[object, list[int]] = {}
     for record in handled:
         by_lane.setdefault((record.partition, life.lane(record)), []).append(record.offset)

@@ -11,7 +11,7 @@ from tests.model.lives import run_seed
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import run_many, run_seeds
 
-# Of these seeds 243 lost state when starts believed only snapshots below the recovery point.
+# 243 of these seeds lost state when starts trusted only snapshots below the recovery point.
 RUNS = 250 * TEST_SCALE
 
 
@@ -26,7 +26,7 @@ def _own_window() -> Iterator[None]:
 @pytest.mark.timeout(7_200)
 def test_the_state_of_producers_is_the_fold_of_all_batches_whatever_ends_a_life() -> None:
     facts = run_many(run_seed, RUNS, chunk=50)
-    # The faults did happen, and state was told that stands in no record any more.
+    # Each kind of fault happened, and state outlived its records.
     ends = ("power cut", "killed", "closed", "killed in a start", "killed in a life", "a start was read-only")
     faults = (".snapshot failed", "leader-epochs failed", "checkpoint failed", "-0 failed", ".log failed", "not written")
     answers = (

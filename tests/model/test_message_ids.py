@@ -1,7 +1,8 @@
-"""Goal: a message is not handled again while its id is known, whatever order records end in and wherever the process dies; one that
-failed is; two of an id are never at work at once; nothing waits for ever; what is committed lies below all that is not finished.
+"""Goal: in whatever order records finish, and whenever the process dies, a message is not handled again while its id is known,
+unless it failed; two records with one id never run together; no record waits for ever; everything below a committed offset is
+finished.
 
-Method: Hypothesis plays the log, the workers and the deaths around the pure machines of `process`, beside a model that sees all.
+Method: Hypothesis plays the log, the workers and the deaths around the pure state machines of `process`, beside a model.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Life:
 
 
 class Handling(RuleBasedStateMachine):
-    """A log, lives over it, and a file."""
+    """A log, lives over it, and the file of ids."""
 
     @initialize(limit=st.integers(1, 4), order=st.sampled_from(sorted(ORDERS)))
     def start(self, limit: int, order: str) -> None:
@@ -49,8 +50,8 @@ class Handling(RuleBasedStateMachine):
         self.log: list[list[ConsumerRecord]] = [[] for _ in range(PARTITIONS)]
         self.committed = [0] * PARTITIONS
         self.file: dict[int, MessageId] = {}
-        self.known: list[MessageId] = []  # the model's window
-        self.done: set[tuple[int, int]] = set()  # in any life
+        self.known: list[MessageId] = []  # the model's window of ids
+        self.done: set[tuple[int, int]] = set()  # finished in any life
         self.life = Life(self.lane_of, DedupWindow(limit), [0] * PARTITIONS)
 
     @rule(partition=st.integers(0, PARTITIONS - 1), records=st.lists(st.tuples(KEYS, IDS), min_size=1, max_size=5))
@@ -100,7 +101,7 @@ class Handling(RuleBasedStateMachine):
 
     @rule(is_committed=st.booleans())
     def write(self, is_committed: bool) -> None:
-        """As `auto` does: offsets first, then the ids, then the commit, which may not arrive."""
+        """Commits as `auto` does: gets the offsets, writes the ids, then commits, which may fail."""
         offsets = [self._first_unfinished(partition) for partition in range(PARTITIONS)]
         numbered = self.life.window.unwritten()
         self.file |= dict(numbered)
@@ -116,7 +117,7 @@ class Handling(RuleBasedStateMachine):
 
     @rule()
     def die(self) -> None:
-        """The ids in the file are all that is known then."""
+        """After a death only the ids in the file are known."""
         self.known = list(self.file.values())
         self.life = Life(self.lane_of, DedupWindow(self.limit, sorted(self.file.items())), list(self.committed))
 
@@ -126,7 +127,7 @@ class Handling(RuleBasedStateMachine):
             assert all((partition, offset) in self.done for offset in range(self.committed[partition]))
 
     def teardown(self) -> None:
-        """Nothing waits for ever."""
+        """Every record is finished in the end."""
         if not hasattr(self, "life"):
             return
         for partition in range(PARTITIONS):

@@ -1,5 +1,5 @@
-"""A group's offsets that go with a transaction: random schedules of programs, zombies, plain commits, crashes and disks that refuse
-(tests/support/offsets_simulation.py), and the rules left out one by one, each of which the schedules must miss."""
+"""A group's offsets in transactions: random schedules of programs, zombies, plain commits, crashes and failing disks
+(tests/support/offsets_simulation.py), and bugs that leave out one rule each, which the schedules must find."""
 
 from __future__ import annotations
 

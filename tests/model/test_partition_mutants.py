@@ -1,5 +1,5 @@
-"""Bugs planted one by one in a partition's core and in what carries out its decisions: the random schedules must catch each. What
-they do not catch, they do not prove."""
+"""Bugs planted one at a time in a partition's core and in the code that executes its decisions. The random schedules must find
+each; they prove nothing about a bug that they miss."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def a_roll_takes_the_snapshot_too_late(put: Put) -> None:
 
 @bug(LogWalk, "__init__")
 def recovery_measures_epochs_against_the_number_of_starts(init: Any, self: LogWalk, *args: Any, **options: Any) -> None:
-    """The third start cuts off batches of epoch 40 as foreign."""
+    """The third start cuts batches of epoch 40 as foreign."""
     init(self, *args, **options)
     self._given = self._given._replace(checkpoint=self._given.checkpoint._replace(leader_epoch=3))
 
@@ -272,7 +272,7 @@ def a_log_takes_appends_while_it_is_cut(truncate_to: Any, self: PartitionCore, o
 
 @bug(PartitionReader, "register", first=600)
 def zeros_of_a_cut_are_taken_for_damage(register: Any, self: PartitionReader, file: Any, segment: Any, *more: Any) -> Any:
-    """Schedule: a cold read waits for the disk, the leader is deposed and cuts its log; the read finds zeros."""
+    """Schedule: a cold read waits for the disk; the leader is deposed and cuts its log; the read finds zeros."""
     segments, self.core.segments = self.core.segments, (segment,)
     try:
         return register(self, file, segment, *more)
@@ -282,7 +282,7 @@ def zeros_of_a_cut_are_taken_for_damage(register: Any, self: PartitionReader, fi
 
 @bug(PartitionCore, "check_tenure")
 def a_read_above_the_high_watermark_belongs_to_no_epoch(check_tenure: Any, self: PartitionCore, tenure: tuple[Role, int]) -> None:
-    """Schedule: a cold read above the high watermark; meanwhile the leader is deposed, cuts and takes other batches."""
+    """Schedule: during a cold read above the high watermark the leader is deposed, cuts and accepts other batches."""
     if tenure[0] is Role.FOLLOWER:  # a cut
         check_tenure(self, tenure)
 
@@ -292,7 +292,8 @@ def a_read_above_the_high_watermark_belongs_to_no_epoch(check_tenure: Any, self:
 
 @bug(PartitionCore, "__init__")
 def a_replica_leads_until_it_is_told_otherwise(init: Any, self: PartitionCore, *args: Any) -> None:
-    """Schedule: a deposed leader restarts while coordination is slow, and acknowledges alone what a producer still sends to it."""
+    """Schedule: a deposed leader restarts while coordination is slow, and alone acknowledges batches of a producer with old
+    metadata."""
     init(self, *args)
     self.role, self.leader_epoch = Role.LEADER, max(self.epochs.latest, 1)
     self.ends.lead()
@@ -300,13 +301,13 @@ def a_replica_leads_until_it_is_told_otherwise(init: Any, self: PartitionCore, *
 
 @mutant
 def an_older_epoch_is_served(put: Put) -> None:
-    """Schedule: A leads, B, A again; a producer that has not heard of B goes on at A, which has cut what came before."""
+    """Schedule: A leads, then B, then A. A producer with metadata from before B sends to A, which has cut its earlier batches."""
     _serve(put, lambda asked, own: max(asked, own))
 
 
 @rare(55)
 def a_newer_epoch_is_served(put: Put) -> None:
-    """Schedule: a reader comes from the new leader to the deposed one, whose log ends before the reader's offset."""
+    """Schedule: a reader moves from the new leader to the deposed one, whose log ends before the reader's offset."""
     _serve(put, lambda asked, own: min(asked, own))
 
 
@@ -320,7 +321,7 @@ def _serve(put: Put, as_if: Callable[[int, int], int]) -> None:
     put(PartitionTable, "leader", lenient)
 
 
-# Schedule: all replicas restart with a low high watermark; a batch query reads up to the latest offset, and finds no rows.
+# Schedule: all replicas restart with a low high watermark; a batch query reads up to the latest offset and finds no rows.
 MUTANTS.instead(
     "the_latest_offset_is_told_before_it_is_known",
     PartitionCore,

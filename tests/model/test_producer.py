@@ -1,5 +1,5 @@
-"""Random schedules of sends, time, answers and faults against a model broker: each accepted record is in the log once, in
-the order of sending; each future ends once and says the truth; memory is accounted to zero; nothing is ever stuck."""
+"""Random schedules of sends, time, responses and faults against a model broker. Each accepted record is in the log once, in the
+order of sending; each future completes once, with the true result; no memory leaks; and nothing gets stuck."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def traced(seed: int) -> list[str]:
 
 
 def with_producers_pushed_out(seed: int) -> None:
-    """The schedule of a seed, with a broker that forgets producers for newer ones now and then, whatever is under way."""
+    """Runs a seed's schedule with a broker that sometimes evicts a producer in favour of newer ones, whatever is in flight."""
     settings, ops = schedule(seed)
     rng = random.Random(seed)
     for _ in range(rng.randint(1, 3)):
@@ -55,7 +55,7 @@ def test_a_producer_pushed_out_by_newer_ones_writes_nothing_twice(monkeypatch: p
     seeds = 300 * TEST_SCALE
     for seed in range(seeds):
         with_producers_pushed_out(seed)
-    monkeypatch.setattr(PartitionModel, "push_out", lambda self: self.producers.clear())  # without a trace
+    monkeypatch.setattr(PartitionModel, "push_out", lambda self: self.producers.clear())  # keeps no record of the eviction
     with pytest.raises(AssertionError):
         any(map(with_producers_pushed_out, range(seeds)))
 

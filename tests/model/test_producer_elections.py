@@ -1,5 +1,5 @@
-"""Leaders that change, old leaders that do not know it, metadata that is behind: what was acknowledged is in the log once and in
-order, and nothing is taken for lost that is there. Bugs planted one by one: the schedules must find each."""
+"""Leader changes, old leaders unaware of them, and stale metadata. Acknowledged records are in the log once and in order, and none
+is reported lost although it is there. Bugs planted one at a time, which the schedules must find."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.simulated_network import ALL_ERRORS, COORDINATOR_ERRORS
 SCHEDULES = 1_000 * TEST_SCALE
 PARTS = 5
 SEARCHED = 3_000
-AWAY_AND_BACK, DEPOSED = -2, -1  # not schedules: the scenarios below
+AWAY_AND_BACK, DEPOSED = -2, -1  # not seeds: the scenarios below
 MUTANTS = Mutants()
 bug = MUTANTS.method
 
@@ -36,13 +36,13 @@ def test_random_schedules_with_elections_keep_every_promise(part: int) -> None:
 
 
 def started(**settings: Any) -> Simulation:
-    """One record of partition 0 is delivered by node 0."""
+    """Node 0 has acknowledged one record of partition 0."""
     return do(five_in_flight(**settings), OPENED)
 
 
 def lead_away_and_back() -> None:
-    """A -> B -> A: two batches are unread in paused A; one expires at B, the other is proven absent there and gets another number.
-    When A leads again and reads its old stream, it must not take them."""
+    """Leaders A, B, A. Two batches are unread at paused A. One expires at B; the other is proven absent there and gets a new
+    sequence. When A leads again and reads its old stream, it must refuse both."""
     simulation = started(**{"request.timeout.ms": 3_000})
     do(simulation, [("append", 0, 2), ("tick", 2_000), ("append", 0, 2), ("leader", 0, 1), ("cut", 0)])
     do(simulation, [("tick", 120), ("ask",), ("tick", 50), ("open", 1), ("tick", 850)])
@@ -56,7 +56,7 @@ def lead_away_and_back() -> None:
 
 
 def deposed_before_old_metadata() -> None:
-    """B has acknowledged what A lacks, and a node that is behind names A, which has not heard that it was deposed."""
+    """B has acknowledged a record that A lacks, and a stale node names A, which does not know yet that it was deposed."""
     simulation = started()
     do(
         simulation,
@@ -90,7 +90,7 @@ def batches_without_an_epoch(
 
 
 def run(seed: int) -> None:
-    """A schedule, or one of the scenarios."""
+    """Runs a seed's schedule, or one of the scenarios."""
     scenarios = {AWAY_AND_BACK: lead_away_and_back, DEPOSED: deposed_before_old_metadata}
     scenarios.get(seed, lambda: run_seed_with_elections(seed))()
 

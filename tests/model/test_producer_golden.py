@@ -1,7 +1,7 @@
-"""The story of delivery in scenarios that can be read without Python: commands, and what the producer does then.
+"""Scenarios of delivery, readable without Python: commands, and what the producer does in response.
 
-`pytest tests/model/test_producer_golden.py --rewrite` writes what happens now into the files; the commands are in
-tests/support/producer_script.py.
+`pytest tests/model/test_producer_golden.py --rewrite` rewrites the files with the current behaviour;
+tests/support/producer_script.py defines the commands.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Random schedules in which an application sends some of its records in transactions: a request holds one member's batches, under
-that member's id; a committed member has all its records in the log, once; a failed one leaves nothing behind for the next. Bugs of
-members planted one by one: the schedules must find each."""
+"""Random schedules in which an application sends some records in transactions. A request holds batches of one member, under its id;
+a committed member has all its records in the log, once; a failed one leaves nothing behind for the next. Bugs of members planted
+one at a time, which the schedules must find."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ FAIL = ProducerCore.fail
 
 
 def without_stop(self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: int) -> None:
-    """A failed batch, as if it were no business of the member's."""
-    before, self.identity.error = self.identity.error, error  # as if the member had stopped before
+    """Fails a batch without failing its member."""
+    before, self.identity.error = self.identity.error, error  # as if the member had already failed
     FAIL(self, batch, error, now_ms)
     self.identity.error = before
 
 
 def end_without_a_look(self: ProducerCore) -> MemberReport:
-    """The end of a member, whatever is incomplete."""
+    """Ends a member without a check for incomplete batches."""
     ended = self.identity.report()
     self.identity = self.own_identity
     return ended
@@ -109,7 +109,7 @@ def late_end_noted_in_the_next_identity(_original: Any, self: ProducerCore, batc
 
 @mutant
 def same_id_for_the_next_member(put: Put) -> None:
-    kept: WeakKeyDictionary[ProducerCore, Identity] = WeakKeyDictionary()  # each schedule has its own
+    kept: WeakKeyDictionary[ProducerCore, Identity] = WeakKeyDictionary()  # separate for each schedule
     begin = ProducerCore.begin_member
 
     def begin_same(self: ProducerCore, *arguments: Any, **options: Any) -> bool:

@@ -1,5 +1,5 @@
-"""Bugs planted one by one: the random schedules (or the scenario of fairness) must catch each. What they do not catch, they do
-not prove."""
+"""Bugs planted one at a time. The random schedules (or the scenario of fairness) must find each; they prove nothing about a bug
+that they miss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.producer_scenarios import assert_nobody_starves
 from tests.support.producer_schedules import run_seed
 
 SEARCHED = 3_000
-FAIRNESS = -1  # not a schedule: the scenario of fairness
+FAIRNESS = -1  # not a seed: the scenario of fairness
 MUTANTS = Mutants()
 mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
 
@@ -202,7 +202,7 @@ def requests_name_all_partitions(put: Put) -> None:
 
 
 def run(seed: int) -> None:
-    """A schedule, or the scenario of fairness."""
+    """Runs a seed's schedule, or the scenario of fairness."""
     if seed == FAIRNESS:
         assert_nobody_starves()
     else:

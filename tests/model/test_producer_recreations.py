@@ -1,6 +1,6 @@
-"""Topics that are deleted and created anew under their name, while nodes that are behind tell of the old one and its leaders still
-answer: what was acknowledged is in the log of the topic that it was sent to, once and in order, nothing is in the logs of two, and
-all goes on. Bugs planted one by one: the schedules must find each."""
+"""Topics deleted and recreated under the same name, while stale nodes describe the old topic and its leaders still answer.
+Acknowledged records are in the log of the topic that they were sent to, once and in order; no record is in both logs; nothing gets
+stuck. Bugs planted one at a time, which the schedules must find."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_random_schedules_with_recreated_topics_keep_every_promise(part: int) ->
 
 
 def forget(identity: Identity, tp: TopicPartition) -> None:
-    """The next batch of the partition has sequence 0."""
+    """The partition's next batch has sequence 0."""
     state = identity.sequences.pop(tp, None)
     for batch in state.sequenced if state is not None else ():
         batch.clear_sequence()
 
 
 def ended_with_a_gap(self: Identity, batch: ProducerBatch) -> None:
-    """As it is, without the method that a recreated topic has in common with it."""
+    """The original, with `leave_gap` inlined: that method, shared with recreated topics, is replaced in these bugs."""
     self._drop(batch)
     self.sequences[batch.tp].has_gap = True
     self.renumber(batch.tp)

@@ -24,7 +24,7 @@ from tests.support.producer_simulation import TOPIC, TOPIC_ID, Simulation
 
 
 def errors(simulation: Simulation, partition: int = 0) -> list[str | None]:
-    """The fate of each record, as error names."""
+    """The outcome of each record, as the error's name."""
     ended = [record.batch.error for record in simulation.records[partition].values()]
     return [None if error is None else type(error).__name__ for error in ended]
 
@@ -60,7 +60,7 @@ def test_a_topic_created_anew_gets_what_the_old_one_certainly_did_not() -> None:
 
 
 def test_what_the_old_topics_leader_says_is_not_of_the_new_one() -> None:
-    """It has resigned, or is damaged, in an epoch that the new topic's leader may never reach."""
+    """The old leader resigns or is damaged, in an epoch that the new topic's leader may never reach."""
     simulation = do(five_in_flight(), [*OPENED, *[("append", 0, 2)] * 2])
     new = TopicInfo(b"another topic id", (0, 0, 0), leader_epochs=(1, 1, 1))
     simulation.core.on_metadata({TOPIC: new}, simulation.now_ms)
@@ -100,7 +100,7 @@ def test_a_day_of_idling_and_bursts_leaves_nothing_behind(in_flight: int) -> Non
         assert not simulation.core.accumulator.incomplete
         do(simulation, [("tick", rng.choice((10, 1_000, 60_000, 900_000)))])
     core = simulation.core
-    assert simulation.next_ms > simulation.now_ms  # idle: nothing to do now
+    assert simulation.next_ms > simulation.now_ms  # idle until a later time
     assert len(core.streams.by_node) == 1
     assert core.streams.requests_in_flight == 0
     assert set(core.accumulator.partitions()) <= {TopicPartition(TOPIC, partition) for partition in range(3)}
@@ -110,8 +110,8 @@ def test_a_day_of_idling_and_bursts_leaves_nothing_behind(in_flight: int) -> Non
 
 
 def test_a_node_that_missed_an_election_is_not_asked_again() -> None:
-    """Node 0 was deposed and lacks what node 1 has acknowledged. Metadata from a node that does not know it yet names node 0 again:
-    its OUT_OF_ORDER_SEQUENCE_NUMBER would be taken for the loss of acknowledged records."""
+    """Node 0 was deposed and lacks records that node 1 has acknowledged. A stale node's metadata names node 0 again. If the
+    producer sent to it, its OUT_OF_ORDER_SEQUENCE_NUMBER would be taken for the loss of acknowledged records."""
     simulation = do(five_in_flight(), OPENED)
     before = copy.deepcopy(simulation.log[0])
     elected = TopicInfo(TOPIC_ID, (1, 0, 0), leader_epochs=(5, 4, 4))

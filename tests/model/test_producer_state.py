@@ -1,6 +1,6 @@
-"""More producers than a partition remembers, with restarts in between: the oldest are pushed out, and nothing is written twice.
+"""More producers than a partition remembers, with restarts: the oldest are evicted, and no batch is written twice.
 
-What is answered to those that are remembered: tests/model/lives.py.
+tests/model/lives.py checks the responses to remembered producers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _open(files: MemoryFiles, clock: ManualClock, **settings: int) -> LogManager
 
 
 def _crowd(seed: int, operations: int) -> tuple[int, int]:
-    """More producers than a partition remembers, with restarts; returns how many retries were recognised and how many refused."""
+    """Runs more producers than a partition remembers, with restarts; returns the numbers of recognised and refused retries."""
     rng = random.Random(seed)
     files, clock = MemoryFiles(), ManualClock()
     limit = rng.randint(1, 6)

@@ -1,8 +1,8 @@
-"""Goal: a reader of committed records sees exactly the records of committed transactions and those outside of any, in order,
-wherever its range begins and ends, however small the responses are, and whatever a start is made from.
+"""Goal: a read_committed reader sees exactly the records of committed transactions and those outside of transactions, in order, for
+any range, any size of response, and any snapshot that a start uses.
 
-Method: seeded random transactions in one log of small segments; every pair of offsets as a range, answers of all sizes, held
-markers, log starts; then starts from each snapshot that there is, and from none.
+Method: seeded random transactions in one log of small segments; ranges from every offset, responses of several sizes, held markers,
+log starts; then starts from each existing snapshot, and from none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_byte
 
 
 class History:
-    """A log with transactions, and what of it is committed."""
+    """A log with transactions, and its committed offsets."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -38,7 +38,7 @@ class History:
         self.next_member = 1
 
     def write(self) -> Partition:
-        """Some steps, then a flush."""
+        """Random steps, then a flush."""
         for _ in range(STEPS):
             self.rng.choices((self._plain, self._member, self._end, self._new_segments), (3, 8, 4, 1))[0]()
         self.log.flush()
@@ -75,9 +75,9 @@ class History:
         self.log.flush()
 
     def check(self, log: Partition) -> None:
-        """Ranges of all kinds; offsets that are not stable are no part of any."""
+        """Reads ranges of all kinds below the last stable offset."""
         stable = log.ends.last_stable_offset
-        if log is not self.log:  # no marker is held after a start
+        if log is not self.log:  # a start releases all held markers
             begin = min([offsets[0] for offsets in self.open.values() if offsets], default=log.ends.high_watermark)
             assert stable == max(begin, log.ends.log_start_offset)
         for start in range(log.ends.log_start_offset, stable + 1):

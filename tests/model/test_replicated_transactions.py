@@ -1,5 +1,5 @@
-"""Transactions on replicated partitions under random schedules (tests/support/replicated_transactions.py), and the mistakes that
-they must find.
+"""Random schedules of transactions on replicated partitions (tests/support/replicated_transactions.py), and planted bugs that they
+must find.
 
 `make replicated-transactions` runs thirty thousand; `BROKERD_TEST_SCALE=20` twenty times as many as `make test` does.
 """

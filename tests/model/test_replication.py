@@ -1,4 +1,4 @@
-"""Replication under random schedules (tests/support/replication_simulation.py), and the mistakes that they must find.
+"""Random schedules of replication (tests/support/replication_simulation.py), and planted bugs that they must find.
 
 Three thousand; `python -m tests.model.long_replication` runs a hundred thousand, `BROKERD_TEST_SCALE=20` twenty times as many as
 `make test` does.
@@ -77,7 +77,7 @@ OF_PRODUCERS = (
 
 @pytest.mark.parametrize("name", OF_PRODUCERS)
 def test_planted_mistake_of_the_producer_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside real replicas, too."""
+    """The bug must also be found with real replicas."""
 
     def run_core(number: int) -> None:
         run_seed(Simulation.cores_in * number + 2)

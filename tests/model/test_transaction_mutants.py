@@ -1,5 +1,5 @@
-"""The rules of transactions left out one by one, in the coordinator and in what carries out its decisions: the random schedules
-must catch each. What they do not catch, they do not prove."""
+"""Bugs that leave out one rule of transactions each, in the coordinator and in the code that executes its decisions. The random
+schedules must find each; they prove nothing about a bug that they miss."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
 
 @contextlib.contextmanager
 def unprepared(state: TransactionalIdState) -> Iterator[None]:
-    """Nothing is prepared, as it seems."""
+    """Within the context, no transaction looks prepared."""
     is_prepared, state.is_prepared = state.is_prepared, False
     try:
         yield
@@ -57,7 +57,7 @@ def unprepared(state: TransactionalIdState) -> Iterator[None]:
 
 
 def without(commit: CommitPrepared, field: str) -> CommitPrepared:
-    """A commit as if it had nothing in this field."""
+    """A copy of the commit with this field cleared."""
     changed = CommitPrepared()
     changed.CopyFrom(commit)
     changed.ClearField(field)
@@ -65,7 +65,7 @@ def without(commit: CommitPrepared, field: str) -> CommitPrepared:
 
 
 def skip_the_wait(put: Put, method: str) -> None:
-    """In this method of Transactions, and in what it calls, nobody waits for the coordinator's log."""
+    """Makes this method of Transactions, and its callees, not wait for the coordinator's log to be durable."""
     original, durable = getattr(Transactions, method), SimulatedLog.durable
     is_hasty: ContextVar[bool] = ContextVar("is_hasty", default=False)
 
@@ -85,7 +85,7 @@ def skip_the_wait(put: Put, method: str) -> None:
 
 
 async def written(markers: Any) -> asyncio.Task[None]:
-    """Markers under way, once they are written, and not yet durable."""
+    """The task that writes the markers, at the moment when they are written but not yet durable."""
     writing: asyncio.Task[None] = asyncio.ensure_future(markers)
     for _ in range(3):
         future = asyncio.get_running_loop().create_future()
@@ -137,7 +137,7 @@ def data_is_acknowledged_before_it_is_durable(write: Any, self: PartitionCore, a
     return moved if plan is None else self.flushed(plan, FlushOutcome())
 
 
-# A task that reports it before it is acknowledged would be believed.
+# The commit would trust a task that reports records before they are acknowledged.
 @rare(850)
 def a_commit_takes_data_that_is_not_durable(put: Put) -> None:
     async def at_once(_self: Members, _tps: object, _producer_ids: object) -> None:
@@ -277,7 +277,7 @@ def the_log_goes_before_its_state_is_durable(put: Put) -> None:
 
 
 def end_state_without_a_count(self: Loading, _end: StateEnds) -> None:
-    """The end of a state, whatever it says."""
+    """Ends a state without checking its count."""
     state, self._state = self._state, None
     assert state is not None
     self._adopt(state)
@@ -290,7 +290,7 @@ def state_without(put: Put, kind: type) -> None:
         return [known for known in events(self) if not isinstance(known[1], kind)]
 
     plant(put, TransactionalIdState, "events", forgetful)
-    # That would be noticed by the number of ids.
+    # The count of ids would reveal the bug.
     put(Loading, "_end_state", end_state_without_a_count)
 
 
@@ -319,7 +319,7 @@ def a_restart_grants_no_time(init: Any, self: Loading, new: Any, _now_ms: int, *
 
 
 def changed(commit: CommitPrepared, **fields: Any) -> CommitPrepared:
-    """A commit with other values."""
+    """A copy of the commit with other values."""
     other = CommitPrepared()
     other.CopyFrom(commit)
     for name, value in fields.items():

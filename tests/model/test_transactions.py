@@ -1,4 +1,4 @@
-"""Random schedules of transactions: drivers, tasks, twins, crashes and all that may go wrong, with the real decisions.
+"""Random schedules of transactions: drivers, tasks, twins, crashes and faults, with the real decisions.
 
 `make transactions` runs a hundred thousand; `BROKERD_TEST_SCALE=20` twenty times as many as `make test` does.
 """
