@@ -1,5 +1,5 @@
-"""Hostile record batches against the broker's check and the reader's decoding. A crash inside Arrow ends this process: the
-parent tells which input it was.
+"""Hostile record batches for the broker's check and the reader's decoder. A crash inside Arrow ends this process; the parent then
+reports the input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Source = Callable[[random.Random], bytes]
 
 
 def sources() -> dict[str, Source]:
-    """Makers of batches by kind."""
+    """Generators of batches, by kind."""
     good = good_batches()
     as_bytes = [data.to_pybytes() for data in good]
     return {
@@ -46,7 +46,7 @@ def run(counts: dict[str, int], seed: int, report: Report, *, first: int = 0) ->
                 outcome = _try(data)
             except Exception as error:
                 raise FuzzError(f"{kind}:{number}: {error!r}") from error
-            # Spoilt bytes never pass a check: the CRCs cover all of them.
+            # No changed batch passes a check: the CRCs cover every byte.
             if kind == "batch.spoilt" and outcome.startswith("broker passed") and data not in honest:
                 raise FuzzError(f"{kind}:{number}: the broker takes a spoilt batch")
             report.count(kind, outcome)
@@ -66,7 +66,7 @@ def _try(data: bytes) -> str:
     except WireError as error:
         broker = f"refused {error.code.name}"
     if broker == "passed" and header_of(buffer).is_transactional:
-        broker = "refused by the next check"  # nobody is a member here
+        broker = "refused by the next check"  # no producer is a member here
     if broker == "passed" and illegal is not None:
         raise AssertionError(f"the broker takes it in spite of its {illegal}")
     reader = _read(buffer)
@@ -79,7 +79,7 @@ def _read(buffer: pa.Buffer) -> str:
             columns = RecordBatch(batch.header, batch.data).to_arrow(max_uncompressed_bytes=UNCOMPRESSED_LIMIT_BYTES)
             if columns.num_rows != batch.header.record_count:
                 raise AssertionError(f"{columns.num_rows} rows, {batch.header.record_count} in the header")
-            # Every value is touched, as a reader would (timestamps as numbers: any int64 is one).
+            # Reads every value, as a reader would (timestamps as int64, since any int64 is valid).
             columns.set_column(3, "timestamp", columns.column(3).cast(pa.int64())).to_pylist()
     except WireError as error:
         return f"refused {error.code.name}"

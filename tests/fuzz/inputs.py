@@ -1,4 +1,4 @@
-"""Hostile inputs, each a function of seed, kind and number alone, so that any one of them can be made again. No broker here."""
+"""Hostile inputs. Each depends on seed, kind and number alone, so that any one can be reproduced. No broker here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HEADER_EDGES = (
     -(2**63),
     -(2**31),
 )
-# Bits of the header's fields that a test may set freely; the CRCs and batch_length are made right again.
+# Header bits that a test may set freely; the CRCs and batch_length are recomputed.
 _HEADER_BITS = {
     "magic": (8, False),
     "header_words": (8, False),
@@ -64,12 +64,12 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def rng_of(seed: int, kind: str, number: int) -> random.Random:
-    """The source of randomness of one input."""
+    """The random generator of one input."""
     return random.Random(f"{seed} {kind} {number}")
 
 
 def spoilt_batch(rng: random.Random, batches: list[bytes]) -> bytes:
-    """A good batch with bytes flipped, cut off, spliced with another's, doubled or replaced; its CRCs stay as they were."""
+    """A valid batch with bytes flipped, cut off, spliced with another's, doubled or replaced. Its CRCs are not recomputed."""
     data = rng.choice(batches)
     match rng.randrange(5):
         case 0:
@@ -90,7 +90,7 @@ def spoilt_batch(rng: random.Random, batches: list[bytes]) -> bytes:
 
 
 def odd_header(rng: random.Random, good: pa.Buffer, tp: TopicIdPartition) -> pa.Buffer:
-    """A good batch with header fields at their edges, under right CRCs."""
+    """A valid batch with header fields at boundary values, and correct CRCs."""
     header: BatchHeader = header_of(good)
     for name in rng.sample(list(_HEADER_BITS), rng.choice((1, 1, 2, 4))):
         changed: dict[str, Any] = {name: _fitted(rng.choice(_HEADER_EDGES) + rng.choice((0, 0, 0, 1, -1)), *_HEADER_BITS[name])}
@@ -104,7 +104,7 @@ def _fitted(value: int, bits: int, is_signed: bool) -> int:
 
 
 def boundary_messages(right: Message) -> Iterator[Message]:
-    """Every field of a right message, nested ones too, at each of its edges: one field at a time."""
+    """A valid message with each field, nested ones included, at each of its boundary values: one field at a time."""
     for path in _paths(type(right)):
         for value in (None,) if path[-1].message_type is not None else edges(path[-1]):
             message = copy.deepcopy(right)
@@ -146,13 +146,13 @@ def _put(target: Any, field: Any, value: Any) -> None:
 
 
 def http2_request(path: str, message: bytes) -> bytes:
-    """A whole gRPC request as it stands on the wire, by hand: preface, settings, headers, one data frame."""
+    """A complete gRPC request as raw HTTP/2 bytes: preface, settings, headers, one data frame."""
     body = b"\0" + len(message).to_bytes(4, "big") + message
     return PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, headers_block(path)) + frame(0, 1, 1, body)
 
 
 def headers_block(path: str) -> bytes:
-    """The headers of a gRPC call, without compression."""
+    """The headers of a gRPC call, uncompressed."""
     headers = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"), ("te", "trailers")]
     return b"".join(
         b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
@@ -179,7 +179,7 @@ def client_hello() -> bytes:
 
 
 def port_bytes(rng: random.Random, path: str, message: bytes, hello: bytes) -> tuple[str, bytes]:
-    """Input from somebody who finds the port, and the name of its kind."""
+    """Bytes for the port from a client that knows only the port, and the name of their kind."""
     match rng.randrange(6):
         case 0:
             return "random", rng.choice((b"", PREFACE)) + rng.randbytes(rng.choice((0, 1, 9, 30, 3_000)))

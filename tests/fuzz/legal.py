@@ -1,5 +1,5 @@
-"""The rules for a client's batch, taken from the table in ARCHITECTURE.md with nothing but struct and CRC32C: the judge of what the
-broker acknowledged. It shares no code with brokerd/record.
+"""The rules for a client's batch, from the table in ARCHITECTURE.md, with only struct and CRC32C. They judge what the broker
+acknowledged, and share no code with brokerd/record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _ZERO_S = ((6, "<H"), (16, "<q"), (24, "<q"), (32, "<i"), (88, "<Q"))
 
 
 def why_illegal(data: bytes, topic_id: bytes, partition: int) -> str | None:
-    """Why a broker must not take this batch for that partition; None if nothing in its header or CRCs is against it."""
+    """Why the broker must refuse this batch for that partition; None if header and CRCs are valid."""
     if len(data) < 96 or data[:4] != b"\x89bkd" or data[4] != 1 or data[5] < 12 or len(data) < 8 * data[5]:
         return "mark, version or length of the header"
     header = data[: 8 * data[5]]

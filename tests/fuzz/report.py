@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 class FuzzError(AssertionError):
-    """Something that must not happen, with the input that made it happen."""
+    """A forbidden result, with the input that caused it."""
 
 
 class Report:
-    """Counts by kind and outcome. The progress file always names the input under way."""
+    """Counts by kind and outcome. The progress file always names the current input."""
 
     def __init__(self, progress: Path) -> None:
         self.outcomes: dict[str, Counter[str]] = {}
@@ -21,11 +21,11 @@ class Report:
         self._progress = os.open(progress, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
     def begin(self, kind: str, number: int) -> None:
-        """An input is about to be used."""
+        """Notes that an input is about to be used."""
         os.pwrite(self._progress, f"{kind}:{number}".encode().ljust(60), 0)
 
     def count(self, kind: str, outcome: str) -> None:
-        """An input is done."""
+        """Counts the outcome of an input."""
         self.outcomes.setdefault(kind, Counter())[outcome] += 1
 
     def close(self) -> None:
@@ -34,10 +34,10 @@ class Report:
 
 
 def file_count(pid: int | str = "self") -> int:
-    """Open files of a process."""
+    """The number of open files of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def thread_count(pid: int | str = "self") -> int:
-    """Threads of a process."""
+    """The number of threads of a process."""
     return threading.active_count() if pid == "self" else len(os.listdir(f"/proc/{pid}/task"))

@@ -1,4 +1,4 @@
-"""Hostile requests of every method, as bytes: each field at its edges, random fields, random changes of right bytes."""
+"""Hostile requests of every method, as bytes: each field at its boundary values, random fields, random changes of valid bytes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.fuzz.inputs import boundary_messages
 from tests.support.hostile_messages import changed_bytes, random_message
 from tests.support.records import key_values, new_batch
 
-_ID = b"\x11" * 16  # stands for the prey's id in templates
+_ID = b"\x11" * 16  # placeholder for the prey's id in templates
 _EDGE_INSTANCE = b"edges of produce"
 _INSTANCES = 1_000
 
 
 class Requests:
-    """Makes requests that concern the topic 'prey', whose id may change."""
+    """Builds requests for the topic 'prey', whose id may change."""
 
     def __init__(self) -> None:
         self.prey_id = _ID
 
     def known(self, number: int) -> dict[str, list[Any]]:
-        """Right values by name of field, so that some requests get past the first check."""
+        """Valid values by field name, so that some requests pass the first check."""
         return {
             "topic_id": [self.prey_id],
             "topic_ids": [self.prey_id],
@@ -49,7 +49,7 @@ class Requests:
         }
 
     def produce_head(self, tp: TopicIdPartition, kind: str, number: int) -> produce_pb2.ProduceRequest:
-        """The head of a right request, whose hello is newer than those of lower numbers."""
+        """The head of a valid request, whose hello is newer than those of lower numbers."""
         return produce_pb2.ProduceRequest(
             correlation_id=number,
             acks=-1,
@@ -64,7 +64,7 @@ class Requests:
         batch = _edge_batch(self.prey_id)
         right = join_records(self.produce_head(tp, kind, number), [[batch]])
         if kind == "produce.edges":
-            # An instance and a batch of its own in place of the template's: as long, so that the bytes around stay right.
+            # Replaces the template's instance and batch by others of the same length, so that the bytes around stay valid.
             edge = _at(produce_edges(), number).replace(_EDGE_INSTANCE, b"edges %10d" % number)
             edge = edge.replace(_edge_batch(_ID), batch)
             return [edge.replace(_ID, self.prey_id)]
@@ -88,7 +88,7 @@ class Requests:
 
 
 def unary_bytes(requests: Requests, kind: str, rng: random.Random, number: int) -> tuple[str, bytes]:
-    """A method and the bytes for it."""
+    """A method and a request's bytes."""
     if kind == "unary.edges":
         name, data = unary_edges()[number % len(unary_edges())]
         return name, data.replace(_ID, requests.prey_id)
@@ -101,13 +101,13 @@ def unary_bytes(requests: Requests, kind: str, rng: random.Random, number: int) 
 
 @functools.cache
 def unary_edges() -> list[tuple[str, bytes]]:
-    """Every field of every unary method at each of its edges, the others right."""
+    """Each field of every unary method at each of its boundary values, the others valid."""
     return [(name, message.SerializeToString()) for name, right in _right_unary().items() for message in boundary_messages(right)]
 
 
 @functools.cache
 def produce_edges() -> list[bytes]:
-    """Every field of ProduceRequest at each of its edges."""
+    """Each field of ProduceRequest at each of its boundary values."""
     tp = TopicIdPartition(_ID, 0)
     right = Requests().produce_head(tp, "", 0)
     right.hello.instance_id = _EDGE_INSTANCE
@@ -117,12 +117,12 @@ def produce_edges() -> list[bytes]:
 
 @functools.cache
 def fetch_edges() -> list[bytes]:
-    """Every field of FetchRequest at each of its edges."""
+    """Each field of FetchRequest at each of its boundary values."""
     return [message.SerializeToString() for message in boundary_messages(_right_fetch())]
 
 
 def hello(kind: str, number: int) -> produce_pb2.Hello:
-    """A hello of one of a kind's instances; the broker remembers each for ten minutes, so there are not many."""
+    """A hello of one of a kind's instances. They are few, since the broker remembers each for ten minutes."""
     instance_id = hashlib.sha256(kind.encode()).digest()[:12] + (number % _INSTANCES).to_bytes(4, "big")
     return produce_pb2.Hello(instance_id=instance_id, incarnation=1 + number // _INSTANCES)
 
@@ -142,7 +142,7 @@ def _right_fetch() -> fetch_pb2.FetchRequest:
 
 
 def _right_unary() -> dict[str, Message]:
-    """A right request of every unary method; a test of the table would be the place to look when one is added."""
+    """A valid request of every unary method. Add new methods here."""
     partition = {"topic_id": _ID, "partition": 0, "current_leader_epoch": 1}
     right: dict[str, Message] = {
         "GetServerInfo": metadata_pb2.GetServerInfoRequest(),

@@ -1,11 +1,11 @@
-"""Throws hostile input at everything that a stranger can reach, and judges what becomes of it:
+"""Sends hostile input to everything that an unauthenticated client can reach, and judges the results:
 
     python -m tests.fuzz.run --inputs 1000000 --seed 7
     python -m tests.fuzz.run --seed 7 --only batch.payload:1234
 
-Three phases, each in a process of its own: record batches against check and decoder, requests against a daemon's methods, and a
-real daemon's port. Same seed, same inputs. Exit code 1 with the input's name if the daemon dies, hangs, answers an internal error,
-acknowledges what is malformed, loses or changes what it acknowledged, writes outside its directory, or grows.
+Three phases, each in its own process: record batches for check and decoder, requests to a daemon's methods, and a real daemon's
+port. Equal seeds give equal inputs. Exit code 1, with the input's name, if the daemon dies, hangs, responds with an internal error,
+acknowledges malformed input, loses or changes acknowledged data, writes outside its directory, or grows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.fuzz import batches, service, wire
 from tests.fuzz.report import FuzzError, Report
 from tests.fuzz.requests import fetch_edges, produce_edges, unary_edges
 
-# Thousandths of all inputs, by phase. A stream of produce.batches holds several.
+# Thousandths of all inputs, by phase. A stream of produce.batches holds several inputs.
 SHARES: dict[str, dict[str, int]] = {
     "batches": {"batch.spoilt": 200, "batch.payload": 130, "batch.header": 70},
     "service": {
@@ -44,7 +44,7 @@ SHARES: dict[str, dict[str, int]] = {
 
 
 def counts_of(phase: str, inputs: int) -> dict[str, int]:
-    """How many of each kind. Of the edges all, however few inputs are asked for."""
+    """The number of inputs of each kind. All boundary values are tried, however few inputs are requested."""
     counts = {kind: max(1, inputs * share // 1_000) for kind, share in SHARES[phase].items()}
     if phase == "service":
         counts["produce.batches"] = max(1, counts["produce.batches"] // service.BATCHES_PER_STREAM)
@@ -54,7 +54,7 @@ def counts_of(phase: str, inputs: int) -> dict[str, int]:
 
 
 def run_phase(phase: str, counts: dict[str, int], seed: int, progress: Path, *, first: int = 0) -> Report:
-    """One phase in this process. Raises FuzzError."""
+    """Runs one phase in this process. Raises FuzzError."""
     report = Report(progress)
     try:
         if phase == "batches":
@@ -111,7 +111,7 @@ def _only(only: str, seed: int) -> int:
 
 
 def _run_child(phase: str, inputs: int, seed: int) -> int | None:
-    """Runs a phase as a child and prints what it counted; how many inputs, None if it failed."""
+    """Runs a phase in a child process and prints its counts. Returns the number of inputs, None if it failed."""
     started_ns = stopwatch_ns()
     with tempfile.NamedTemporaryFile() as progress:
         command = [sys.executable, "-m", "tests.fuzz.run", "--phase", phase, "--inputs", str(inputs), "--seed", str(seed)]

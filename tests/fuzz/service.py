@@ -1,5 +1,5 @@
-"""Hostile requests against the methods of a running daemon in this process, below gRPC and above everything else: raw bytes go in
-where gRPC would hand them over, so that a million take minutes. The honest partition is accounted for record by record.
+"""Hostile requests to the methods of a daemon in this process: raw bytes enter where gRPC would deliver them, so that a million
+take minutes. Every record of the honest partition is checked.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SETTINGS: dict[str, Any] = {
     "log_retention_check_interval_ms": 1_000,
 }
 GROWTH_MAX_BYTES = 150 << 20
-THREADS_MORE = 64  # pools grow with the cores of the machine, and not all at once
+THREADS_MORE = 64  # pools grow with the machine's cores, and not at once
 _AT_ONCE = 32
 _TIDY_INTERVAL = 4_000
 BATCHES_PER_STREAM = 5
@@ -58,7 +58,7 @@ _ANSWERED = grpc.StatusCode.OK
 
 
 class Alarms(logging.Handler):
-    """Collects what a healthy daemon does not log."""
+    """Collects log records that a healthy daemon does not emit."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -70,7 +70,7 @@ class Alarms(logging.Handler):
 
 
 class Target:
-    """One daemon and its honest partition, used inside the daemon's loop."""
+    """One daemon and its honest partition, used inside the daemon's event loop."""
 
     def __init__(self, running: RunningDaemon, seed: int, report: Report) -> None:
         service: Any = running.daemon._service
@@ -81,12 +81,12 @@ class Target:
         self.good = good_batches()
         self.good_bytes = [data.to_pybytes() for data in self.good]
         self.requests = Requests()
-        self._acked: dict[int, bytes] = {}  # what was acknowledged in the honest partition, by base offset
+        self._acked: dict[int, bytes] = {}  # acknowledged batches of the honest partition, by base offset
         self._honest_end = 0
         self._honest = TopicIdPartition(bytes(16), 0)
 
     async def set_up(self) -> None:
-        """Creates the topics: one whose records are accounted for, one for everything else."""
+        """Creates two topics: one whose records are checked, and one for all other requests."""
         for name in ("honest", "prey"):
             topic = {"name": name, "partitions": 2, "configs": {"retention.bytes": "-1"} if name == "honest" else {}}
             request = topics_pb2.CreateTopicsRequest(topics=[topic])
@@ -117,7 +117,7 @@ class Target:
         self._judge(kind, number, context)
 
     async def produce_batches(self, kind: str, number: int) -> None:
-        """A right request with hostile batches, to the honest partition: each acknowledgement is checked and remembered."""
+        """A valid request with hostile batches, to the honest partition. Each acknowledgement is checked and recorded."""
         rng = rng_of(self.seed, kind, number)
         tp = self._honest
         batches = [self._hostile_batch(rng, tp) for _ in range(BATCHES_PER_STREAM)]
@@ -145,7 +145,7 @@ class Target:
     def _acknowledged(self, what: str, offset: int, data: bytes) -> None:
         if offset not in self._acked and offset >= self._honest_end:
             self._acked[offset] = data
-        elif struct.unpack_from("<q", data, _PRODUCER_ID_AT)[0] < 0:  # a repetition has the offset of the first time
+        elif struct.unpack_from("<q", data, _PRODUCER_ID_AT)[0] < 0:  # a retry has the offset of the first append
             raise FuzzError(f"{what}: offset {offset} was given twice")
 
     def _hostile_batch(self, rng: random.Random, tp: TopicIdPartition) -> bytes:
@@ -166,7 +166,7 @@ class Target:
                 return spoilt_batch(rng, [mine, *self.good_bytes])
 
     async def tidy(self) -> None:
-        """Reads the honest partition back against what was acknowledged, deletes its records, and the topics that were made."""
+        """Compares the honest partition with the acknowledged batches, then deletes its records and the created topics."""
         await self._check_honest()
         request = topics_pb2.DescribeTopicsRequest().SerializeToString()
         _, data = await self._unary("DescribeTopics", request)

@@ -1,6 +1,6 @@
-"""A short fuzz run, and proof that a run would find what it looks for: each judge is shown something bad.
+"""A short fuzz run, and proof that it finds faults: each check is shown something bad.
 
-Goal: nothing that a stranger sends hurts the daemon. Method: tests/fuzz/run.py with some thousand inputs (`make fuzz` has a
+Goal: no input of an unauthenticated client harms the daemon. Method: tests/fuzz/run.py with some thousand inputs (`make fuzz` has a
 million); then the same with a fault planted in the broker, which must be found.
 """
 
@@ -48,7 +48,7 @@ def report(tmp_path: Path) -> Report:
 
 
 def unchecked(data: pa.Buffer, _seed: int, **_limits: int) -> RecordBatch:
-    """A broker that believes its clients."""
+    """A broker without the check of batches."""
     return RecordBatch(decode_header(data.slice(0, min(96, data.size)).to_pybytes()), data)
 
 

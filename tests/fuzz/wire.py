@@ -1,4 +1,4 @@
-"""Hostile input on the port of a daemon in a process of its own: through gRPC, and as raw bytes to the socket."""
+"""Hostile input to the port of a daemon in its own process: through gRPC, and as raw bytes to the socket."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(counts: dict[str, int], seed: int, report: Report, home: Path, *, first:
 
 
 class Attack:
-    """One victim and what is sent to it."""
+    """One daemon and the inputs for it."""
 
     def __init__(self, victim: Victim, seed: int, report: Report) -> None:
         self.victim = victim
@@ -72,7 +72,7 @@ class Attack:
         self._find_prey()
 
     def run(self, kind: str, first: int, end: int) -> None:
-        """Sends the inputs of one kind; now and then an honest client looks whether it is served."""
+        """Sends the inputs of one kind; from time to time an honest client checks that it is served."""
         step = _CONNECTIONS_AT_ONCE if kind == "wire.port" else 1
         for at in range(first, end, step):
             self._report.begin(kind, at)
@@ -91,7 +91,7 @@ class Attack:
             raise FuzzError(f"the daemon died within {kind}")
 
     def _find_prey(self) -> None:
-        """The topic that the requests are about; they may have deleted it."""
+        """Creates the requests' topic again if they have deleted it."""
         request = topics_pb2.CreateTopicsRequest(topics=[{"name": "prey", "partitions": 2}])
         answer = topics_pb2.CreateTopicsResponse.FromString(self.victim.unary("CreateTopics", request.SerializeToString()))
         if not answer.results[0].HasField("error"):
@@ -113,7 +113,7 @@ class Attack:
         self._report.count(kind, code.name)
 
     def _knock(self, kind: str, at: int, end: int) -> None:
-        """Many connections at once, each with its bytes; a few are waited for, the others cut."""
+        """Opens many connections at once and sends bytes on each; waits for a few, and cuts the others."""
         with contextlib.ExitStack() as stack:
             connections = []
             for number in range(at, end):
