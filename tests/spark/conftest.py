@@ -1,5 +1,5 @@
-"""One Spark session and one broker in each process of the tests, for most Spark tests: each has topics of its own. What needs
-another broker, or a driver of its own, says so."""
+"""One Spark session and one broker per test process, shared by most Spark tests; each test has its own topics. Tests that need
+another broker or driver say so."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.several_nodes import SeveralNodes
 _ROOT = Path(__file__).resolve().parents[2]
 NewTopic = Callable[..., str]
 
-# For JVMs that live for seconds: half the processor time goes into compilers that optimise for hours otherwise.
+# These JVMs live for seconds; with the optimising compilers half of the processor time would go into compilation.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs Spark. Each process of the tests has a session; a file's tests stay in one of them."""
+    """Everything in this folder needs Spark. Each test process has a session; a file's tests stay in one process."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
@@ -43,9 +43,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = {
         **{line[0]: line[1].strip() for line in shipped if line and not line[0].startswith("#")},
         "spark.ui.enabled": "false",
-        "spark.python.authenticate.socketTimeout": "120s",  # for a Python worker to start, on a busy machine
+        "spark.python.authenticate.socketTimeout": "120s",  # for a Python worker to start on a busy machine
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "Asia/Tokyo",  # nothing may depend on it
+        "spark.sql.session.timeZone": "Asia/Tokyo",  # no result may depend on it
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.driver.memory": "2g",
@@ -61,7 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess | SeveralNodes]:
-    """A broker as its own process; three nodes with BROKERD_TEST_NODES=3."""
+    """A broker in its own process; three nodes with BROKERD_TEST_NODES=3."""
     is_alone = os.environ.get("BROKERD_TEST_NODES") != "3"
     with DaemonProcess(tmp_path_factory.mktemp("broker") / "data") if is_alone else SeveralNodes() as process:
         yield process

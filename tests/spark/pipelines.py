@@ -19,7 +19,7 @@ _AIRPORTS = ("ATL", "DFW", "ORD", "LAX", "PHX", "STL", "DTW", "MSP", "LAS", "BOS
 
 
 def flights(rows: int) -> Pairs:
-    """Keyed rows like a table of flights: (origin, JSON), the same for the same number; every value is different."""
+    """Keyed rows like a table of flights: (origin, JSON). The same for the same number; every value is different."""
     pairs: Pairs = []
     for number in range(rows):
         origin = _AIRPORTS[(number * 7 + number // 13) % len(_AIRPORTS)]
@@ -43,7 +43,7 @@ def flights_of_file(path: Path) -> Pairs:
 
 
 def frame_of(spark: SparkSession, pairs: Pairs, *, tasks: int = 1) -> DataFrame:
-    """Rows (key, value), a key's rows all in one task and in their order, so that order per key means something."""
+    """Rows (key, value). A key's rows are in one task, in their order, so that order per key is defined."""
     numbered = spark.createDataFrame(
         [(number, key, value) for number, (key, value) in enumerate(pairs)], "n int, key binary, value binary"
     )
@@ -72,26 +72,26 @@ def read_stream(spark: SparkSession, servers: str, topic: str, **options: Any) -
 
 
 def start_to_topic(frame: DataFrame, servers: str, topic: str, checkpoint: Path, **options: Any) -> StreamingQuery:
-    """A streaming write that ends with what is there now."""
+    """Starts a streaming write that ends with the records that exist now."""
     writer = frame.writeStream.format("brokerd").option("bootstrap.servers", servers).option("topic", topic).options(**options)
     return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
 def start_to_files(frame: DataFrame, directory: Path, checkpoint: Path) -> StreamingQuery:
-    """A streaming query into Parquet files that ends with what is there now."""
+    """Starts a streaming query into Parquet files that ends with the records that exist now."""
     writer = frame.writeStream.format("parquet").option("path", str(directory)).option("checkpointLocation", str(checkpoint))
     return writer.trigger(availableNow=True).start()
 
 
 def rows_in_files(directory: Path) -> list[dict[str, Any]]:
-    """The rows that a query wrote to Parquet files. Read without Spark: its file sink hides files whose batches began
-    elsewhere."""
+    """The rows that a query wrote to Parquet files. Read without Spark, whose file sink hides files if the query's
+    first batches went to another directory."""
     tables = [pq.read_table(path) for path in sorted(directory.glob("*.parquet"))]
     return pa.concat_tables(tables).to_pylist() if tables else []
 
 
 def run(query: StreamingQuery) -> list[int]:
-    """Runs a query to its end; rows of each batch that had any. Raises what ended it."""
+    """Runs a query to its end; returns the number of rows of each non-empty batch. Raises the query's error."""
     try:
         query.awaitTermination()
         return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
@@ -110,7 +110,7 @@ def pairs_of(rows: Iterable[Row | dict[str, Any]]) -> Pairs:
 
 
 def by_key(pairs: Pairs) -> dict[bytes | None, list[bytes | None]]:
-    """Values of each key, in their order."""
+    """Values of each key, in order."""
     values: dict[bytes | None, list[bytes | None]] = {}
     for key, value in pairs:
         values.setdefault(key, []).append(value)

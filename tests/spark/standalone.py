@@ -1,4 +1,4 @@
-"""A standalone Spark cluster for tests, as the benchmarks start it."""
+"""A standalone Spark cluster for tests, started as in the benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPARK_HOME = Path(pyspark.__file__).parent
 
 
 class Cluster(NamedTuple):
-    """The master's address, and the environment of a driver."""
+    """The master's address, and the environment for a driver."""
 
     master: str
     environment: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Aggregations into a topic: what works is what the errors and docs/spark-options.md advise."""
+"""Aggregations into a topic: whatever the errors and docs/spark-options.md advise must work."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_the_example_without_a_traceback(
         with example:
             assert example.stdout is not None
             assert "stop with Ctrl-C" in example.stdout.readline(), Path(errors.name).read_text()
-            os.killpg(example.pid, signal.SIGINT)  # as a terminal does: to Spark and its workers too
+            os.killpg(example.pid, signal.SIGINT)  # as a terminal does: the signal reaches Spark and its workers, too
             rest, _ = example.communicate(timeout=DEADLINE_S)
         assert (example.returncode, rest.strip()) == (128 + signal.SIGINT, "stopped")
         assert "Traceback" not in Path(errors.name).read_text()

@@ -1,4 +1,4 @@
-"""append_to: micro-batches that the driver writes, and those that go to the sink, as one stream that is written exactly once."""
+"""append_to: micro-batches written by the driver and by the sink form one stream, written exactly once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.daemon import DaemonProcess
 
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each micro-batch: did the driver write it?"""
+    """For each micro-batch, True if the driver wrote it."""
     taken: list[bool] = []
     few_rows = foreach_batch._few_rows
 
@@ -67,7 +67,7 @@ def test_small_and_large_micro_batches_are_written_once_each_also_when_replayed_
         assert by_key(pairs_of(read(spark, daemon.address, target).collect())) == by_key(
             [row for one in rounds[: number + 1] for row in one]
         )
-        # As if the driver had died after the rows were written and before Spark noted it; the replay takes the other way.
+        # As if the driver had died after the write and before Spark recorded it. The replay uses the other writer.
         for name in (str(number), f".{number}.crc"):
             (tmp_path / "commits" / name).unlink(missing_ok=True)
         with monkeypatch.context() as patch:
@@ -101,7 +101,7 @@ def test_a_query_that_becomes_append_to_or_the_sink_writes_no_micro_batch_twice(
     for batch in range(2):
         write(frame_of(spark, numbers(10 * batch, 10 * batch + 10)), daemon.address, source)
         next(ways_in_turn)()
-        forget(batch)  # as if the driver had died before Spark noted it
+        forget(batch)  # as if the driver had died before Spark recorded it
         next(ways_in_turn)()
         assert sorted(pairs_of(read(spark, daemon.address, target).collect())) == sorted(numbers(0, 10 * batch + 10))
         next(ways_in_turn)
@@ -124,7 +124,7 @@ def test_large_rows_go_to_the_sink(
 ) -> None:
     source, target = new_topic(1), new_topic(1)
     for number, size in enumerate((ROW_BYTES_MAX - 1, ROW_BYTES_MAX)):
-        function = append_to(target, {"bootstrap.servers": daemon.address})  # which has not seen small rows
+        function = append_to(target, {"bootstrap.servers": daemon.address})  # it has not seen small rows
         write(frame_of(spark, numbers(number, number + 1, size)), daemon.address, source)
         copy(spark, daemon.address, source, function, tmp_path)
     assert ways == [True, False]
@@ -239,7 +239,7 @@ def test_two_writes_of_one_micro_batch_have_a_label_each(
     def both(rows: DataFrame, batch_id: int) -> None:
         low(rows.where("int(string(value)) < 10"), batch_id)
         high(rows.where("int(string(value)) >= 10"), batch_id)
-        high(rows.where("false"), batch_id)  # without rows, it loses none
+        high(rows.where("false"), batch_id)  # accepted: a write without rows loses none
 
     copy(spark, daemon.address, source, both, tmp_path / "labels")
     assert sorted(pairs_of(read(spark, daemon.address, target).collect())) == sorted(numbers(0, 20))

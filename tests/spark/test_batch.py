@@ -1,4 +1,4 @@
-"""df.write and spark.read through a real Spark and a real broker: what comes back is what went in."""
+"""df.write and spark.read with a real Spark and a real broker: rows read equal rows written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark.conftest import NewTopic
 from tests.spark.pipelines import by_key, flights, flights_of_file, frame_of, in_log_order, pairs_of, read, write
 from tests.support.daemon import DaemonProcess
 
-FLIGHTS = os.environ.get("BROKERD_TEST_FLIGHTS")  # a JSON file of flights, instead of made-up ones
+FLIGHTS = os.environ.get("BROKERD_TEST_FLIGHTS")  # a JSON file of flights, instead of generated ones
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
 
 

@@ -1,6 +1,6 @@
-"""A standalone master with two workers, whose Python has everything but brokerd: it comes as a zip, with the job.
+"""A standalone master with two workers, whose Python has every package but brokerd, which the job ships as a zip.
 
-Slow: each of the five JVMs takes its seconds.
+Slow: five JVMs take some seconds each.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ for found in spark.sparkContext.parallelize(range(8), 8).map(place).distinct().c
 
 @pytest.fixture
 def bare_python(tmp_path: Path) -> Path:
-    """A Python with the packages of this one, except brokerd."""
+    """A Python with this one's packages, except brokerd."""
     home, packages = tmp_path / "bare", Path(sysconfig.get_paths()["purelib"])
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     links = home / "links"
@@ -73,7 +73,7 @@ def bare_python(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """brokerd as the wheel has it, in a zip."""
+    """brokerd as a zip with the wheel's content."""
     path = tmp_path / "brokerd.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for folder, place in (("brokerd", "brokerd"), ("sink", "brokerd/sink"), ("datasource", "brokerd/datasource")):
@@ -107,7 +107,7 @@ def test_the_package_comes_with_the_job_to_workers_that_do_not_have_it(
     job = [str(tmp_path / "job.py"), daemon.address, new_topic(4), new_topic(2), str(tmp_path / "checkpoint")]
     done = subprocess.run(
         [*submit, *job],
-        env={**cluster.environment, "PYTHONPATH": str(package)},  # the driver's JVM plans reads in processes of its own
+        env={**cluster.environment, "PYTHONPATH": str(package)},  # the driver's JVM plans reads in separate processes
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The broker is killed under Spark: client retries ride over it, nothing is lost, nothing is there twice."""
+"""The broker is killed under Spark: clients retry until it is back, and no row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def numbered(spark: SparkSession, pairs: Pairs) -> DataFrame:
 
 @pytest.fixture
 def small_arrow_batches(spark: SparkSession) -> Iterator[None]:
-    """Rows reach the sink as they come, not ten thousand at a time."""
+    """Rows reach the sink as they arrive, not ten thousand at a time."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(name, "500")
     yield
@@ -66,7 +66,7 @@ def test_kills_between_the_first_rows_of_a_batch_write_and_its_commit(spark: Spa
     given = flights(ROWS)
     broker.create_topic("events")
     kills = [broker.kill_before("Produce", nth=2), broker.kill_after("Produce", nth=4)]
-    many = {"batch.size": 16_384, "max.request.size": 65_536}  # so that there are more requests than kills wait for
+    many = {"batch.size": 16_384, "max.request.size": 65_536}  # makes more requests than the kills wait for
     write(numbered(spark, given), broker.bootstrap_servers, "events", **many)
     assert all(kill.has_happened for kill in kills)
     exactly_the_input(spark, broker, "events", given)
@@ -101,13 +101,13 @@ def test_broker_that_stays_away_fails_the_batch_and_a_restart_completes_it(
 
 
 def test_the_user_sees_what_a_streaming_write_failed_with(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Spark makes a writer for the abort as well: what that one would fail with takes the place of the error."""
+    """Spark creates a writer for the abort as well; an error of that writer would hide the original error."""
     broker.create_topic("events")
     pid = broker.pid
 
     @udf(returnType="string", useArrow=False)
     def killing(value: str) -> str:
-        """In a task of the first micro-batch: the write is planned, and no row is sent yet."""
+        """Runs in a task of the first micro-batch, when the write is planned and no row has been sent."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         return value

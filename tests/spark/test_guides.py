@@ -1,4 +1,4 @@
-"""Guides of docs/ that need Spark, as they are written, and the example that one of them names."""
+"""Guides of docs/ that need Spark, run as written, and the example that one of them names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_first_pipeline(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_users_own_test_and_the_example_with_more_of_them(tmp_path: Path) -> None:
-    """The example in its place, with the plugins of a user: the settings of this project's tests are not for it."""
+    """Runs the example in its directory with a user's plugins, without this project's test settings."""
     example = DOCS.parent / "examples" / "test_exactly_once.py"
     done = run_guide("testing.md", tmp_path, PYTEST_ADDOPTS=f"-p no:timeout -p no:xdist -p no:cacheprovider {example}")
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -1,5 +1,5 @@
-"""Goal: what Spark's guide to its Kafka integration shows runs here with another format and another address, and nothing else
-changed. Method: each kind of query that the guide has, with the options and columns that it uses there.
+"""Goal: the queries of Spark's Kafka integration guide run here with only format and address changed. Method: each kind of query in
+the guide, with its options and columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS = 20
 
 
 class Guide:
-    """Two topics as the guide has them, `<name>1` with two partitions and `<name>2` with one, each with ROWS rows."""
+    """Two topics as in the guide, `<name>1` with two partitions and `<name>2` with one, each with ROWS rows."""
 
     def __init__(self, spark: SparkSession, daemon: DaemonProcess, client: BlockingClient, name: str) -> None:
         self.spark, self.servers, self.name = spark, daemon.address, name

@@ -1,4 +1,4 @@
-"""Sources that have names (readStream.name(...)): a query's sources change, its checkpoint stays, and every row is read once."""
+"""Named sources (readStream.name(...)): a query's sources change, its checkpoint stays, and every row is read once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PURGES_LATER = "spark.sql.streaming.asyncLogPurge.enabled"
 
 @pytest.fixture
 def evolving(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, with source evolution on; a test may let Spark keep fewer batches."""
+    """The session, with source evolution on; a test may make Spark keep fewer batches."""
     spark.conf.set(_SETTING, "true")
     yield spark
     for setting in (_SETTING, _RETAINED, _PURGES_LATER):
@@ -28,7 +28,7 @@ def evolving(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 class Pipeline:
-    """One query from named sources, a topic each, into one topic; its rows say which source they are of."""
+    """One query from named sources, a topic each, into one topic. Its rows name their source."""
 
     def __init__(self, spark: SparkSession, servers: str, new_topic: NewTopic, checkpoint: Path) -> None:
         self._spark = spark
@@ -39,14 +39,14 @@ class Pipeline:
         self.given: dict[str, Pairs] = {name: [] for name in self._topics}
 
     def append(self, name: str, count: int) -> None:
-        """So many new rows for a source."""
+        """Appends `count` new rows to a source."""
         first = len(self.given[name])
         rows: Pairs = [(b"%d" % (n % 5), f"{name} {n}".encode()) for n in range(first, first + count)]
         write(frame_of(self._spark, rows), self._servers, self._topics[name])
         self.given[name] += rows
 
     def run(self, *names: str) -> int:
-        """Runs the query, with these sources in this order, to its end; the rows that it read."""
+        """Runs the query to its end with these sources in this order; returns the rows that it read."""
         frame = reduce(DataFrame.union, map(self._source, names))
         return sum(run(start_to_topic(frame, self._servers, self._target, self.checkpoint)))
 
@@ -66,7 +66,7 @@ class Pipeline:
 
 @pytest.fixture
 def pipeline(evolving: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path) -> Pipeline:
-    """A query that has not begun yet."""
+    """A query that has not started."""
     return Pipeline(evolving, daemon.address, new_topic, tmp_path)
 
 
@@ -92,7 +92,7 @@ def test_a_batch_that_is_pending_is_replayed_by_sources_in_another_order(pipelin
     pipeline.append("left", 25)
     pipeline.append("right", 15)
     assert pipeline.run("left", "right") == 40
-    # As if the driver had died after the rows were written and before Spark noted it.
+    # As if the driver had died after the write and before Spark recorded it.
     for name in ("0", ".0.crc"):
         (pipeline.checkpoint / "commits" / name).unlink(missing_ok=True)
     pipeline.append("left", 5)

@@ -1,4 +1,4 @@
-"""One source whose rows are asked for more than once: joined or united with itself, or a micro-batch that several actions read."""
+"""One source read more than once: joined or united with itself, or a micro-batch that several actions read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Goal: after a restore from a copy, a query says that its checkpoint is of the lost history, and skips nothing of the new one.
-Method: a broker of its own whose data directory is put back; queries that go on from their checkpoints.
+"""Goal: after a restore from a copy, a query reports that its checkpoint is of the lost history, and skips nothing of the new one.
+Method: a broker whose data directory is restored; queries that continue from their checkpoints.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def restored(tmp_path: Path) -> Iterator[Restored]:
 
 
 class Query:
-    """A query into files, started again and again on one checkpoint."""
+    """A query into files, restarted on one checkpoint."""
 
     def __init__(self, spark: SparkSession, restored: Restored, path: Path) -> None:
         self.spark, self.restored, self.path = spark, restored, path
 
     def run(self, name: str, **options: Any) -> list[int]:
-        """The values, in the order of their offsets, of a run whose rows go to a directory of that name."""
+        """Runs the query with an output directory of that name; returns the values in offset order."""
         frame = self.frame(**options)
         run(start_to_files(frame, self.path / name, self.path / "checkpoint"))
         return [int(row["value"]) for row in sorted(rows_in_files(self.path / name), key=lambda row: row["offset"])]
@@ -55,14 +55,14 @@ def test_a_checkpoint_of_the_lost_history_is_data_loss(query: Query, restored: R
     with pytest.raises(Exception, match=r"t-0: offset 200 is of another history .*failOnDataLoss=false"):
         query.run("after")
     new = list(range(1_000, 1_000 + NEW))
-    # Where the histories part is not known: the copy ends before the epoch that the checkpoint has seen.
+    # The point of divergence is unknown: the copy ends before the epoch that the checkpoint has seen.
     assert query.run("after", failOnDataLoss=False) == [*range(BACKED_UP), *new]
     restored.write(5, begin=2_000)
     assert query.run("later") == list(range(2_000, 2_005))
 
 
 def test_a_batch_that_was_planned_in_the_lost_history_reads_none_of_the_new_one(query: Query, restored: Restored) -> None:
-    """The broker goes away in the middle of a batch: Spark runs the batch again, with the offsets that it had."""
+    """The broker goes away during a batch; Spark replays the batch with its offsets."""
     restored.write(BACKED_UP)
     assert query.run("before") == list(range(BACKED_UP))
     restored.write(20, begin=BACKED_UP)

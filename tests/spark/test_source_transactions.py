@@ -1,4 +1,4 @@
-"""A stream from a topic that others write transactions to: open ones hold it back, aborted ones are passed over."""
+"""A stream from a topic with transactions: open ones hold it back, aborted ones are skipped."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def plain(daemon: DaemonProcess) -> Iterator[Producer]:
 
 @pytest.fixture
 def transactional(daemon: DaemonProcess, request: pytest.FixtureRequest) -> Iterator[Producer]:
-    """A producer whose transactions bear the test's name."""
+    """A producer whose transactional id is the test's name."""
     name = request.node.name[:100]
     with Producer(ProducerConfig(bootstrap_servers=daemon.address, transactional_id=name)) as producer:
         yield producer
 
 
 def send(producer: Producer, topic: str, first: int, end: int, *, batches: int = 1) -> None:
-    """Numbers, spread over the partitions, each partition's in so many batches."""
+    """Sends numbers, spread over the partitions, in `batches` batches per partition."""
     step = -(-(end - first) // batches)
     for begin in range(first, end, step):
         for number in range(begin, min(begin + step, end)):
@@ -48,7 +48,7 @@ def send(producer: Producer, topic: str, first: int, end: int, *, batches: int =
 
 
 def aborted(producer: Producer, topic: str, first: int, end: int, *, batches: int = 1) -> None:
-    """Numbers that never were."""
+    """Sends numbers in a transaction that is aborted."""
     with suppress(GivenUpError), producer.transaction():
         send(producer, topic, first, end, batches=batches)
         raise GivenUpError
@@ -98,7 +98,7 @@ def test_limit_smaller_than_an_aborted_stretch_still_moves(
     sizes = run(start_to_files(frame, out, checkpoint))
     assert (sum(sizes), numbers_in(out)) == (20, list(range(20)))
 
-    # A query that goes on sees what comes behind another such stretch.
+    # A running query sees the records after another such stretch.
     query = frame.writeStream.format("memory").queryName("stretch").option("checkpointLocation", str(tmp_path / "memory")).start()
     try:
         query.processAllAvailable()

@@ -1,4 +1,4 @@
-"""SQL over topics: tables, views, and when a read is planned. Where Spark leaves something out, what it leaves out is held here."""
+"""SQL over topics: tables, views, and when a read is planned. Also states what Spark does not support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""readStream and writeStream: restarts from a checkpoint, limits, replays, and every way in which records can be gone."""
+"""readStream and writeStream: restarts from a checkpoint, limits, replays, and every way in which records can be lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_progress_tells_offsets_and_where_the_log_ends(
     assert run(query) == [20, 20, 10]
     (source,) = query.recentProgress[0].sources
     assert json.loads(source.endOffset)[topic] == {"0": 20}
-    assert json.loads(source.latestOffset) == {topic: {"0": 51}}  # the marker of their transaction takes an offset
+    assert json.loads(source.latestOffset) == {topic: {"0": 51}}  # the transaction's marker takes an offset
 
 
 def test_a_column_may_have_a_comment(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path) -> None:
@@ -169,12 +169,12 @@ def test_replayed_batch_reads_the_same_rows_although_the_log_has_grown(
     write(frame_of(spark, numbers(0, 30)), daemon.address, source)
     frame = read_stream(spark, daemon.address, source).select("key", "value")
     assert run(start_to_topic(frame, daemon.address, target, tmp_path)) == [30]
-    # As if the driver had died after the rows were written and before Spark noted it.
+    # As if the driver had died after the write and before Spark recorded it.
     for name in ("0", ".0.crc"):
         (tmp_path / "commits" / name).unlink(missing_ok=True)
     write(frame_of(spark, numbers(30, 40)), daemon.address, source)
     assert run(start_to_topic(frame, daemon.address, target, tmp_path)) == [30, 10]
-    # The batch was committed already: it was read again, and not written.
+    # The batch was already committed: the replay reads it and writes nothing.
     rows = pairs_of(read(spark, daemon.address, target).collect())
     assert sorted(rows[:30]) == sorted(numbers(0, 30))
     assert sorted(rows[30:]) == sorted(numbers(30, 40))

@@ -1,5 +1,5 @@
-"""A user's pipeline under brokerd.testing: rows of a DataFrame go in, and a query that runs on is waited for. What happens when the
-broker is killed: examples/test_exactly_once.py, which test_guides.py runs."""
+"""A user's pipeline with brokerd.testing: rows of a DataFrame go in, and the test waits for a continuous query.
+examples/test_exactly_once.py, which test_guides.py runs, shows what happens when the broker is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORDERS = [(f"customer-{number % 7}", f"order {number}") for number in range(1_00
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """A broker that may be broken."""
+    """A broker that a test may break."""
     with Broker() as broker:
         yield broker
 

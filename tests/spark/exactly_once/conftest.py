@@ -1,4 +1,4 @@
-"""One pipeline with a broker of its own for each test, and a reader that looks at its target all the time."""
+"""One pipeline with its own broker for each test, and a reader that polls its target throughout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 6_000
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
-    """A pipeline with its own broker, and a reader that looks all the time."""
+    """A pipeline with its own broker, and a reader that polls throughout."""
     with DaemonProcess(tmp_path / "data") as daemon:
         made = Pipeline(daemon, tmp_path, flights(ROWS))
         with EagerReader(daemon.address, "target") as reader:

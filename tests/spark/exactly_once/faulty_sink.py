@@ -1,18 +1,17 @@
-"""The brokerd data source with accidents: what dies, and where, is an option. The real writers do the work.
+"""The brokerd data source with faults; an option selects the fault. The real writers do the work.
 
-    task-fails-after-writing     the first attempt of a task has written all its rows, then raises
+    task-fails-after-writing     the first attempt of a task writes all its rows, then raises
     worker-killed-mid-write      the first attempt's Python worker is killed by SIGKILL between two batches of rows
-    jvm-killed-mid-write         likewise its JVM: the driver in local mode, an executor on a cluster, a driver that writes itself
+    jvm-killed-mid-write         its JVM is killed likewise: the driver in local mode or if it writes itself, else an executor
     driver-killed-before-commit  the JVM is killed by SIGKILL before EndTransaction is sent
-    driver-killed-in-commit      it is answered, but commit has not returned
-    driver-killed-after-commit   some milliseconds after commit has returned: as a rule before Spark has written `commits/N`
+    driver-killed-in-commit      the JVM is killed after the response, before commit returns
+    driver-killed-after-commit   some milliseconds after commit has returned, usually before Spark has written `commits/N`
     broker-killed-before-commit  the broker is killed by SIGKILL (option `broker_pid_file`) before EndTransaction is sent
-    broker-killed-in-commit      it is answered, but commit has not returned
-    slow-twin                    the first attempt of one task waits in the middle of its rows until another attempt has been
-                                 committed, and then writes on
+    broker-killed-in-commit      the broker is killed after the response, before commit returns
+    slow-twin                    the first attempt of one task waits after some rows until another attempt has been
+                                 committed, and then writes the rest
 
-Each accident happens once: a file in the directory `marks` says that it has. Another, `attempts`, has a line for each thing that a
-task does.
+Each fault happens once: a file in the directory `marks` records it. The file `attempts` there has a line for each event of a task.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _ATTEMPTS = "attempts"
 
 
 class TaskEvent(NamedTuple):
-    """Something that an attempt of a task does, at a time that all processes of the machine share."""
+    """An event of a task attempt, with a time that is comparable across the machine's processes."""
 
     what: str  # begins, waits, goes on, ends, fails: <error>
     run_id: str
@@ -53,7 +52,7 @@ class TaskEvent(NamedTuple):
 
 
 def task_events(marks: Path) -> list[TaskEvent]:
-    """The events so far, in their order."""
+    """The events so far, in order."""
     path = marks / _ATTEMPTS
     return [TaskEvent(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -67,12 +66,12 @@ class FaultySource(BrokerdDataSource):
         return "faulty"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """The writer of df.write, with its accident."""
+        """The writer of df.write, with its fault."""
         accident = self._accident()
         return FaultyBatchWriter(super().writer(schema, overwrite), accident)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """The writer of df.writeStream, with its accident."""
+        """The writer of df.writeStream, with its fault."""
         accident = self._accident()
         return FaultyStreamWriter(super().streamWriter(schema, overwrite), accident)
 
@@ -82,7 +81,7 @@ class FaultySource(BrokerdDataSource):
 
 
 class FaultyBrokerd(FaultySource):
-    """format("brokerd") with the accident that the environment names: options that append_to passes on are the sink's alone."""
+    """format("brokerd") with a fault named by the environment, since append_to passes on only the sink's own options."""
 
     @classmethod
     def name(cls) -> str:
@@ -94,7 +93,7 @@ class FaultyBrokerd(FaultySource):
 
 
 class Accident:
-    """One accident and its place. Pickled with the writer."""
+    """A fault and where it happens. Pickled with the writer."""
 
     def __init__(self, fault: str, marks: str, broker_pid_file: str, kill_driver: Callable[[], None] | None = None) -> None:
         self.fault = fault
@@ -118,7 +117,7 @@ class Accident:
         return message
 
     def rows(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of a write, of which some may be its last."""
+        """The rows of a write; the fault may end them early."""
         for number, batch in enumerate(iterator):
             if number == 1 and self.fault == "worker-killed-mid-write" and self._is_first():
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -214,7 +213,7 @@ def _task() -> TaskContext:
 
 
 def _jvm_pid() -> int:
-    """An ancestor of every Python worker: the driver's, or an executor's."""
+    """The JVM that is an ancestor of this Python worker: the driver's, or an executor's."""
     pid = os.getppid()
     while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -222,6 +221,6 @@ def _jvm_pid() -> int:
 
 
 def _kill_jvm() -> None:
-    """And this process with it, which would end some time later: until then it would go on with what it does."""
+    """Kills the JVM and this process, which would otherwise continue its work for a while."""
     os.kill(_jvm_pid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

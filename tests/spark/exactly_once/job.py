@@ -1,10 +1,10 @@
-"""A pipeline from topic to topic, as a program of its own whose JVM may be killed: `python job.py '{...}'`. Settings, as JSON:
+"""A pipeline from topic to topic, as a program whose JVM may be killed: `python job.py '{...}'`. Settings, as JSON:
 
-servers, source, target, checkpoint: where from and to; partitions: of the shuffle; max_offsets: of a micro-batch;
-source_options, options: of the source and of the sink; key: an expression; fault, marks, broker_pid_file: see faulty_sink.py;
-foreach: write inside foreachBatch, once for each of `groups` (a job group, or none) with each of `labels`, or by "append_to": the
-driver every other micro-batch, even ones with the `turn` 0, the sink the rest;
-master; conf; batch: one batch write instead; meet: files, of which this driver makes the first and waits for all.
+servers, source, target, checkpoint; partitions: of the shuffle; max_offsets: of a micro-batch; source_options, options: of the
+source and of the sink; key: an expression; fault, marks, broker_pid_file: see faulty_sink.py; foreach: write inside foreachBatch,
+once for each of `groups` (a job group, or none) with each of `labels`; or "append_to": driver and sink write alternate
+micro-batches, the driver the even ones if `turn` is 0; master; conf; batch: one batch write instead; meet: files, of which this
+driver creates the first and waits for all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ settings: dict[str, Any] = json.loads(sys.argv[1])
 
 
 def session() -> SparkSession:
-    """A driver with the shipped settings that matter."""
+    """A driver with those shipped settings that matter here."""
     builder = SparkSession.builder.master(settings.get("master", "local[2,4]")).appName("exactly once")
     conf = {
         "spark.ui.enabled": "false",
@@ -42,7 +42,7 @@ def session() -> SparkSession:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
         "spark.driver.memory": "1g",
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.authenticate.socketTimeout": "120s",  # for a Python worker to start, on a busy machine
+        "spark.python.authenticate.socketTimeout": "120s",  # for a Python worker to start on a busy machine
         **settings.get("conf", {}),
     }
     for name, value in conf.items():
@@ -53,19 +53,20 @@ def session() -> SparkSession:
 
 
 def shuffled(frame: DataFrame) -> DataFrame:
-    """Each key in one task. Its rows come from one partition of the source, and a shuffle keeps the order of what comes from one
-    task; a stream cannot be sorted. The number is given here: what the session is set to, a checkpoint overrides."""
+    """Puts each key into one task. A key's rows come from one partition of the source, and a shuffle keeps the order of rows from
+    one task (a stream cannot be sorted). The number of partitions is explicit, since a checkpoint overrides the session's setting.
+    """
     return frame.repartition(settings.get("partitions", 2), "key").selectExpr(f"{settings.get('key', 'key')} AS key", "value")
 
 
 def sink_options() -> dict[str, str]:
-    """Of the faulty sink."""
+    """Options of the faulty sink."""
     accident = {name: settings[name] for name in ("fault", "marks", "broker_pid_file") if settings.get(name)}
     return {"bootstrap.servers": settings["servers"], "topic": settings["target"], **accident, **settings.get("options", {})}
 
 
 def write_batch(frame: DataFrame, _batch_id: int) -> None:
-    """foreachBatch's function."""
+    """The function for foreachBatch."""
     groups = settings.get("groups", [])
     for group, label in zip_longest(groups or [""], settings.get("labels", [])):
         if groups:
@@ -75,7 +76,7 @@ def write_batch(frame: DataFrame, _batch_id: int) -> None:
 
 
 def append_with_accident(spark: SparkSession, own: dict[str, str]) -> Callable[[DataFrame, int], None]:
-    """append_to, with the accident in the driver's own write; in those of the sink it is FaultyBrokerd's."""
+    """append_to with the fault in the driver's own write. In writes by the sink FaultyBrokerd causes the fault."""
     accident = Accident(**own, kill_driver=lambda: kill_driver(spark))
     commit, write_rows = commit_parts, write_as_member
     options = {"bootstrap.servers": settings["servers"], **settings.get("options", {})}
@@ -92,7 +93,7 @@ def append_with_accident(spark: SparkSession, own: dict[str, str]) -> Callable[[
 
 
 def kill_driver(spark: SparkSession) -> None:
-    """The JVM that this program has started, and the program."""
+    """Kills the JVM that this program started, and the program."""
     gateway: Any = spark.sparkContext._gateway
     os.kill(gateway.proc.pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -105,9 +106,9 @@ def meet(own: str, *ready: str) -> None:
 
 
 def main() -> None:
-    """Reads what is there now, and writes it."""
+    """Reads and writes the rows that exist now."""
     own = {name: settings.get(name, "") for name in ("fault", "marks", "broker_pid_file")}
-    os.environ[VARIABLE] = json.dumps(own)  # before there is a JVM, whose workers inherit it
+    os.environ[VARIABLE] = json.dumps(own)  # before the JVM starts, whose workers inherit it
     spark = session()
     spark.dataSource.register(FaultySource)
     if settings.get("foreach") == "append_to":

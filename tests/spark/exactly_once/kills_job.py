@@ -1,14 +1,14 @@
 """Two queries in a program that may be killed: topic -> transformation -> topic -> aggregation -> topic. Settings, as JSON:
 
-servers, source, clean, counts: topics; checkpoints: a directory; foreach: the query that writes inside foreachBatch, without an
-option, or "append_to" for both, by that function, whose way is left to chance; drain: end with what is there now, first the one
-query, then the other; max_offsets: of a micro-batch.
+servers, source, clean, counts: topics; checkpoints: a directory; foreach: the query that writes inside foreachBatch without
+options, or "append_to" for both queries, which then write by driver or sink at random; drain: read what exists now, one query after
+the other, and end; max_offsets: of a micro-batch.
 
-A query that fails, as it does when Python workers of certain kinds die, is started again, and a line with FAILED says why.
+A query that fails, as some deaths of Python workers make it, is restarted, and a line with FAILED gives the reason.
 
-Neither result depends on where micro-batches begin and end. Rows of the source are JSON {"number": n}; n is their event time, in
-seconds. A key's rows keep their order. A window is closed once a row comes that is DELAY_S later, so no row is late: rows of
-different keys pass each other within a micro-batch, and that holds fewer.
+Neither result depends on the bounds of micro-batches. Rows of the source are JSON {"number": n}; n is the event time in seconds. A
+key's rows keep their order. A window closes when a row DELAY_S later arrives. No row is late: rows of different keys overtake each
+other only within a micro-batch, which spans less than DELAY_S.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SERVERS = {"bootstrap.servers": settings["servers"]}
 
 
 def read(spark: SparkSession, topic: str) -> DataFrame:
-    """A topic from its start, with the number that each row has."""
+    """A topic from its start, with each row's number."""
     options = {**SERVERS, "subscribe": topic, "startingOffsets": "earliest"}
     if "max_offsets" in settings:
         options["maxOffsetsPerTrigger"] = str(settings["max_offsets"])
@@ -48,7 +48,7 @@ def cleaned(frame: DataFrame) -> DataFrame:
 
 
 def counted(frame: DataFrame) -> DataFrame:
-    """The aggregation: each key and window has one row."""
+    """The aggregation: one row for each key and window."""
     timed = frame.selectExpr("string(key) AS name", "number", "timestamp_seconds(number) AS time")
     groups = timed.withWatermark("time", f"{DELAY_S} seconds").groupBy("name", window("time", f"{WINDOW_S} seconds"))
     sums = groups.agg(count("number").alias("rows"), sum_of("number").alias("sum"))
@@ -57,7 +57,7 @@ def counted(frame: DataFrame) -> DataFrame:
 
 
 def write_batch_to(topic: str) -> Callable[[DataFrame, int], None]:
-    """foreachBatch's function."""
+    """The function for foreachBatch."""
 
     def write(frame: DataFrame, _batch_id: int) -> None:
         frame.write.format("brokerd").options(**SERVERS, topic=topic).mode("append").save()
@@ -66,7 +66,7 @@ def write_batch_to(topic: str) -> Callable[[DataFrame, int], None]:
 
 
 def start(name: str, frame: DataFrame, topic: str) -> StreamingQuery:
-    """A query into a topic."""
+    """Starts a query that writes to a topic."""
     writer: Any = frame.writeStream.queryName(name).option("checkpointLocation", f"{settings['checkpoints']}/{name}")
     if settings.get("drain"):
         writer = writer.trigger(availableNow=True)
@@ -81,7 +81,7 @@ def start(name: str, frame: DataFrame, topic: str) -> StreamingQuery:
 
 
 def keep_up(starts: Mapping[str, Callable[[], StreamingQuery]]) -> None:
-    """Queries, each started again whenever it has failed. Does not return."""
+    """Runs the queries, and restarts each one that fails. Does not return."""
     queries: dict[str, StreamingQuery] = {}
     while True:
         for name, begin in starts.items():
@@ -95,7 +95,7 @@ def keep_up(starts: Mapping[str, Callable[[], StreamingQuery]]) -> None:
 
 
 def main() -> None:
-    """Runs until it is killed; or drains both queries, one after the other."""
+    """Runs until it is killed, or drains both queries, one after the other."""
     spark = session()
 
     def clean() -> StreamingQuery:

@@ -1,4 +1,4 @@
-"""A pipeline from topic to topic for tests that interrupt it: topics, a checkpoint, and a driver that runs as often as it takes."""
+"""A pipeline from topic to topic for tests that interrupt it: topics, a checkpoint, and a driver that can be run repeatedly."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ ROOT = Path(__file__).resolve().parents[3]
 PARTITIONS = 4
 JOB_TIMEOUT_S = 300
 TOO_BUSY = "Python worker failed to connect back"  # Spark gives each process of its own ten seconds to start, whatever its settings
-_STARTS = 3  # of a driver that Spark ends so
+_STARTS = 3  # of a driver that Spark ends for this reason
 
 
 def driver_environment(scratch: Path) -> dict[str, str]:
-    """Of a driver on this machine: it and its workers run this Python, import the tests, and leave in `scratch` what is left of
-    them."""
+    """The environment of a driver on this machine. It and its workers run this Python and import the tests; their temporary files
+    are in `scratch`."""
     own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return {**os.environ, **own, "SPARK_LOCAL_DIRS": str(scratch)}
 
 
 class Pipeline:
-    """From topic `source` to topic `target`, by job.py; run as often as it takes."""
+    """From topic `source` to topic `target` by job.py, which can be run repeatedly."""
 
     def __init__(self, daemon: DaemonProcess, directory: Path, given: Pairs) -> None:
         self.daemon = daemon
@@ -56,8 +56,8 @@ class Pipeline:
     def run(
         self, fault: str = "", *, environment: Mapping[str, str] | None = None, **settings: Any
     ) -> subprocess.CompletedProcess[str]:
-        """One driver until it ends, however it does. One that Spark ends before its first task, since the machine is busy, starts
-        again.
+        """Runs one driver until it ends, with or without an error. If Spark ends it before its first task because the machine is
+        busy, it is restarted.
         """
         before = len(self.events())
         for _ in range(_STARTS):
@@ -91,7 +91,7 @@ class Pipeline:
         )
 
     def happened(self, fault: str) -> bool:
-        """True if the accident has been."""
+        """True if the fault has happened."""
         return (self._marks / fault).exists()
 
     def events(self) -> list[TaskEvent]:
@@ -99,25 +99,25 @@ class Pipeline:
         return task_events(self._marks)
 
     def new_checkpoint(self) -> None:
-        """A checkpoint of a query that has an id, and nothing else yet."""
+        """Creates the checkpoint of a query that has an id and nothing else."""
         self.checkpoint.mkdir()
         (self.checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
 
     def copied_checkpoint(self, name: str) -> Path:
-        """A copy of the checkpoint as it is now."""
+        """Copies the checkpoint."""
         copy = self.checkpoint.with_name(name)
         shutil.copytree(self.checkpoint, copy)
         return copy
 
     def run_both(self, *both: dict[str, Any]) -> list[subprocess.CompletedProcess[str]]:
-        """Two drivers with these settings; neither begins before the other is ready."""
+        """Runs two drivers with these settings; both begin once both are ready."""
         ready = [str(self._marks / f"ready-{number}") for number in range(len(both))]
         with ThreadPoolExecutor(len(both)) as pool:
             runs = [pool.submit(self.run, **settings, meet=[own, *ready]) for own, settings in zip(ready, both, strict=True)]
         return [run.result() for run in runs]
 
     def is_exact(self, expected: Pairs | None = None) -> None:
-        """The rows that are committed are those that were given, or that are expected."""
+        """Asserts that the committed rows are the given ones, or `expected`."""
         expected = self.given if expected is None else expected
         rows = committed_rows(self.daemon.address, "target")
         assert sum(values_of(rows).values()) == len(expected)
@@ -125,13 +125,13 @@ class Pipeline:
 
 
 def enumerate_places(pairs: Pairs) -> Iterator[tuple[tuple[int, int], tuple[bytes | None, bytes | None]]]:
-    """Pairs at places, in their order."""
+    """Pairs by (partition, offset), in order."""
     for number, pair in enumerate(pairs):
         yield (0, number), pair
 
 
 def lose_last(folder: Path) -> int:
-    """Removes the file of the last batch from a checkpoint's `offsets` or `commits`, with its checksum; returns its number."""
+    """Removes the last batch's file, with its checksum, from a checkpoint's `offsets` or `commits`; returns its number."""
     last = max(folder.glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
@@ -139,7 +139,7 @@ def lose_last(folder: Path) -> int:
 
 
 def cut(checkpoint: Path, batches: int) -> None:
-    """Takes a checkpoint back to its first batches."""
+    """Truncates a checkpoint to its first batches."""
     for kind in ("offsets", "commits"):
         while len(list((checkpoint / kind).glob("[0-9]*"))) > batches:
             lose_last(checkpoint / kind)

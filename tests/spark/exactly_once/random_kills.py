@@ -1,7 +1,6 @@
-"""Random kills, by a seed, under a pipeline that never rests: of its driver, of Python workers, of its broker.
+"""Seeded random kills of a continuous pipeline's driver, Python workers and broker.
 
-In the end what it wrote is held against a run that nobody disturbed, and against all that readers of committed records saw on the
-way.
+In the end its output is compared with an undisturbed run's, and with everything that read_committed readers saw meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SHARES = ("driver", "worker", "broker", "worker", "broker")
 _PARTITIONS = 4
 _KEYS = 17
 _ROUND_S, _ROUND_ROWS = 0.2, 10
-_FAR = 1_000_000  # event time of the row that closes all windows, after the others
+_FAR = 1_000_000  # event time of the last row, which closes all windows
 _MAX_OFFSETS = 1_000
 _PROGRESS_S, _DRAIN_S = 600, 900
 _LOOK_S, _READER_PAUSE_S = 0.02, 0.05
@@ -43,17 +42,17 @@ _NEVER = ("ProducerFencedError", "ReplayMismatchError", "TxnConflictError")
 
 
 class Kill(NamedTuple):
-    """One kill of the plan."""
+    """One planned kill."""
 
     kind: str
-    after_progress: bool  # once both queries have committed a batch since the last kill; else wherever things are
+    after_progress: bool  # wait until both queries have committed a batch since the last kill
     pause_s: float
-    choice: float  # of a worker
-    away_s: float  # for which the broker stays away
+    choice: float  # selects a worker
+    away_s: float  # seconds until the broker restarts
 
 
 def planned(seed: int, count: int) -> list[Kill]:
-    """The kills of a seed. Of drivers there are half as many as of the others: each costs a JVM's start."""
+    """The kills of a seed. Drivers are killed half as often as workers or brokers, since each kill costs a JVM start."""
     rng = random.Random(seed)
     kinds = [_SHARES[number % len(_SHARES)] for number in range(count)]
     rng.shuffle(kinds)
@@ -65,7 +64,7 @@ def planned(seed: int, count: int) -> list[Kill]:
 
 
 class Feeder:
-    """Appends numbered rows all the time, in a thread of its own; at the end, one far later row."""
+    """Appends numbered rows continuously, in its own thread; at the end, one row with a far later time."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._servers = servers
@@ -90,7 +89,7 @@ class Feeder:
             while not self._is_over.wait(_ROUND_S):
                 for number in range(self.count, self.count + _ROUND_ROWS):
                     self._send(producer, number)
-                _flush(producer)  # so no partition is a round ahead of another
+                _flush(producer)  # keeps partitions within one round of each other
             self._send(producer, self.count + _FAR)
             _flush(producer)
 
@@ -106,15 +105,14 @@ def _flush(producer: Producer) -> None:
 
 
 class RestlessPipeline:
-    """kills_job.py on a broker, both killed again and again. The query `foreach` writes inside foreachBatch, or both do
-    by append_to."""
+    """kills_job.py on a broker, both killed repeatedly. The query `foreach` writes inside foreachBatch, or both use append_to."""
 
     def __init__(self, daemon: DaemonProcess | SeveralNodes, directory: Path, *, foreach: str) -> None:
         self._daemon = daemon
         self._directory = directory
         self._foreach = foreach
         self._driver = Driver("tests.spark.exactly_once.kills_job", directory)
-        self._workers_killed = self._failures_seen = 0  # of this run of the driver
+        self._workers_killed = self._failures_seen = 0  # in this run of the driver
         self._began_s = time.monotonic()
         self.killed: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
@@ -130,7 +128,7 @@ class RestlessPipeline:
         self._driver.kill()
 
     def endure(self, seed: int, count: int) -> str:
-        """Carries out the plan of a seed, and compares; returns the figures. Raises AssertionError with all that was done."""
+        """Carries out the plan of a seed and compares; returns the figures. Raises AssertionError with a log of the kills."""
         try:
             figures = self._endure(planned(seed, count))
         except Exception as error:
@@ -180,7 +178,7 @@ class RestlessPipeline:
         self._driver.start(**self._settings())
 
     def _take_stock(self) -> None:
-        """Looks at what has failed in this run of the driver: queries may, once a worker has been killed."""
+        """Checks the failures of this run of the driver: a query may fail only after a worker was killed."""
         failures = self._driver.failures()
         for failure in failures[self._failures_seen :]:
             assert self._workers_killed or TOO_BUSY in failure, f"a query failed by itself: {failure}"
@@ -236,7 +234,7 @@ class RestlessPipeline:
         wait_until(has_moved, deadline_s=_PROGRESS_S, pause_s=_LOOK_S, what=what)
 
     def _batches(self) -> list[int]:
-        """The last batch that Spark has noted, of each query; -1 = none."""
+        """The last batch that Spark has noted, for each query; -1 = none."""
         return [last_batch(self._directory / "checkpoints" / query / "commits") for query in QUERIES]
 
     def _compare(self, query: str, reader: EagerReader, fed: int) -> str:
@@ -260,7 +258,7 @@ def last_batch(folder: Path) -> int:
 
 
 def last_error(failure: str) -> str:
-    """The reason why a query failed, in short: its last error, or Spark's own words where it names none."""
+    """The reason why a query failed: its last named error, or else Spark's own message."""
     if TOO_BUSY in failure:
         return "a worker that Spark waited for too shortly"
     found = re.findall(r"\b([A-Z]\w*(?:Error|Exception))\b", failure) or re.findall(r"terminated with exception: ([^.:]+)", failure)

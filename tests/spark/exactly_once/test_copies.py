@@ -1,7 +1,7 @@
 """Two drivers of one query: on copies of its checkpoint, or on the checkpoint itself, one after another or at the same time.
 
-Each time: what is committed is the input, each row once, in order per key. A copy whose micro-batch holds other rows than those
-that are committed under its number ends with an error, and so does one that is further behind.
+In each case the committed rows are the input, each once, in order per key. A copy fails if its micro-batch holds other rows than
+those committed under its number, or if it is further behind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def ended_with(done: subprocess.CompletedProcess[str], *errors: str) -> bool:
 def test_copy_that_runs_after_the_original(
     pipeline: Pipeline, foreach: bool, lost: tuple[str, ...], changed: dict[str, Any], error: str
 ) -> None:
-    limit = 2_500  # the last of three batches holds a thousand
+    limit = 2_500  # the last of three batches holds a thousand offsets
     assert pipeline.run(foreach=foreach, max_offsets=limit).returncode == 0
     copy = pipeline.copied_checkpoint("copy")
     for folder in lost:
@@ -84,7 +84,7 @@ def test_copies_at_the_same_time(pipeline: Pipeline, foreach: bool, changed: dic
 def test_two_drivers_on_one_checkpoint(pipeline: Pipeline, foreach: bool) -> None:
     pipeline.new_checkpoint()
     same: dict[str, Any] = {"foreach": foreach, "max_offsets": LIMIT}
-    pipeline.run_both(same, same)  # Spark ends one of them, or both
+    pipeline.run_both(same, same)  # Spark ends at least one of them
     done = pipeline.run(**same)
     assert done.returncode == 0, done.stderr[-3000:]
     assert len({event.run_id for event in pipeline.events()}) >= 2

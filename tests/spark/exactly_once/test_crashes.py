@@ -1,7 +1,8 @@
-"""Exactly once through Spark, whatever dies: each line of the crash table with a real driver, real tasks and a real broker.
+"""Exactly once through Spark, whichever process dies: the cases of the crash table with a real driver, real tasks and a real
+broker.
 
-Each time: the rows that are committed in the end are those of the input, each once, in order per key; and no reader of committed
-records ever saw a row that was not there later.
+In each case the committed rows are the input, each once, in order per key, and no read_committed reader saw a row that is missing
+later.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from tests.spark.exactly_once.pipeline import Pipeline, lose_last
 from tests.support.reading import committed_rows
 from tests.support.wait import wait_until
 
-# A stream, foreachBatch with df.write and with append_to. One test of each kind is in `make test`; the others take their minutes.
+# A stream, foreachBatch with df.write, and foreachBatch with append_to. `make test` runs one test of each; the others take minutes.
 STREAM, FOREACH_BATCH, APPEND_TO = False, True, "append_to"
-DRIVER, SINK = 0, 1  # turns: who writes the first micro-batch of append_to
+DRIVER, SINK = 0, 1  # turns: the writer of append_to's first micro-batch
 long = pytest.mark.long
 
 
@@ -38,7 +39,7 @@ def test_driver_killed_around_its_commit(pipeline: Pipeline, fault: str, foreach
     replay_after(pipeline, fault, {"foreach": foreach}, {"foreach": foreach})
 
 
-# The first micro-batch goes one way, and its replay the same or the other.
+# The replay of the first micro-batch uses the same writer or the other one.
 @pytest.mark.parametrize(
     ("fault", "way", "replayed"),
     [
@@ -91,9 +92,9 @@ def test_broker_killed_around_a_commit(pipeline: Pipeline, fault: str, foreach: 
     settings: dict[str, Any] = {"options": impatient, "source_options": impatient, "foreach": foreach}
     assert pipeline.run(fault, **settings).returncode != 0
     assert pipeline.happened(fault)
-    pipeline.daemon.kill()  # by now it is dead: this takes the exit status
+    pipeline.daemon.kill()  # reaps the dead broker's exit status
     pipeline.daemon.restart()
-    done = pipeline.run(fault, **settings, turn=SINK)  # which append_to's driver has begun
+    done = pipeline.run(fault, **settings, turn=SINK)  # the sink replays the micro-batch that append_to's driver began
     assert done.returncode == 0, done.stderr[-3000:]
     pipeline.is_exact()
 
@@ -104,7 +105,7 @@ def test_sparks_last_commit_file_is_lost(pipeline: Pipeline, foreach: bool | str
     assert pipeline.run(foreach=foreach).returncode == 0
     lost = lose_last(pipeline.checkpoint / "commits")
     before = len(pipeline.events())
-    done = pipeline.run(foreach=foreach, turn=SINK)  # append_to's last micro-batch, an even one, was the driver's
+    done = pipeline.run(foreach=foreach, turn=SINK)  # append_to's last micro-batch has an even number, so the driver wrote it
     assert done.returncode == 0, done.stderr[-3000:]
     assert {event.batch for event in pipeline.events()[before:]} == {str(lost)}
     pipeline.is_exact()
@@ -132,6 +133,6 @@ def test_batch_write_is_visible_at_once_or_not_at_all(pipeline: Pipeline) -> Non
     assert committed_rows(pipeline.daemon.address, "target") == {}
     done = pipeline.run(fault, batch=True, options=options)
     assert done.returncode == 0, done.stderr[-3000:]
-    # The dead job has an id of its own, which no other commit ends: until it expires, readers stand before its rows.
+    # The dead job's id is its own, and no other commit ends it. Its rows hold readers back until it expires.
     wait_until(lambda: len(committed_rows(pipeline.daemon.address, "target")) == ROWS, what="the dead job has expired")
     pipeline.is_exact()

@@ -1,5 +1,6 @@
-"""Random kills of drivers, Python workers and the broker change nothing of what a pipeline writes: BROKERD_TEST_KILLS of them, by
-BROKERD_TEST_SEED, on one node and on three, or as many as BROKERD_TEST_NODES says. A failure names the seed and each kill."""
+"""Random kills of drivers, Python workers and the broker do not change what a pipeline writes. BROKERD_TEST_KILLS sets their
+number, BROKERD_TEST_SEED the seed, BROKERD_TEST_NODES the nodes (default: one, and three). A failure names the seed and each kill.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ NODES = [int(number) for number in os.environ.get("BROKERD_TEST_NODES", "1 3").s
 
 @pytest.fixture
 def own_daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DaemonProcess | SeveralNodes]:
-    """A broker that may be killed, or three nodes of which one may."""
+    """A broker that may be killed, or three nodes of which one may be."""
     with DaemonProcess(tmp_path / "data") if request.param == 1 else SeveralNodes() as process:
         yield process
 

@@ -1,7 +1,7 @@
 """Exactly once on a cluster, a standalone master with two workers: a speculative twin, and an executor that dies.
 
-Only a cluster speculates. Two attempts of one task then write at the same time, on two hosts; here one of them writes on after the
-batch has been committed without it.
+Only a cluster speculates: two attempts of a task then write at the same time, on two hosts. Here one of them continues to write
+after the batch was committed without it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.5",
-    "spark.python.task.killTimeout": "60s",  # for the one that lost
+    "spark.python.task.killTimeout": "60s",  # for the attempt that lost
 }
 
 
@@ -41,8 +41,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def attempts_at_once(events: list[TaskEvent]) -> list[TaskEvent]:
-    """The event with which the slow attempt began to wait, the one with which its twin began meanwhile, and the one with which the
-    slow one went on, after the batch had been committed. Raises AssertionError if there was no twin."""
+    """The events of a slow attempt and its twin: the slow one waits, its twin begins meanwhile, the slow one goes on after the
+    commit. Raises AssertionError if there was no twin."""
     waits, goes_on = (next(event for event in events if event.what == what) for what in ("waits", "goes on"))
     twins = [
         event

@@ -1,6 +1,5 @@
-"""Two writes to one topic inside one foreachBatch, of as many rows, keys and bytes, and one write of a batch that comes again:
-whatever the user's program sets, the second write is never taken for a repetition of the first, nor a repetition for a second
-write.
+"""Two writes to one topic inside one foreachBatch, with equal numbers of rows, keys and bytes, and one write in a replayed batch.
+Whatever the user's program sets, the second write is never taken for a replay of the first, nor a replay for a second write.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ NO_TAG = r"sc\.clearJobTags\(\)"
 
 
 def numbered(spark: SparkSession, first: int) -> DataFrame:
-    """Rows whose keys and lengths are those of any other hundred."""
+    """A hundred rows with the same keys and lengths as any other hundred."""
     columns = ("string(id % 7) AS key", f"string(id + {1_000 + first}) AS value")
     return spark.range(ROWS).selectExpr(*columns).coalesce(1)
 
 
 def run_one_batch(spark: SparkSession, directory: Path, save: Callable[[DataFrame, int], None]) -> None:
-    """A query of one micro-batch, until nothing is left."""
+    """Runs a query with one micro-batch to its end."""
     source = directory / "source"
     source.mkdir(exist_ok=True)
     (source / "a").write_text("a row\n")
@@ -79,7 +78,7 @@ def in_a_thread_that_inherits(spark: SparkSession, act: Callable[[], None]) -> N
 
     def target() -> None:
         try:
-            spark.createDataFrame([(1,)], "a int")  # makes this the thread's session: without one Spark finds no Python source
+            spark.createDataFrame([(1,)], "a int")  # makes this the thread's session; without one Spark finds no Python source
             done.set_result(act())  # type: ignore[func-returns-value]
         except Exception as error:
             done.set_exception(error)
@@ -88,8 +87,8 @@ def in_a_thread_that_inherits(spark: SparkSession, act: Callable[[], None]) -> N
     done.result()
 
 
-# What a user's program sets before each of its writes, where it runs them, and the error of the second. The last one clears the
-# tag by which the micro-batch's run is known.
+# What a program sets before each write, the thread that writes, and the second write's error. The last case clears the tag that
+# identifies the micro-batch's run.
 WAYS = (
     (one_group, in_this_thread, CONFLICT),
     (own_properties, in_this_thread, CONFLICT),
@@ -126,7 +125,7 @@ def test_second_write_to_a_topic_is_refused_in_every_run_whatever_the_program_se
 def test_second_write_is_refused_by_a_broker_that_has_started_since_the_first(
     spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    """A repetition is as durable as the commit."""
+    """The write is as durable as the commit."""
     target = new_topic(2)
 
     def save(_rows: DataFrame, _batch_id: int) -> None:
@@ -142,7 +141,7 @@ def test_second_write_is_refused_by_a_broker_that_has_started_since_the_first(
 
 
 def test_advice_leads_to_each_write_once(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path) -> None:
-    """The write that was refused gets a label; the other stays as it was."""
+    """The refused write gets a label; the other is unchanged."""
     target = new_topic(2)
     label: dict[str, str] = {}
 

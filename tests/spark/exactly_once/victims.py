@@ -1,7 +1,7 @@
-"""A driver that may be killed, and what it has started: the JVM and its Python workers, found by their session.
+"""A driver that may be killed, with its JVM and its Python workers, which are found by their session.
 
-A driver is the leader of a session, and so of a process group: itself and the JVM. Spark's daemons of Python workers have groups of
-their own, in the same session. Nothing outside of that session is ever touched.
+A driver leads a session and thus a process group, to which its JVM belongs. Spark's Python worker daemons have their own groups in
+that session. No process outside of the session is touched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Worker(NamedTuple):
     module: str
 
     def kill(self) -> bool:
-        """SIGKILL; False if it has ended already."""
+        """SIGKILL; False if it has already ended."""
         try:
             os.kill(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -53,7 +53,7 @@ def processes_of(session: int) -> dict[int, Process]:
     """The living processes of a session, by id."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended
             before, _, after = (path / "stat").read_text().rpartition(")")
             state, parent, _, of = after.split()[:4]
             if int(of) == session and state not in "ZX":
@@ -63,8 +63,8 @@ def processes_of(session: int) -> dict[int, Process]:
 
 
 def workers_among(processes: Mapping[int, Process]) -> list[Worker]:
-    """Python workers of a JVM: Python processes that it has started, and in place of one that forks workers, its forks. Those that
-    only find data sources, when a query starts, are left out."""
+    """Python workers of a JVM: the Python processes that it started, or the forks of one that forks workers. Workers that only look
+    up data sources when a query starts are left out."""
     found = []
     for process in processes.values():
         parent = processes.get(process.parent)
@@ -79,7 +79,7 @@ def workers_among(processes: Mapping[int, Process]) -> list[Worker]:
 
 
 class Driver:
-    """A program with a JVM, run one time after another."""
+    """A program with a JVM, run repeatedly."""
 
     def __init__(self, module: str, directory: Path) -> None:
         self._module = module
@@ -88,7 +88,7 @@ class Driver:
         self.starts = 0
 
     def start(self, **settings: Any) -> None:
-        """Returns at once."""
+        """Starts the program without waiting for it."""
         self.starts += 1
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -106,14 +106,14 @@ class Driver:
 
     @property
     def exit_code(self) -> int | None:
-        """None until it has ended by itself. The ended process is left to kill(): until then nobody else gets its number."""
+        """None until it has ended by itself. The process is not reaped before kill(), so that its id is not reused."""
         if self._process is None:
             return None
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return None if ended is None else ended.si_status
 
     def run(self, *, timeout_s: float, **settings: Any) -> None:
-        """Runs it to its end, again if Spark had too little time for its own workers. Raises AssertionError if it ends badly."""
+        """Runs it to its end, again if Spark's time-out for its workers was too short. Raises AssertionError if it fails."""
         while True:
             self.start(**settings)
             wait_until(lambda: self.exit_code is not None, deadline_s=timeout_s, pause_s=_LOOK_S, what="the driver's end")
@@ -128,16 +128,16 @@ class Driver:
         return self._log.read_text(errors="replace")[-_TAIL:]
 
     def failures(self) -> list[str]:
-        """The lines of its output that tell of failed queries."""
+        """The lines of its output that report failed queries."""
         return [line for line in self._log.read_text(errors="replace").splitlines() if line.startswith("FAILED ")]
 
     def workers(self) -> list[Worker]:
-        """Its Python workers now."""
+        """Its current Python workers."""
         return [] if self._process is None else workers_among(processes_of(self._process.pid))
 
     def kill(self) -> None:
-        """SIGKILL of its process group: of itself and of its JVM. Returns once nothing of its session is left: its Python workers
-        end by themselves."""
+        """Kills its process group, which includes the JVM, with SIGKILL. Returns once its session is empty: its Python workers end
+        by themselves."""
         process, self._process = self._process, None
         if process is None:
             return

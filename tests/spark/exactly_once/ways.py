@@ -1,4 +1,4 @@
-"""append_to, made to take micro-batches for small or large ones whatever they are, so that a replay may go the other way."""
+"""append_to with a test's choice of small and large micro-batches, so that a replay may use the other writer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame
 from brokerd.sink import foreach_batch
 from brokerd.spark import append_to
 
-_lock = threading.Lock()  # the limits are those of all queries
+_lock = threading.Lock()  # all queries share the limits
 
 
 def append_by(topic: str, options: Mapping[str, str], is_large: Callable[[int], bool]) -> Callable[[DataFrame, int], None]:
-    """The function for foreachBatch. `is_large`: of a micro-batch, by its number; the sink writes large ones, the driver others."""
+    """The function for foreachBatch. `is_large` takes a micro-batch's number; the sink writes large ones, the driver others."""
     append = append_to(topic, options)
 
     def write(frame: DataFrame, batch_id: int) -> None:

@@ -1,1 +1,1 @@
-"""Real queries with random limits, splits and filters, driver and broker killed: each offset once, in order."""
+"""Real queries with random limits, splits and filters; driver and broker are killed. Each offset is read once, in order."""

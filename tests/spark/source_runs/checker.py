@@ -1,14 +1,14 @@
-"""Judges what a query has read against what was written. Pure: no files, no broker, no Spark.
+"""Compares what a query read with what was written. Pure: no files, no broker, no Spark.
 
-What was written is the writer's own record, with the offsets that the broker acknowledged: no reader's word is taken for another's.
+What was written is the writer's own record, with acknowledged offsets; no reader is compared with another.
 
-    doubled     an offset came twice
-    disorder    an offset came after a higher one of its partition
-    aborted     a row of a transaction that was aborted
-    missing     a committed row that is wanted did not come
-    unexpected  a row that nobody wrote there, or that the filter leaves out
+    doubled     an offset was read twice
+    disorder    an offset was read after a higher one of its partition
+    aborted     a row of an aborted transaction was read
+    missing     a committed row that the filter accepts was not read
+    unexpected  a row that was not written there, or that the filter rejects, was read
     lost-batch  the numbers of the micro-batches have a gap
-    other-rows  a micro-batch came again with other rows
+    other-rows  a micro-batch was replayed with other rows
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _EXAMPLES = 5
 
 
 class Row(NamedTuple):
-    """A row, where it was written or read."""
+    """A row, with the place where it was written or read."""
 
     partition: int
     offset: int
     value: str
 
 
-Batches = Mapping[int, Sequence[Row]]  # rows in the order in which they came, by the number of the micro-batch
+Batches = Mapping[int, Sequence[Row]]  # rows in order of arrival, by number of the micro-batch
 
 
 @dataclass
 class Written:
-    """The rows of one topic: those that readers are to see, and the values of those that nobody may see."""
+    """The rows of one topic: those that readers must see, and the values of those that no reader may see."""
 
     committed: set[Row] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
 
 
 class Violation(NamedTuple):
-    """Something that must not be, and some of the rows or numbers that show it."""
+    """A violation, with some of the rows or numbers that show it."""
 
     kind: str
     size: int
@@ -52,7 +52,7 @@ class Violation(NamedTuple):
 
 
 class ViolationsError(AssertionError):
-    """A run has read what it should not have, or not what it should have."""
+    """A run has read forbidden rows, or not all rows that it must read."""
 
     def __init__(self, topic: str, found: Sequence[Violation]) -> None:
         super().__init__(f"{topic}: " + "; ".join(map(str, found)))
@@ -60,7 +60,7 @@ class ViolationsError(AssertionError):
 
 
 def violations_so_far(batches: Batches, aborted: Container[str], other_rows: Collection[int] = ()) -> list[Violation]:
-    """Those that show before the writer is done. `other_rows`: micro-batches that came again with others."""
+    """Violations that show before the writer is done. `other_rows`: micro-batches that were replayed with other rows."""
     rows = [row for number in sorted(batches) for row in batches[number]]
     counts = Counter((row.partition, row.offset) for row in rows)
     lost = sorted(set(range(max(batches, default=0))) - set(batches))
@@ -77,7 +77,7 @@ def violations_so_far(batches: Batches, aborted: Container[str], other_rows: Col
 def violations(
     batches: Batches, written: Written, is_wanted: Callable[[int, int], bool], other_rows: Collection[int] = ()
 ) -> list[Violation]:
-    """All of them, once the writer is done and everything is read. `is_wanted`: of a partition and an offset."""
+    """All violations, once the writer is done and everything is read. `is_wanted` takes a partition and an offset."""
     read = {row for rows in batches.values() for row in rows}
     wanted = {row for row in written.committed if is_wanted(row.partition, row.offset)}
     found = {
@@ -88,7 +88,7 @@ def violations(
 
 
 def _late(rows: Iterable[Row]) -> Iterable[str]:
-    """Rows behind a higher offset of their partition."""
+    """Rows that follow a higher offset of their partition."""
     highest: dict[int, int] = {}
     for row in rows:
         if row.offset < highest.get(row.partition, -1):

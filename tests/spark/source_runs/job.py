@@ -1,11 +1,11 @@
 """Queries in one program that may be killed. Settings, as JSON:
 
-queries: for each its `options` of the source, its `checkpoint`, the directory `out`, and the topic `copy`, if any; drain: end with
-what is there now; ways: a directory for ways.py; planted: a bug of planted_source.py.
+queries: for each its source's `options`, its `checkpoint`, the directory `out`, and an optional topic `copy`; drain: end with the
+records that exist now; ways: a directory for ways.py; planted: a bug of planted_source.py.
 
-Each micro-batch becomes a file of `out`, named by its number: a line for each row, in the order in which it comes. If one comes
-again with other rows, these become a file beside it, `.differs`. `append_to` writes the rows to the topic `copy` as well, from the
-driver or through the sink as chance has it, so that some are replayed the other way.
+Each micro-batch becomes a file in `out`, named by its number, with a line for each row in order of arrival. If a replay has other
+rows, they go to a second file, `.differs`. `append_to` also writes the rows to the topic `copy`, at random by the driver or the
+sink, so that some replays use the other writer.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tests.spark.source_runs.planted_source import PlantedSource
 from tests.spark.source_runs.ways import BY_DRIVER, BY_SINK, note
 from tests.support.wait import wait_until
 
-_BEGINNING = "Initializing sources"  # Spark's word while it starts the worker that plans
+_BEGINNING = "Initializing sources"  # Spark's status while it starts the planning worker
 _LOOK_S = 0.05
 _TURN_S = 1
 
 
 def keep_in(out: Path, append: Callable[[DataFrame, int], None] | None) -> Callable[[DataFrame, int], None]:
-    """foreachBatch's function."""
+    """The function for foreachBatch."""
 
     def keep(frame: DataFrame, batch_id: int) -> None:
         rows = [[row["partition"], row["offset"], row["value"].decode()] for row in frame.collect()]
@@ -54,7 +54,7 @@ def keep_in(out: Path, append: Callable[[DataFrame, int], None] | None) -> Calla
 
 
 def copy_to(topic: str, servers: str) -> Callable[[DataFrame, int], None]:
-    """append_to, whose way is left to chance."""
+    """append_to, which writes by driver or sink at random."""
 
     def is_large(batch_id: int) -> bool:
         way = random.choice((BY_DRIVER, BY_SINK))
@@ -65,7 +65,7 @@ def copy_to(topic: str, servers: str) -> Callable[[DataFrame, int], None]:
 
 
 def start(spark: SparkSession, query: dict[str, Any]) -> StreamingQuery:
-    """One query."""
+    """Starts one query."""
     frame = spark.readStream.format("brokerd").options(**query["options"]).load().select("partition", "offset", "value")
     keep = keep_in(Path(query["out"]), copy_to(query["copy"], query["options"]["bootstrap.servers"]) if query["copy"] else None)
     writer: Any = frame.writeStream.foreachBatch(keep).option("checkpointLocation", query["checkpoint"])
@@ -76,7 +76,7 @@ def start(spark: SparkSession, query: dict[str, Any]) -> StreamingQuery:
 
 
 def keep_up(spark: SparkSession, queries: list[dict[str, Any]]) -> None:
-    """Runs queries beside one another for ever, or each to its end. One for whose worker Spark had too little time begins again."""
+    """Runs queries side by side, for ever or each to its end. Restarts one if Spark's time-out for its worker was too short."""
     running: dict[int, StreamingQuery] = {}
     left = dict(enumerate(queries))
     while left:
@@ -93,7 +93,7 @@ def keep_up(spark: SparkSession, queries: list[dict[str, Any]]) -> None:
 
 
 def has_ended(query: StreamingQuery, timeout_s: int | None) -> bool | None:
-    """True if it has come to its end, False if it is to begin again, None if it runs."""
+    """True if it has finished, False if it must be restarted, None if it is running."""
     try:
         is_over = query.awaitTermination(timeout_s)
     except StreamingQueryException as error:
@@ -105,8 +105,8 @@ def has_ended(query: StreamingQuery, timeout_s: int | None) -> bool | None:
 
 
 def main() -> None:
-    """Runs until it is killed, or until all is read."""
-    os.environ[planted_source.VARIABLE] = settings.get("planted", "")  # before there is a JVM, whose workers inherit it
+    """Runs until it is killed, or until everything is read."""
+    os.environ[planted_source.VARIABLE] = settings.get("planted", "")  # before the JVM starts, whose workers inherit it
     os.environ[ways.VARIABLE] = settings["ways"]
     spark = session()
     spark.dataSource.register(PlantedSource if settings.get("planted") else ObservedSource)

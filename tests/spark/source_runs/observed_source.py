@@ -1,4 +1,4 @@
-"""The source as the runs use it: few rows travel with a plan, so that one query goes both ways, and each batch is noted."""
+"""The source as the runs use it: plans carry few rows, so that one query reads both ways, and each batch is recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ObservedSource(BrokerdDataSource):
     """format("brokerd")."""
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """The reader of spark.readStream; Spark makes it in the process that plans."""
+        """The reader of spark.readStream; Spark creates it in the planning process."""
         setattr(stream_reader, "ROWS_WITH_PLAN", _ROWS_WITH_PLAN)  # noqa: B010
         if BrokerdStreamReader.partitions is _partitions:
             plant(setattr, BrokerdStreamReader, "partitions", _noted)

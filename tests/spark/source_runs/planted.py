@@ -1,7 +1,7 @@
-"""Shows that the runs find bugs: plants one after another into the source: `python -m tests.spark.source_runs.planted`.
+"""Shows that the runs find bugs: `python -m tests.spark.source_runs.planted` plants bugs into the source, one at a time.
 
-For each: rounds, seed after seed, until the checker names the violation that the bug must bring. Exit code 0 only if every one was
-found in that many runs. The bugs are in planted_source.py.
+Each bug gets rounds with successive seeds until the checker names the expected violation. Exit code 0 only if every bug was found
+within the maximum number of rounds. The bugs are in planted_source.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.spark.source_runs.runs import Round
 RUNS_MAX = 12
 _QUERIES = 4
 _KILLS = ("driver",)
-# One of these must be named. A plan that depends on more than its two offsets may also come again with other rows.
+# One of these must be found. A plan that depends on more than its two offsets may also be replayed with other rows.
 EXPECTED: Mapping[str, frozenset[str]] = {
     "skips-a-record-after-a-restart": frozenset({"missing"}),
     "plans-a-batch-twice": frozenset({"doubled", "other-rows"}),
@@ -31,7 +31,7 @@ EXPECTED: Mapping[str, frozenset[str]] = {
 
 
 def look_for(bug: str, first_seed: int) -> str:
-    """The violations that gave the bug away, with which seed and when; "" if none did."""
+    """The violations that exposed the bug, their seed and the time; "" if none did."""
     began_s = time.monotonic()
     for number in range(RUNS_MAX // _QUERIES):
         seed = first_seed + number

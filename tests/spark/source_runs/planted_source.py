@@ -1,5 +1,5 @@
-"""The source with one bug planted, which the environment names: the driver's Python workers, its planners and its tasks, import
-this module and so have it too. Each function is one bug, in the words of somebody who could have made it.
+"""The source with one bug planted, which the environment names. The driver's Python workers, planners and tasks all import this
+module. Each function plants one bug; its docstring states the wrong behaviour as if it were the rule.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.spark.source_runs.observed_source import ObservedSource
 from tests.support.planting import Put, plant
 
 VARIABLE = "BROKERD_TEST_PLANTED"
-_TWICE_AT = 3  # the plan of a process that holds the one before it too
+_TWICE_AT = 3  # this plan of a process starts at the previous one's start
 
 
 class PlantedReader(BrokerdStreamReader):
-    """The real reader. That it is of this module makes every task import it."""
+    """The real reader, defined in this module so that every task imports it."""
 
 
 class PlantedSource(ObservedSource):
@@ -41,7 +41,7 @@ class PlantedSource(ObservedSource):
 
 
 def skips_a_record_after_a_restart(put: Put) -> None:
-    """The offset in a checkpoint is taken for that of the last record read, not of the next one."""
+    """A checkpoint's offset is taken for that of the last record read, not of the next one."""
     planned = BrokerdStreamReader._next
 
     def skip(
@@ -63,7 +63,7 @@ def _one_later(offsets: Mapping[Any, int], end: SourceOffset) -> dict[Any, int]:
 
 
 def plans_a_batch_twice(put: Put) -> None:
-    """A plan does not notice that the one before it was carried out, and begins where that began."""
+    """A plan ignores that the previous one was carried out, and begins at its start."""
     planned = BrokerdStreamReader.partitions
 
     def plan(self: BrokerdStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -75,7 +75,7 @@ def plans_a_batch_twice(put: Put) -> None:
 
 
 def ends_a_range_one_too_far(put: Put) -> None:
-    """The end of a piece is taken for its last offset, where another piece of the partition follows."""
+    """The end of a range is taken for its last offset, if another range of the partition follows."""
     planned = BrokerdStreamReader.partitions
 
     def plan(self: BrokerdStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -91,7 +91,7 @@ def ends_a_range_one_too_far(put: Put) -> None:
 
 
 def shows_aborted_rows(put: Put) -> None:
-    """Plans end where committed records end, but tasks read all that lies before."""
+    """Plans end at the last stable offset, but tasks read with read_uncommitted."""
     read = BrokerdStreamReader.read
 
     def read_all(self: BrokerdStreamReader, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -103,7 +103,7 @@ def shows_aborted_rows(put: Put) -> None:
 
 
 def starts_new_partitions_at_their_end(put: Put) -> None:
-    """A partition that the last batch did not know is read like those of a new query with startingOffsets latest."""
+    """A partition unknown to the last batch is read as in a new query with startingOffsets latest."""
     planned = BrokerdStreamReader._next
 
     def begin_late(

@@ -1,10 +1,10 @@
 """Rounds of real queries under kills: `python -m tests.spark.source_runs.runs --runs 50 --seed 1`.
 
-A round is some queries in one driver, on one broker to which writer.py writes all the time, partly in transactions. Their limits,
-splits and filters are random, and others after each restart; some copy what they read to another topic. Driver and broker are
-killed when the queries have got a random number of micro-batches on, and before that topics get partitions. In the end each query
-must have read each committed record of its topic that its filter wants, once, in the order of offsets (checker.py), and have copied
-each once; planted.py shows that the runs find bugs.
+A round runs some queries in one driver, on one broker to which writer.py writes continuously, partly in transactions. Limits,
+splits and filters are random; limits and splits change at each restart. Some queries copy their rows to another topic. Driver and
+broker are killed after a random number of micro-batches, and topics get partitions before that. In the end each query must have
+read each committed record that its filter accepts once, in offset order (checker.py), and have copied each once. planted.py shows
+that the runs find bugs.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ _PROGRESS_S, _DRAIN_S = 600, 900
 
 @dataclass
 class Query:
-    """One query of a round, and what is wanted of its topic."""
+    """One query of a round, and the rows that it must read."""
 
     topic: str
     partitions: int
     directory: Path
     where: str
-    is_wanted: Callable[[int, int], bool]  # of a partition and an offset
-    copy: str  # the topic into which it copies what it reads, "" if none
+    is_wanted: Callable[[int, int], bool]  # takes a partition and an offset
+    copy: str  # the topic that it copies its rows to, "" if none
 
     def settings(self, rng: random.Random, servers: str, *, drain: bool) -> dict[str, Any]:
-        """Others at each start of the driver, but for the filter. The last one reads all that is left, in larger micro-batches."""
+        """The settings for a start of the driver, random except for the filter. The last start reads the rest, in larger
+        micro-batches."""
         possible: dict[str, Any] = {
             "maxOffsetsPerTrigger": rng.randrange(100, 400) if drain else rng.randrange(1, 80),
             "maxBytesPerTrigger": rng.choice((20_000, 200_000)) if drain else rng.choice((1, 2_000, 20_000)),
@@ -61,7 +62,7 @@ class Query:
             "maxRecordsPerPartition": rng.randrange(20, 200),  # each task costs some ten milliseconds
             "taskPerPartition": "true",
         }
-        if rng.random() < 0.5:  # otherwise small ranges share a task, or their rows travel with the plan
+        if rng.random() < 0.5:  # otherwise small ranges share a task, or the plan carries their rows
             possible |= splits
         chosen = {name: str(value) for name, value in possible.items() if rng.random() < 0.6}
         given = {"bootstrap.servers": servers, "subscribe": self.topic, "startingOffsets": "earliest", **chosen}
@@ -72,21 +73,21 @@ class Query:
 
     @property
     def batches(self) -> list[Path]:
-        """A file for each micro-batch so far."""
+        """The files of the micro-batches so far."""
         return sorted((self.directory / "out").glob("*.jsonl"))
 
     def check_so_far(self, aborted: Container[str]) -> None:
-        """Raises ViolationsError if it has read what it should not have. More may be written and read meanwhile."""
+        """Raises ViolationsError if it has read forbidden rows so far. Writer and query may still be running."""
         refuse(self.topic, violations_so_far(self._read(), aborted, self._came_otherwise()))
 
     def check(self, written: Written) -> int:
-        """The number of rows that it has read. Raises ViolationsError if they are not those that it was to read."""
+        """The number of rows that it read. Raises ViolationsError if they are not exactly the expected ones."""
         read = self._read()
         refuse(self.topic, violations(read, written, self.is_wanted, self._came_otherwise()))
         return sum(map(len, read.values()))
 
     def check_copy(self, servers: str) -> int:
-        """The number of rows in its copy. Raises ViolationsError if they are not those that it has read, each once."""
+        """The number of rows in its copy. Raises ViolationsError if they are not the rows that it read, each once."""
         if not self.copy:
             return 0
         values = [(value or b"").decode().split(" ", 2) for _, value in committed_rows(servers, self.copy).values()]
@@ -103,19 +104,19 @@ class Query:
 
 
 def refuse(topic: str, found: Sequence[Violation]) -> None:
-    """Raises ViolationsError if anything was found."""
+    """Raises ViolationsError if there are violations."""
     if found:
         raise ViolationsError(topic, found)
 
 
 def plain_reader_violations(servers: str, topic: str, written: Written) -> list[Violation]:
-    """Those of the reader that no Spark has to do with, under read_committed."""
+    """Violations of a read_committed reader without Spark."""
     rows = committed_rows(servers, topic)
     return violations({0: [Row(*place, (rows[place][1] or b"").decode()) for place in sorted(rows)]}, written, lambda *_: True)
 
 
 class Round:
-    """One broker, one driver with some queries."""
+    """One broker, and one driver with some queries."""
 
     def __init__(self, seed: int, directory: Path, queries: int, *, kills: Sequence[str] = KILLS, planted: str = "") -> None:
         """`planted`: a bug of planted_source.py."""
@@ -188,7 +189,7 @@ class Round:
         return {"queries": queries, "ways": str(self._ways), "planted": self._planted}
 
     def _check(self, servers: str) -> None:
-        """The plain reader of committed records sees what was written, and each query has read what it wants of that."""
+        """Checks that a plain read_committed reader sees what was written, and that each query has read its part of it."""
         for query in self.queries:
             written = self.writer.written[query.topic]
             refuse(query.topic, plain_reader_violations(servers, query.topic, written))
@@ -196,7 +197,7 @@ class Round:
             self.copied += query.check_copy(servers)
 
     def _wait_for_progress(self, driver: Driver) -> None:
-        """Each query has got on, and all together by a random number of micro-batches."""
+        """Waits until each query has progressed, and all together by a random number of micro-batches."""
         before = [len(query.batches) for query in self.queries]
         until = sum(before) + self._rng.randrange(1, 6 * len(self.queries))
 
@@ -210,7 +211,7 @@ class Round:
             query.check_so_far(self.writer.written[query.topic].aborted)
 
     def _grow(self, servers: str) -> None:
-        """Some topics get a partition more. A kill follows, so that a query has records in it when it first sees it."""
+        """Adds a partition to some topics. A kill follows, so that a query finds records in a partition that is new to it."""
         with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:
             for query in self.queries:
                 if self._rng.random() < 0.5:
@@ -230,12 +231,12 @@ class Round:
 
 
 def counted(counts: Counter[str]) -> str:
-    """Counts with their names, on a line."""
+    """Counts with their names, on one line."""
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
 
 
 def run_rounds(seed: int, runs: int, say: Callable[[str], None], *, deadline_s: float = float("inf")) -> int:
-    """The number of runs that were carried out: no round begins after the deadline. Raises AssertionError with the round's seed."""
+    """Returns the number of rounds that ran; none begins after the deadline. Raises AssertionError with the round's seed."""
     done, number, began_s = 0, 0, time.monotonic()
     while done < runs and time.monotonic() - began_s < deadline_s:
         queries = min(QUERIES_PER_ROUND, runs - done)

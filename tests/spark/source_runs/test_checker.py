@@ -1,4 +1,4 @@
-"""The checker names each fabricated wrong history, and nothing in right ones; each planted bug still has its place. No Spark."""
+"""The checker finds each fabricated violation and nothing in correct histories; each planted bug still has its place. No Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spark.source_runs.planted import EXPECTED
 from tests.spark.source_runs.planted_source import BUGS
 from tests.spark.source_runs.ways import BY_DRIVER, BY_SINK, BY_TASKS, COPIED_OTHERWISE, READ_OTHERWISE, WITH_PLAN, ways_missed
 
-# Offsets 2 to 4 of partition 0 are two aborted rows and the mark of their end.
+# Offsets 2 to 4 of partition 0 are two aborted rows and their marker.
 WRITTEN = Written(
     committed={Row(0, 0, "a"), Row(0, 1, "b"), Row(0, 5, "c"), Row(0, 6, "d"), Row(1, 0, "e"), Row(1, 1, "f")}, aborted={"x", "y"}
 )

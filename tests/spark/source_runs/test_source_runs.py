@@ -1,4 +1,4 @@
-"""Queries whose driver and broker are killed read each offset once and in order; `make source-runs` has fifty of them."""
+"""Queries whose driver and broker are killed read each offset once and in order. `make source-runs` runs fifty rounds."""
 
 from __future__ import annotations
 

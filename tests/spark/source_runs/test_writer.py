@@ -1,5 +1,5 @@
-"""Goal: the writer's record is true, and the plain reader of committed records sees exactly that. Method: a real broker that is
-killed in the middle, no Spark.
+"""Goal: the writer's record is correct, and a plain read_committed reader sees exactly that. Method: a real broker that is killed
+meanwhile, no Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KILLS = 2
 
 
 def write_under_kills(daemon: DaemonProcess, writer: Writer) -> None:
-    """Some transactions between each two kills."""
+    """Runs some transactions between kills."""
     is_over = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(writer.run, daemon.address, is_over)

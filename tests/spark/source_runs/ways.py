@@ -1,4 +1,5 @@
-"""Which way each micro-batch goes. Each process that decides has a file of notes in the directory that the environment names."""
+"""Which way each micro-batch is read and written. Each deciding process writes notes to a file in the directory that the
+environment names."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ VARIABLE = "BROKERD_TEST_WAYS"
 WITH_PLAN, BY_TASKS = "read with the plan", "read by tasks"
 BY_DRIVER, BY_SINK = "copied by the driver", "copied by the sink"
 READ_OTHERWISE, COPIED_OTHERWISE = "read again the other way", "copied again the other way"
-# Of so many batches, some go each way. The rarest are those that a restart repeats: two of the sixty of a round of two queries.
+# With this many batches, some must go each way. Rarest are replays the other way: two of the sixty of a round of two queries.
 _ENOUGH_READ, _ENOUGH_COPIED = 100, 50
 
 
 def note(way: str, batch: object) -> None:
-    """Writes down the way of a batch, which any JSON identifies."""
+    """Records the way of a batch. `batch` identifies it and is any JSON value."""
     with Path(os.environ[VARIABLE], str(os.getpid())).open("a") as notes:
         notes.write(json.dumps([way, batch]) + "\n")
 
@@ -37,7 +38,7 @@ def ways_taken(directory: Path) -> Counter[str]:
 
 
 def ways_missed(counts: Counter[str]) -> list[str]:
-    """The ways that no batch of a round went, although it had enough of them."""
+    """The ways that no batch of a round took, although there were enough batches."""
     read, copied = counts[WITH_PLAN] + counts[BY_TASKS], counts[BY_DRIVER] + counts[BY_SINK]
     expected = [WITH_PLAN, BY_TASKS, READ_OTHERWISE] if read >= _ENOUGH_READ else []
     expected += [BY_DRIVER, BY_SINK, COPIED_OTHERWISE] if copied >= _ENOUGH_COPIED else []

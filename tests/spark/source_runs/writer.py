@@ -1,6 +1,6 @@
-"""Writes to the topics of a round until it is over, partly in transactions, and keeps a record of every row's fate and place.
+"""Writes to a round's topics until it is over, partly in transactions, and records every row's fate and place.
 
-Rows outside of transactions come between those of an open one, so that these hold them back, and its offsets lie among theirs.
+Rows without transactions lie between those of an open transaction, so that it holds them back.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _ROWS_MAX = 4  # of a topic at a time
 _ATTEMPTS_MAX = 100
 _ACKNOWLEDGED_S = 300
 _DECIDED_S = 120
-_TRANSACTION_TIMEOUT_MS = 20_000  # of one whose abort the broker was not there to hear
+_TRANSACTION_TIMEOUT_MS = 20_000  # ends a transaction whose abort did not reach the broker
 _SIZES = (0, 10, 1_000)
 
 Sent = list[tuple[str, str, RecordFuture]]  # topic, value
 
 
 class LeftError(Exception):
-    """The block of a transaction was left on purpose."""
+    """Leaves a transaction's block on purpose."""
 
 
 class Writer:
-    """One plain and one transactional producer. Only run() may be called from another thread than that of the rest."""
+    """One plain and one transactional producer. Only run() may be called from another thread."""
 
     def __init__(self, topics: Mapping[str, int], seed: float, *, pause_s: float = _PAUSE_S) -> None:
         """`topics`: partitions by name."""
         self._pause_s = pause_s
-        self.partitions = dict(topics)  # more of them may be set while it runs, once the topic has them
+        self.partitions = dict(topics)  # may be raised during run(), once the topic has them
         self._rng = random.Random(seed)
         self._number = 0
         self._version = 0
@@ -48,7 +48,7 @@ class Writer:
         self.transactions: Counter[str] = Counter()  # by outcome
 
     def run(self, servers: str, is_over: threading.Event) -> None:
-        """Returns soon after `is_over`, when every transaction is decided. Raises the first failure of a record."""
+        """Returns soon after `is_over`, once every transaction is decided. Raises the first failure of a record."""
         plain_config = ProducerConfig(bootstrap_servers=servers, batch_size=4_096)
         transactional_config = ProducerConfig(
             bootstrap_servers=servers,
@@ -73,7 +73,7 @@ class Writer:
         return sent
 
     def _transaction(self, plain: Producer, transactional: Producer, *, is_left: bool) -> None:
-        """One that is committed, or left in its middle. If it fails, the same number is tried again until its fate is known."""
+        """Commits a transaction, or leaves it midway. After a failure it retries the same number until its fate is known."""
         undecided: Sent = []
         for _ in range(_ATTEMPTS_MAX):
             sent: Sent = []
@@ -114,7 +114,7 @@ class Writer:
 
 
 def wait_until_decided(servers: str, topics: Sequence[str]) -> None:
-    """Until then readers of committed records do not see all of them: an abort that the broker did not hear expires."""
+    """Waits until no open transaction hides records. One whose abort did not reach the broker has to expire."""
     with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:
 
         def is_decided() -> bool:
