@@ -17,7 +17,7 @@ from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.identities import AUTH_FILE
 from tests.support.proxy import Proxy
 
-# The C core of gRPC writes what it thinks of connections that end, also those of the test itself: a command has it silent.
+# gRPC's C core logs connections that end, the test's own included. The command line silences it; tests drop these lines.
 _OF_GRPC_CORE = re.compile(r"^[EFIW]\d{4} .*\.cc:\d+\] .*\n", re.MULTILINE)
 
 
@@ -29,7 +29,7 @@ class Terminal:
         self._monkeypatch = monkeypatch
 
     def use(self, address: str) -> None:
-        """Makes the broker at `address` the one that commands talk to."""
+        """Makes commands talk to the broker at `address`."""
         self._monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", address)
 
     def run(self, *arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
@@ -55,7 +55,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 @pytest.fixture
 def terminal_at_daemon(terminal: Terminal, daemon: RunningDaemon) -> Terminal:
-    """The terminal, whose commands talk to `daemon`."""
+    """The terminal, with commands that talk to `daemon`."""
     terminal.use(daemon.address)
     return terminal
 
@@ -77,7 +77,7 @@ def proxy() -> Iterator[Proxy]:
 
 @pytest.fixture
 def proxied(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
-    """A broker in a process of its own, with the topic `t` of three partitions; it advertises the proxy."""
+    """A broker in its own process, with a topic `t` of three partitions; it advertises the proxy."""
     with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
         proxy.target = ("127.0.0.1", daemon.port)
         with BlockingClient(ClientConfig(bootstrap_servers=daemon.address)) as client:

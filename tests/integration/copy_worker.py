@@ -1,5 +1,5 @@
-"""A program that copies a topic, exactly once: reads, and writes in transactions that hold how far it has read. Runs until it is
-killed; failures are its daily bread."""
+"""A program that copies a topic exactly once: it reads, and writes in transactions that include its positions. It runs until it is
+killed; failures are expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker with the principals of tests/support/identities.py, and bare clients that show a token."""
+"""A broker with the principals of tests/support/identities.py, and raw clients that send a token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ClientAs = Callable[[str | None], RawClient]
 
 
 class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):
-    """Puts a token into every call."""
+    """Adds a token to every call."""
 
     def __init__(self, token: str) -> None:
         self._metadata = (("authorization", f"Bearer {token}"),)
@@ -35,7 +35,7 @@ class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientIntercept
 
 
 def with_token(address: str, token: str | None) -> RawClient:
-    """A client that shows a token; None = none."""
+    """A client that sends a token; None = none."""
     client = RawClient(address)
     if token is not None:
         client.channel = grpc.intercept_channel(client.channel, _Bearer(token))
@@ -43,7 +43,7 @@ def with_token(address: str, token: str | None) -> RawClient:
 
 
 def details_with(details: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
-    """The details of a call with other metadata."""
+    """The details of a call, with other metadata."""
     changed = grpc.ClientCallDetails()
     changed.method, changed.timeout, changed.metadata, changed.credentials = (
         details.method,
@@ -56,7 +56,7 @@ def details_with(details: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
 
 @pytest.fixture
 def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes clients that were never accepted give up soon: these tests are not about how long a refusal is retried."""
+    """Makes clients that were never accepted give up soon: these tests do not check how long a refusal is retried."""
     for module in (broker_client, producer_core):
         assert module.REFUSALS_MS == 3_000
         monkeypatch.setattr(module, "REFUSALS_MS", 50)
@@ -64,7 +64,7 @@ def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A broker that wants tokens."""
+    """A broker that requires tokens."""
     directory: Path = tmp_path_factory.mktemp("guarded")
     auth_file = directory / "auth.toml"
     auth_file.write_text(AUTH_FILE)

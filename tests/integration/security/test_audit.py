@@ -1,4 +1,4 @@
-"""The audit trail of a broker: refusals on calls and streams, changes of topics and records, reloads, strangers."""
+"""The audit trail of a broker: refusals on calls and streams, changes of topics and records, reloads, unauthenticated clients."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Pa
         boss.call("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest(name="events-1", set={"retention.ms": "six"}))
         boss.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="events-1", total_count=9, validate_only=True))
         boss.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="events-1", total_count=2))
-        for _ in range(2):  # the second time there is nothing left to delete
+        for _ in range(2):  # the second call has nothing left to delete
             boss.delete_records(tp, 1)
         writer.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["events-1"]))
         producer = outsider.producer()
-        producer.epoch_of = lambda _tp: 1  # without a request of its own
+        producer.epoch_of = lambda _tp: 1  # makes no request of its own
         producer.produce(tp, values_batch(tp))
         with pytest.raises(grpc.RpcError):
             stranger.call("GetServerInfo", metadata_pb2.GetServerInfoRequest())

@@ -1,4 +1,4 @@
-"""Groups are for the principals that may use their names; the boss, who administers every topic, sees and changes them all."""
+"""Only principals with rights to a group's name may use it; the boss, who administers every topic, may read and change all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def entries(tps: Sequence[TopicIdPartition]) -> list[dict[str, Any]]:
 
 
 def commit(client: RawClient, group_id: str, tps: Sequence[TopicIdPartition], **fields: Any) -> tuple[ErrorCode, list[ErrorCode]]:
-    """Commits offset 0 in some partitions; the codes of the response and of its results."""
+    """Commits offset 0 in some partitions; returns the codes of the response and of its results."""
     asked = offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, offsets=entries(tps), **fields)
     response = client.call("CommitGroupOffsets", asked)
     return code_of(response), [code_of(result) for result in response.results]
@@ -38,7 +38,7 @@ def fetch(client: RawClient, group_id: str, tps: Sequence[TopicIdPartition] = ()
 
 
 def listed(client: RawClient, prefix: str) -> list[tuple[str, str]]:
-    """The groups that a client is told of, with their owners."""
+    """The groups that the client may list, with their owners."""
     response = client.call("ListGroups", offsets_pb2.ListGroupsRequest(prefix=prefix))
     return [(group.group_id, group.principal) for group in response.groups]
 

@@ -1,4 +1,4 @@
-"""The metrics of a running broker: true numbers after real requests, and only for who may see every topic."""
+"""The metrics of a running broker: correct numbers after real requests, and only for principals that may see every topic."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
         fetcher.fetch({tp: 0})
         fetcher.fetch({tp: 99})
         client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True))
-        # A response is counted once it is written, which the client may notice sooner.
+        # A response is counted after it is written, when the client may already have it.
         wait_until(lambda: all_are_counted(samples(scrape(running)[1])))
         status, text = scrape(running)
         found = samples(text)

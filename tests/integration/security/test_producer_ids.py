@@ -1,4 +1,4 @@
-"""Nobody writes in another's name: a producer id is its principal's, whoever else may write to the same topic."""
+"""No principal can write as another: a producer id belongs to one principal, even if others may write to the same topic."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Certificates and the auth file are read again without a restart: new calls and handshakes go by them, and a broken
-file changes nothing."""
+"""Certificates and the auth file are reloaded without a restart: new calls and handshakes use them, and a broken file changes
+nothing."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from tests.support.identities import AUTH_FILE, TOKENS
 from tests.support.raw_client import LONG_MS, RawClient, values_batch
 from tests.support.wait import DEADLINE_S, wait_until
 
-LATE_TOKEN = "late-Zx8cVb2nMq7wEr4tYu1iOp0aSd6fGh3j"  # nobody's, until it is in the file
+LATE_TOKEN = "late-Zx8cVb2nMq7wEr4tYu1iOp0aSd6fGh3j"  # unknown until it is in the file
 LATE = f'\n[principals.late]\ntokens = ["{hash_token(LATE_TOKEN)}"]\nwrite = ["events-*"]\n'
 DENIED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def error_of(client_stream: object, tp: TopicIdPartition) -> int:
-    """The response of a produce stream to one batch."""
+    """The error code that a produce stream returns for one batch."""
     return int(client_stream.produce(tp, values_batch(tp)).error.code)  # type: ignore[attr-defined]
 
 
@@ -83,7 +83,7 @@ def test_principals_come_go_and_change_without_a_restart(tmp_path: Path, auth_fi
 
 
 def test_streams_of_revoked_credentials_end_and_the_others_go_on(tmp_path: Path, auth_file: Path) -> None:
-    """A token that is taken away, and one that now belongs to somebody else."""
+    """One token is removed, another now belongs to a different principal."""
     second_token = "second-" + TOKENS["writer"]
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
@@ -117,7 +117,7 @@ def test_streams_of_revoked_credentials_end_and_the_others_go_on(tmp_path: Path,
 
 
 def test_what_a_revoked_token_sends_on_is_not_written(tmp_path: Path, auth_file: Path) -> None:
-    """Answers that are under way go out; a request that comes meanwhile is not taken."""
+    """Responses in progress are sent; a request that arrives meanwhile is refused."""
     files = MemoryFiles()
     second_token = "second-" + TOKENS["writer"]
     with (
@@ -146,7 +146,7 @@ def test_what_a_revoked_token_sends_on_is_not_written(tmp_path: Path, auth_file:
 def test_a_revoked_stream_that_is_not_read_ends_with_its_connection(
     tmp_path: Path, auth_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its status would wait behind the response that it does not read, for as long as it likes."""
+    """The stream's status would wait behind a response that the client does not read, without limit."""
     second_token = "second-" + TOKENS["writer"]
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
@@ -156,7 +156,7 @@ def test_a_revoked_stream_that_is_not_read_ends_with_its_connection(
         (tp,) = boss.create_topic("events-1")
         another = boss.producer()
         unread.send_message(unread.call(PRODUCE), another.request([(tp, values_batch(tp))]))
-        another.half_close()  # else it is counted as well, up to its deadline
+        another.half_close()  # otherwise it is counted as well, until its deadline
         wait_until(lambda: running.daemon.broker.response_budget.used > 0, what="a response that is written")
         auth_file.write_text(AUTH_FILE.replace(hash_token(second_token), hash_token(LATE_TOKEN)))
         running.run(running.daemon.reload())
@@ -166,7 +166,7 @@ def test_a_revoked_stream_that_is_not_read_ends_with_its_connection(
 
 
 class Installed:
-    """The files that a broker was told to use, and what is put in their place."""
+    """The files that a broker is configured with, and their replacements."""
 
     def __init__(self, directory: Path, issued: Issued) -> None:
         self.now = Issued(str(directory / "now.pem"), str(directory / "now.key"))
@@ -183,7 +183,7 @@ def trusts(running: RunningDaemon, ca_file: str, client: Issued | None = None) -
     given = {"bootstrap.servers": running.address, "security.protocol": "SSL", "ssl.ca.file": ca_file}
     if client is not None:
         given |= {"ssl.certificate.file": client.certificate_file, "ssl.key.file": client.key_file}
-    # A client's certificate is refused without a word: that is tried until the time is over.
+    # TLS gives no reason for a refused client certificate, so the client retries until its time-out.
     settings = from_mapping(ClientConfig, {**given, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2})
     with BlockingClient(settings, HastyClock()) as blocking:
         try:
@@ -197,7 +197,7 @@ def trusts(running: RunningDaemon, ca_file: str, client: Issued | None = None) -
 
 
 def metrics_trust(running: RunningDaemon, ca_file: str) -> bool:
-    """The same for the metrics."""
+    """True if the metrics endpoint serves a client that trusts this authority."""
     context = ssl.create_default_context(cafile=ca_file)
     try:
         with urllib.request.urlopen(f"https://127.0.0.1:{running.daemon.metrics_port}/metrics", context=context) as answer:
@@ -259,7 +259,7 @@ def test_of_two_at_once_the_later_one_counts(tmp_path: Path, auth_file: Path, mo
     has_read, may_go_on = threading.Event(), threading.Event()
 
     def load_slowly(config: BrokerConfig) -> Credentials:
-        """The first one to read is slow to come back."""
+        """Makes the first load slow to return."""
         is_first = not has_read.is_set()
         credentials = load_credentials(config)
         has_read.set()
@@ -276,7 +276,7 @@ def test_of_two_at_once_the_later_one_counts(tmp_path: Path, auth_file: Path, mo
         auth_file.write_text(AUTH_FILE + LATE)
         second = asyncio.run_coroutine_threadsafe(running.daemon.reload(), running.loop)
         with contextlib.suppress(TimeoutError):
-            second.result(0.5)  # time to overtake, if it may
+            second.result(0.5)  # time to overtake, if it could
         may_go_on.set()
         first.result(DEADLINE_S)
         second.result(DEADLINE_S)
@@ -312,7 +312,7 @@ def test_sighup_has_the_process_read_again(tmp_path: Path, auth_file: Path) -> N
 
 @pytest.mark.parametrize("is_idempotent", [True, False])
 def test_a_producer_without_any_right_writes_once_it_has_one(tmp_path: Path, auth_file: Path, *, is_idempotent: bool) -> None:
-    """Whether it hears of that when it asks for its id, or from the stream on which it has sent its records."""
+    """It learns of the right when it requests its id, or on the stream on which it has sent records."""
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
         with_token(running.address, TOKENS["boss"]) as boss,
@@ -328,7 +328,7 @@ def test_a_producer_without_any_right_writes_once_it_has_one(tmp_path: Path, aut
 
 
 def test_a_producer_whose_token_is_gone_for_a_moment_loses_nothing(tmp_path: Path, auth_file: Path) -> None:
-    """As while tokens are changed. Its stream is ended with a refusal, and so is each new one meanwhile."""
+    """As when tokens are changed. Its stream is ended with a refusal, and so is each new stream until the token is back."""
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
         with_token(running.address, TOKENS["boss"]) as boss,
@@ -347,5 +347,5 @@ def test_a_producer_whose_token_is_gone_for_a_moment_loses_nothing(tmp_path: Pat
 
 
 def value_of(counter: Counter) -> float:
-    """The counter's number."""
+    """The counter's value."""
     return next(sample.value for family in counter.collect() for sample in family.samples if sample.name.endswith("_total"))

@@ -1,6 +1,6 @@
-"""Every method of the contract, by every identity, against topics that it may use, may not use, and may not even see.
+"""Every method of the API, by every identity, for topics that it may use, may not use, and may not even see.
 
-The table below is written by hand, apart from the broker's own; a method that is missing in either fails.
+The table below is handwritten, independent of the broker's own; a method that is missing in either one fails.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.support.identities import TOKENS, UNKNOWN_TOKEN
 from tests.support.raw_client import RawClient, values_batch
 
 VISIBLE = "events-1"
-HIDDEN = "hidden-1"  # seen by the boss alone
+HIDDEN = "hidden-1"  # visible only to the boss
 MISSING = "hidden-2"  # does not exist
 OK, DENIED, NO_SUCH_ID = 0, int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), int(ErrorCode.UNKNOWN_TOPIC_ID)
 NO_GROUP, NOT_YOURS = int(ErrorCode.UNKNOWN_GROUP), int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-NOT_OPEN, UNKNOWN = int(ErrorCode.INVALID_TXN_STATE), int(ErrorCode.INVALID_REQUEST)  # of a transactional id that nobody uses
+NOT_OPEN, UNKNOWN = int(ErrorCode.INVALID_TXN_STATE), int(ErrorCode.INVALID_REQUEST)  # of an unused transactional id
 FORBIDDEN = grpc.StatusCode.PERMISSION_DENIED
 
 Outcome = int | grpc.StatusCode
@@ -37,7 +37,7 @@ Ask = Callable[[RawClient, str, bytes], Outcome]
 
 
 def first_error(response: Any, results: str) -> Outcome:
-    """The error of the whole request, if it has one, or of its first result."""
+    """The error of the whole request, if any, else of its first result."""
     whole = getattr(response, "error", None)
     return int(whole.code if whole is not None and whole.code else getattr(response, results)[0].error.code)
 
@@ -145,7 +145,7 @@ ASKS: dict[str, Ask] = {
         "ForgetTransactionalId", transaction_pb2.ForgetTransactionalIdRequest(transactional_id="nobody's")
     ),
 }
-# The reader may read and the writer may write VISIBLE; the outsider has every right on another topic only.
+# The reader may read VISIBLE, and the writer may write it; the outsider has every right, but on another topic.
 EXPECTED: dict[str, dict[str, Outcome]] = {
     "GetServerInfo": {"reader": OK, "writer": OK, "outsider": OK},
     "Metadata": {"reader": OK, "writer": OK, "outsider": DENIED},
@@ -225,7 +225,7 @@ def test_the_boss_may_do_everything(client_as: ClientAs, topic_ids: dict[str, by
 
 
 def answer_about(client: RawClient, method: str, name: str, topic_id: bytes) -> str:
-    """Everything the client is told, with the topic's own name and id blotted out."""
+    """The whole response, with the topic's own name and id masked."""
     if method == "Produce":
         tp = TopicIdPartition(topic_id, 0)
         told: Message = client.producer().produce(tp, values_batch(tp))
@@ -301,7 +301,7 @@ def test_health_is_open(client_as: ClientAs, token: str | None) -> None:
 
 def test_the_log_of_transactions_and_groups_is_for_those_with_every_right(client_as: ClientAs, topic_ids: dict[str, bytes]) -> None:
     boss = client_as(TOKENS["boss"])
-    boss.new_producer_id()  # the log exists
+    boss.new_producer_id()  # creates the log
     every = metadata_pb2.MetadataRequest(all_topics=True, include_internal=True)
     named = metadata_pb2.MetadataRequest(topics=[COORDINATOR.name], include_internal=True)
     assert [topic.name for topic in boss.call("Metadata", every).topics if topic.name not in topic_ids] == [COORDINATOR.name]

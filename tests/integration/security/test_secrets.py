@@ -1,4 +1,4 @@
-"""Canaries: tokens and keys that go through everything that fails, and then must stand nowhere in what was said."""
+"""Canaries: tokens and keys pass through every failing path, and then must not appear in any output."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_producer_that_is_refused_says_why_without_its_token(
 
 
 def refused_start(**settings: Any) -> str:
-    """The error of a broker that does not start with these settings."""
+    """The error of a broker that refuses to start with these settings."""
     with pytest.raises(ConfigError) as caught, running_daemon(Path("unused"), files=MemoryFiles(), **settings):
         raise AssertionError("it started")
     return caught.value.message

@@ -1,4 +1,4 @@
-"""Goal: what one principal keeps open, others do not lack."""
+"""Goal: connections and streams that one principal keeps open do not deprive others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A Spark query under rights: without those to its group it reads on and says so; where it is to begin at a group's offsets, it
-fails and says why. Topics that it may not see for a while are none that are lost."""
+"""A Spark query and its rights. Without rights to its group it continues to read and logs that; if it starts at the group's
+offsets, it fails with the reason. Topics that it temporarily may not see are not taken for deleted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reader_as(who: str, daemon: RunningDaemon, topic: str = "", **options: str) 
 
 
 def rows_read(reader: BrokerdStreamReader) -> list[int]:
-    """Offsets of a run to what is there now, as Spark drives it."""
+    """Offsets of a run up to the current end, driven as Spark does."""
     reader.prepareForTriggerAvailableNow()
     start: dict[str, Any] = INITIAL.to_json()
     offsets: list[int] = []
@@ -44,7 +44,7 @@ def rows_read(reader: BrokerdStreamReader) -> list[int]:
 
 
 def latest(reader: BrokerdStreamReader, start: dict[str, Any]) -> dict[str, Any]:
-    """Where the batch from `start` ends, through JSON."""
+    """The end of the batch that begins at `start`, converted to and from JSON."""
     end: dict[str, Any] = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
     return end
 

@@ -1,6 +1,6 @@
-"""Goal: nobody's message is read before it is known whose it is, whatever the method; and what is hidden stays so in any mixture.
+"""Goal: no method reads a message before its sender is authenticated, and no mixture of requests reveals hidden topics.
 
-Method: bare HTTP/2 calls whose headers come and whose messages do not: a response then cannot depend on the message.
+Method: raw HTTP/2 calls that send headers and no message, so that the response cannot depend on the message.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_hidden_topics_are_in_no_mixture_of_all_and_some(client_as: ClientAs) ->
 def test_what_is_malformed_is_so_whoever_asks_for_whatever(
     client_as: ClientAs, name: str, fields: dict[str, Any], field: str
 ) -> None:
-    """A request is checked as a whole before any right is looked up, so the answer tells nothing of what exists."""
+    """The whole request is validated before any right is looked up, so the response does not reveal what exists."""
     for who in ("boss", "outsider"):
         code, details = client_as(TOKENS[who]).status(name, UNARY[name].request(**fields))
         assert code is grpc.StatusCode.INVALID_ARGUMENT

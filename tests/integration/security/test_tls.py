@@ -1,4 +1,4 @@
-"""TLS between the project's own client and broker: what is trusted works, everything else is refused with what to do."""
+"""TLS between this project's client and broker: trusted peers work, all others are refused with advice."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tls_daemon(tmp_path: Path, certificate: Issued, **settings: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory, papers: Papers) -> Iterator[RunningDaemon]:
-    """A broker that speaks TLS and wants tokens."""
+    """A broker with TLS and required tokens."""
     directory = tmp_path_factory.mktemp("tls")
     (directory / "auth.toml").write_text(AUTH_FILE)
     with tls_daemon(directory, papers.broker, auth_file=str(directory / "auth.toml")) as daemon:
@@ -64,7 +64,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory, papers: Papers) -> Iterator[Ru
 
 @pytest.fixture(scope="module")
 def mutual(tmp_path_factory: pytest.TempPathFactory, papers: Papers) -> Iterator[RunningDaemon]:
-    """A broker that wants client certificates, and maps them to principals."""
+    """A broker that requires client certificates, and maps them to principals."""
     directory = tmp_path_factory.mktemp("mutual")
     (directory / "auth.toml").write_text(AUTH_FILE)
     with tls_daemon(
@@ -103,7 +103,7 @@ def refusal(given: dict[str, object], clock: Clock | None = None) -> BrokerdErro
 
 
 def refusal_in_the_end(given: dict[str, object]) -> BrokerdError:
-    """The same, where it could be a passing failure: then it is tried until the time is over."""
+    """Like `refusal`, for errors that could be transient: the client retries until its time-out."""
     return refusal({**given, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2}, HastyClock())
 
 
@@ -203,7 +203,7 @@ def test_a_client_without_a_good_certificate_is_refused(mutual: RunningDaemon, p
 
 
 def hello(address: str, version: ssl.TLSVersion) -> str | None:
-    """The version that a handshake of at most `version` ends with. Raises SSLError or ConnectionError if it is refused."""
+    """The version that a handshake of at most `version` negotiates. Raises SSLError or ConnectionError if it is refused."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Transactional ids belong to the principal that used them first; the boss, who administers every topic, may abort them all."""
+"""A transactional id belongs to the principal that used it first; the boss, who administers every topic, may abort all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_YOURS = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def listed(client: RawClient) -> list[str]:
-    """The transactional ids that a client is told of."""
+    """The transactional ids that the client may list."""
     response = client.call("ListTransactions", transaction_pb2.ListTransactionsRequest())
     return [one.transactional_id for one in response.transactions]
 

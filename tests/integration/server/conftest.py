@@ -1,4 +1,4 @@
-"""A broker over files in memory, and a bare client of it; nodes of a cluster that lose no time."""
+"""A broker on files in memory and a raw client of it; nodes of a cluster with short retries."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def running(tmp_path: Path, files: MemoryFiles, settings: dict[str, Any]) -> Ite
 
 @pytest.fixture
 def client(running: RunningDaemon) -> Iterator[RawClient]:
-    """A client of it."""
+    """A client of the broker."""
     with RawClient(running.address) as raw_client:
         yield raw_client
 
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes of a cluster try soon again what etcd has refused or not answered."""
+    """Makes nodes of a cluster retry soon after etcd refuses or does not respond."""
     for module in (membership, controller, directory):
         assert module._RETRY_S == 1
         monkeypatch.setattr(module, "_RETRY_S", 0.02)

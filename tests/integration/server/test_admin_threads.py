@@ -1,4 +1,4 @@
-"""Administrative work and retention never hold the event loop: what waits for the disk does so in a thread."""
+"""Administrative work and retention never block the event loop: work that waits for the disk runs in a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SYNCS = ("fdatasync", "sync_dir")
 
 @pytest.fixture
 def seen(files: MemoryFiles) -> Iterator[list[tuple[str, str, str]]]:
-    """(thread, operation, path) of what is done from now on."""
+    """(thread, operation, path) of each file operation from now on."""
     calls: list[tuple[str, str, str]] = []
     yield calls
     files.hook = None
@@ -96,7 +96,7 @@ def test_retention_rolls_and_removes_without_holding_the_loop(
 
 
 def _requests(tp: TopicIdPartition) -> dict[str, Any]:
-    """One request of every unary method that does what the method is for; in an order in which they succeed."""
+    """One effective request of every unary method, in an order in which all succeed."""
     pb = topics_pb2
     execution: dict[str, Any] = {"transactional_id": "id", "execution_id": "execution"}
     return {
@@ -169,7 +169,7 @@ def test_no_method_waits_for_the_disk_in_the_loop(
 
 
 class _Held:
-    """A hook that holds one operation of a thread until it is let go."""
+    """A hook that holds one operation of a thread until it is released."""
 
     def __init__(self, matches: Callable[[str, str], bool]) -> None:
         self._matches = matches
@@ -224,7 +224,7 @@ def test_two_creations_of_one_name_at_once_make_one_topic(running: RunningDaemon
 def test_topics_that_come_by_being_asked_for_wait_for_their_turn(
     running: RunningDaemon, client: RawClient, files: MemoryFiles
 ) -> None:
-    held = _held(files, "create", "topics.tmp")  # which the loop must not touch
+    held = _held(files, "create", "topics.tmp")  # the loop must not touch it
     creation, created = _start(lambda: _create(client, "first"))
     assert held.is_reached.wait(DEADLINE_S)
     askings = [_start(partial(client.metadata, name)) for name in ("second", "second", "first")]
@@ -277,7 +277,7 @@ def test_while_a_topic_is_deleted_its_clients_are_told_and_others_are_served(
     held = _held(files, "unlink", tp.directory_name)
     deletion, _ = _start(client.delete_topic)
     assert held.is_reached.wait(DEADLINE_S)
-    # Its files are still there, but the topic is gone for everybody.
+    # Its files still exist, but no client can use the topic any more.
     assert ErrorCode(fetcher.answer()[0].results[0].error.code) == ErrorCode.UNKNOWN_TOPIC_ID
     assert ErrorCode(producer.produce(tp, values_batch(tp)).error.code) == ErrorCode.UNKNOWN_TOPIC_ID
     assert ErrorCode(fetcher.fetch({tp: 0})[0].results[0].error.code) == ErrorCode.UNKNOWN_TOPIC_ID
@@ -308,7 +308,7 @@ def test_a_stop_waits_for_what_is_under_way(running: RunningDaemon, client: RawC
     creation, _ = _start(lambda: _outcome(lambda: _create(client)))
     assert held.is_reached.wait(DEADLINE_S)
     stop = asyncio.run_coroutine_threadsafe(running.daemon.stop(), running.loop)
-    creation.join(DEADLINE_S)  # its client is told that the broker goes
+    creation.join(DEADLINE_S)  # its client is told that the broker is shutting down
     assert not stop.done()
     held.go_on.set()
     stop.result(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Calls that have come and were not looked at yet stand in a line for each method: a flood of others is overtaken."""
+"""Calls that wait for processing are queued per method, so that others overtake a flood of one method."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEALTH = "/grpc.health.v1.Health/Check"
 
 
 class Order(grpc.aio.ServerInterceptor):
-    """The methods of the calls that the broker has begun to look at, in this order."""
+    """The methods of the calls that the broker has begun to process, in order."""
 
     def __init__(self) -> None:
         self.methods: list[str] = []
@@ -36,13 +36,13 @@ class Order(grpc.aio.ServerInterceptor):
 
 @pytest.fixture(scope="module")
 def order() -> Order:
-    """Of `daemon`."""
+    """The order in which `daemon` begins calls."""
     return Order()
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory, order: Order) -> Iterator[RunningDaemon]:
-    """A broker that is open to everybody."""
+    """A broker without authentication."""
     directory = tmp_path_factory.mktemp("lines")
     with running_daemon(directory / "data", files=MemoryFiles(), interceptors=[order]) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Calls between nodes end with an answer or a retriable error, whatever becomes of the connection."""
+"""Calls between nodes end with a response or a retriable error, whatever happens to the connection."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_call_that_grpc_refuses_to_make() -> None:
 
 
 async def test_copies_of_large_batches_may_be_more_than_a_client_takes() -> None:
-    """Of one partition in sync and another one that catches up, or the snapshot of a million producers."""
+    """For example, batches of a partition in sync and of one that catches up, or the snapshot of a million producers."""
     size_bytes = GRPC_MAX_MESSAGE_BYTES + 1
 
     async def replicate(_requests: object, context: Any) -> None:

@@ -1,4 +1,4 @@
-"""Data directories that follow their cluster: what is created, led and removed, by real logs around an etcd in memory."""
+"""Data directories that follow their cluster: logs are created, led and removed. Real logs, with an etcd in memory."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ async def test_a_store_that_was_restored_is_outdone(behind: int) -> None:
         append(directories.log(1, 0), b"appended before")
         directories.log(1, 0).flush()
         await directories.kill(1)
-        # As it was some time ago; the election of a new life raises the epoch by one.
+        # An earlier state of the store. The election of the new life raises the epoch by one.
         await nodes.etcd.put(key, encode(entry._replace(leader_epoch=8 - behind)))
         await directories.start(1)
         await becomes(directories.led, {1: [0, 1]})
         assert directories.log(1, 0).leader_epoch == 10
         assert payloads(directories.log(1, 0)) == [b"appended before\0"]
-        directories.log(1, 0).core.role = Role.NONE  # it has resigned, which is no reason to lead again
+        directories.log(1, 0).core.role = Role.NONE  # it has resigned, and must not lead again without an election
         for name in ("after", "last"):
             await directories.topics[1].create(name, 1, {})
         assert not directories.log(1, 0).is_leader
 
 
 async def test_a_node_that_stops_follows_whoever_leads_in_its_place() -> None:
-    """It is in sync still, and the next leader waits for its reports. It takes no new topic."""
+    """It is still in sync, and the next leader waits for its reports. It accepts no new topic."""
 
     async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
@@ -142,7 +142,7 @@ def is_without_leader(image: ClusterImage, number: int) -> bool:
 
 
 async def test_a_deletion_does_not_miss_a_copy_that_a_move_has_added_meanwhile() -> None:
-    """The copy would stay for ever, and be in the way of the next topic of that name."""
+    """The replica would stay for ever and block the next topic of that name."""
 
     async with following(1, 2, 3) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
@@ -157,7 +157,7 @@ async def test_a_deletion_does_not_miss_a_copy_that_a_move_has_added_meanwhile()
 
 
 async def test_a_copy_that_no_tombstone_lists_is_told_and_holds_up_no_others(caplog: pytest.LogCaptureFixture) -> None:
-    """As after a restore of an older store, or of more partitions than a deletion compares."""
+    """As after a restore of an older store, or for more partitions than a deletion compares."""
 
     async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
@@ -174,7 +174,7 @@ async def test_a_copy_that_no_tombstone_lists_is_told_and_holds_up_no_others(cap
 
 
 async def test_a_topic_that_is_created_anew_waits_until_the_former_one_is_removed(caplog: pytest.LogCaptureFixture) -> None:
-    """Both are heard of while another topic is being removed."""
+    """The node hears of both while it is removing another topic."""
 
     async with following(1, 2) as directories:
         nodes, node, other, again = directories.nodes, directories.nodes.running[1][1], b"y" * 16, b"a" * 16
@@ -255,7 +255,7 @@ async def test_a_disk_that_refuses_holds_up_no_other_topic() -> None:
 
 
 async def test_a_large_topic_that_is_made_does_not_hold_up_elections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that has been elected for other partitions leads them before all of the new ones are there."""
+    """A node that is elected for some partitions leads them before it has created all the other new ones."""
     monkeypatch.setattr(directory, "_HELD_AT_ONCE", 2)
     monkeypatch.setattr(directory, "_ROLES_WAIT_MS", 0)
 
@@ -295,7 +295,7 @@ async def test_what_is_removed_and_made_does_not_hold_up_elections(step: str, mo
             await make_topics()
             await until(node, lambda image: image.topic(others[-1]))
         await becomes(lambda: sum(map(len, directories.led().values())), 7 if step == "_remove" else 4)
-        await cancelled(directories.tasks.pop(1))  # all that is due is due at once
+        await cancelled(directories.tasks.pop(1))  # so that all changes become due at once
         if step == "_remove":
             for topic_id in others:
                 await change(nodes, [delete_topic(node.image, topic_id)])
@@ -330,7 +330,7 @@ async def test_a_removal_is_durable_before_its_tombstone_ends() -> None:
 
         files.hook = cannot_sync_topics
         await change(nodes, [delete_topic(node.image, TOPIC_ID)])
-        await becomes(lambda: renamed.count("topics") >= 3, True)  # again and again
+        await becomes(lambda: renamed.count("topics") >= 3, True)  # it retries
         assert directories.logs[1].topics.all() == []
         assert TOPIC_ID in node.image.tombstones
         files.hook = None
@@ -377,7 +377,7 @@ async def test_a_directory_that_refuses_to_lead_says_so_once(
 
     monkeypatch.setattr(ReplicaChanges, "lead", refuses)
 
-    monkeypatch.setattr(directory, "_ROLES_WAIT_MS", 0)  # also if it is tried twice in a pass
+    monkeypatch.setattr(directory, "_ROLES_WAIT_MS", 0)  # also for two tries in one pass
 
     async with following(1) as directories:
         await create(directories.nodes, directories.nodes.running[1][1], 1)
@@ -398,7 +398,7 @@ async def test_a_store_that_lost_the_coordinators_topic_removes_nothing(caplog: 
 
 
 async def test_a_copy_that_was_never_in_sync_goes_with_its_topic_though_its_node_was_down() -> None:
-    """Nothing lists it, and it would be in the way of a new topic of that name."""
+    """No entry lists the replica, and it would block a new topic of that name."""
 
     async with following(1, 2) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]
@@ -421,7 +421,7 @@ async def test_a_copy_that_was_never_in_sync_goes_with_its_topic_though_its_node
 
 
 async def test_who_cannot_make_its_copy_of_a_new_topic_says_so() -> None:
-    """Others that are in sync lead it instead; it would be waited for as long as its node is alive."""
+    """The others in sync lead the topic instead; they would wait for the replica as long as its node is alive."""
 
     async with following(1) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]

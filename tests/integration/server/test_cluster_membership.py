@@ -1,4 +1,4 @@
-"""Nodes that register in a cluster, see it change, and hold its elections, against an etcd in memory."""
+"""Nodes that register in a cluster, observe its changes and hold its elections. etcd is in memory."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ async def test_a_node_id_has_one_directory() -> None:
         assert first.life is not None
         with pytest.raises(CoordinationError, match=r"node id 1 is in use by 127\.0\.0\.1:9001, with another"):
             await nodes.start(1, "another")
-        await nodes.start(10)  # whose key begins like the other's
+        await nodes.start(10)  # its key has the other one's as a prefix
         for each in first._tasks:
             await cancelled(each)
         again = Membership(client := nodes.client(), KEYS, CLUSTER_ID, 1, Registration("127.0.0.1", 9001, "d1"))
-        await again.start()  # the same directory: the life before it has ended, though its lease has not
+        await again.start()  # the same directory: the earlier life is over, although its lease is not
         assert again.life is not None
         assert again.life.node_epoch > first.life.node_epoch
         await again.stop()
@@ -107,7 +107,7 @@ async def test_a_node_that_loses_its_lease_registers_anew() -> None:
         client = nodes.running[1][0]
         await nodes.etcd.end_lease(node.lease_id)
         assert node._lease is not None
-        assert not await node._lease._renew()  # which is due in three seconds
+        assert not await node._lease._renew()  # due in three seconds
         node._lease.lost.set()
         await until(other, lambda image: 1 in image.nodes and image.nodes[1].epoch > before.node_epoch)
         await until(node, lambda _: node.life is not None)
@@ -128,7 +128,7 @@ async def test_a_node_tells_that_its_disk_refuses_appends_and_stays_the_same_lif
         assert second.life == life
         assert second._lease is not None
         second._registration = second._registration._replace(refuses=True)
-        second._check_registered()  # as at any change of the image, while this one is on its way
+        second._check_registered()  # as on any change of the image, while this change is under way
         assert not second._lease.lost.is_set()
         second._registration = second._registration._replace(refuses=False)
         await second.publish_auth("other")
@@ -146,7 +146,7 @@ async def test_an_auth_hash_that_did_not_reach_the_store_is_told_later() -> None
         await node.publish_auth("other")
         nodes.etcd.refuses = ""
         assert node.image.nodes[1].registration.auth == ""
-        await node.publish_refusals(False)  # as at every look
+        await node.publish_refusals(False)  # as on each periodic check
         await until(node, lambda image: image.nodes[1].registration.auth == "other")
         known = await nodes.running[1][0].get(KEYS.node(1))
         await node.publish_refusals(False)
@@ -154,12 +154,12 @@ async def test_an_auth_hash_that_did_not_reach_the_store_is_told_later() -> None
 
 
 async def test_a_registration_that_somebody_has_replaced_is_not_written_over() -> None:
-    """This life has ended, and the next registration says what became of it."""
+    """This life has ended, and the next registration decides what follows."""
 
     async with a_cluster() as nodes:
         node = await nodes.start(1)
         assert node._lease is not None
-        node._tasks.pop(0).cancel()  # which would register it anew
+        node._tasks.pop(0).cancel()  # it would register the node again
         other = encode(Registration("elsewhere", 1, "d9"))
         await nodes.etcd.put(KEYS.node(1), other)
         await until(node, lambda image: image.nodes[1].registration.host == "elsewhere")
@@ -183,7 +183,7 @@ async def test_a_registration_that_somebody_deletes_or_replaces_is_written_anew(
             registered = Node(1, node.life.node_epoch, own, node.life.node_epoch)
             await until(other, lambda image: image.nodes.get(1) == registered)  # noqa: B023
             assert node.life.node_epoch > before.node_epoch
-            assert lease_id not in nodes.etcd.leases  # with the keys under it, the controller's perhaps
+            assert lease_id not in nodes.etcd.leases  # and so are the keys under it, such as the controller's
         assert other.life == others
 
 
@@ -199,7 +199,7 @@ async def test_the_feature_level_rises_once_every_node_knows_it(monkeypatch: pyt
         await until(other, lambda image: image.controller == 2 and leaders(image) == [NO_LEADER, 2])
         node = await nodes.start(1, feature_level=3)
         await until(node, lambda image: leaders(image) == [1, 2])
-        await nodes.stop(2)  # it is away, with a partition, and may come back with the old version
+        await nodes.stop(2)  # it owns a partition, and may come back with the old version
         await until(node, lambda image: image.controller == 1 and leaders(image) == [1, NO_LEADER])
         await nodes.start(2, feature_level=2)
         await until(node, lambda image: image.feature_level > 1)
@@ -228,7 +228,7 @@ async def test_a_feature_level_that_is_mistyped_ends_no_node() -> None:
         with pytest.raises(CoordinationError, match=f"if none knows it, etcd's key {level} is wrong"):
             await nodes.start(2)
         await nodes.etcd.put(level, b"1\n")
-        await until(node, lambda image: image.feature_level == 1 and level not in image.problems)  # the controller writes it anew
+        await until(node, lambda image: image.feature_level == 1 and level not in image.problems)  # the controller rewrites it
         await nodes.stop(1)
         await nodes.etcd.put(level, b"1\n")
         with pytest.raises(CoordinationError, match=rf"{level} cannot be read: '1\\n' .* the controller logged last"):
@@ -302,7 +302,7 @@ async def test_a_controller_that_no_node_is_is_replaced(value: bytes) -> None:
         node = await nodes.start(1)
         await until(node, lambda image: image.controller == 1)
         await create(nodes, node, 1)
-        await nodes.etcd.put(KEYS.controller, value)  # without a lease: it stays
+        await nodes.etcd.put(KEYS.controller, value)  # without a lease, so it stays
         await until(node, lambda image: image.controller == 1)
         await nodes.start(2)
         await nodes.etcd.put(KEYS.controller, value)

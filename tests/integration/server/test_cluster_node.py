@@ -1,4 +1,4 @@
-"""Whole daemons in one cluster, around an etcd in memory: what a client meets, and how a node alone becomes the first of them."""
+"""Whole daemons in one cluster, with an etcd in memory: what clients see, and how a single node becomes a cluster's first."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Machines(NamedTuple):
 
     etcd: FaultyEtcd
     disks: dict[int, MemoryFiles]
-    clocks: dict[int, Clock]  # of their next lives; the machine's, if there is none
+    clocks: dict[int, Clock]  # of their next lives; default: the machine's
 
     @contextlib.asynccontextmanager
     async def node(self, node_id: int, **settings: str) -> AsyncIterator[Daemon]:
@@ -79,7 +79,7 @@ class Machines(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def around_an_etcd() -> AsyncIterator[Machines]:
-    """Machines of which none runs yet, and a new etcd."""
+    """Machines with a new etcd and no running node."""
     async with an_etcd() as etcd:
         yield Machines(etcd, {}, {})
 
@@ -143,7 +143,7 @@ async def adopted(machines: Machines, node_id: int) -> int:
 
 
 async def cut_off_adoption(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node alone with two topics, whose adoption has written all of it to etcd, and nothing to the directory."""
+    """A single node with two topics, whose adoption was interrupted: etcd has all of it, the directory nothing."""
 
     def cut(*_: object) -> None:
         raise OSError("power cut")
@@ -173,7 +173,7 @@ async def test_a_node_alone_becomes_the_coordinator_which_knows_its_producer_ids
 
 @contextlib.asynccontextmanager
 async def alone(machines: Machines) -> AsyncIterator[BrokerClient]:
-    """A client of the node alone on disk 7."""
+    """A client of a single node, not in a cluster, on disk 7."""
     daemon = Daemon(BrokerConfig(port=0, data_dir="alone"), files=machines.disks[7])
     await daemon.start()
     async with client_of(daemon) as client:
@@ -215,7 +215,7 @@ async def test_a_cluster_that_exists_adopts_nothing() -> None:
         async with machines.node(1):
             pass
         disk = MemoryFiles()
-        for _ in range(2):  # it goes on as a node alone
+        for _ in range(2):  # it continues as a single node
             alone = Daemon(BrokerConfig(port=0, data_dir="alone"), files=disk)
             await alone.start()
             await alone.stop()
@@ -240,7 +240,7 @@ async def test_nodes_with_different_auth_files_say_so(tmp_path: Path, caplog: py
         for node_id, path in files.items():
             path.write_text(f"[principals.p{node_id}]\ntokens = ['sha256:{'0' * 64}']\n")
         async with machines.node(1, auth_file=str(files[1])) as one, machines.node(2, auth_file=str(files[2])) as two:
-            await until_said(2)  # each of the other
+            await until_said(2)  # one message of each about the other
             epochs = [node.epoch for node in one.broker.cluster.nodes()]
             files[2].write_text(files[1].read_text())
             await two.reload()
@@ -282,7 +282,7 @@ async def test_nodes_call_each_other_with_reloaded_certificates(tmp_path: Path) 
 
 
 async def test_copies_go_on_after_a_reload_of_certificates(tmp_path: Path) -> None:
-    """The next call to the leader makes a new connection, and closes the one that its follower copies by."""
+    """The next call to the leader makes a new connection and closes the one that the follower copies over."""
     authority = Authority(tmp_path, "authority")
     issued = authority.issue("node", "127.0.0.1")
     settings = {
@@ -568,12 +568,12 @@ async def test_what_is_known_to_be_deleted_costs_no_look_at_the_store() -> None:
 
 
 def cluster_of(daemon: Daemon) -> ClusterNode:
-    """What a node knows of its cluster."""
+    """A node's view of its cluster."""
     return cast("ClusterNode", daemon.broker.cluster)
 
 
 async def test_a_node_that_joins_takes_over_the_log_time(caplog: pytest.LogCaptureFixture) -> None:
-    """It was off for a month, or its clock is wrong: what it stamps as a leader must not look old to the next one."""
+    """The node was off for a month, or its clock is wrong: its time stamps as a leader must not look old to the next leader."""
 
     class Behind(SystemClock):
         def wall_ms(self) -> int:
@@ -590,7 +590,7 @@ async def test_a_node_that_joins_takes_over_the_log_time(caplog: pytest.LogCaptu
 
 async def test_the_store_says_who_is_the_coordinator_and_silence_is_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     async with around_an_etcd() as machines, machines.node(1) as one, client_of(one) as client:
-        await init_producer_id(client)  # the log exists
+        await init_producer_id(client)  # creates the log
         cluster = cluster_of(one)
         entry = cluster.partition(COORDINATOR_LOG)
         assert entry is not None

@@ -1,4 +1,4 @@
-"""Topics that any node of a cluster changes for its clients: what they are told, and what then is so."""
+"""Topics that any node of a cluster changes for its clients: the responses, and the resulting state."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_the_transaction_that_makes_a_change_decides_its_fate(monkeypatch:
         await own.create("orders", 1, {})
         monkeypatch.setattr(own, "_client", SimpleNamespace(transact=loses, get=client.get, histories=0))
         changes: list[tuple[int, Awaitable[Topic], Fate, set[str]]] = [
-            (1, own.create("many", 200, {}), Fate.NOT_APPENDED, {"orders"}),  # it takes three
+            (1, own.create("many", 200, {}), Fate.NOT_APPENDED, {"orders"}),  # takes three transactions
             (3, own.create("many", 200, {}), Fate.UNKNOWN, {"orders", "many"}),
             (1, own.delete("orders"), Fate.UNKNOWN, {"many"}),
         ]
@@ -194,7 +194,7 @@ async def test_a_read_only_node_changes_nothing() -> None:
 
 
 class Late:
-    """Holds back what the store tells a node, once it is the node's turn."""
+    """Delays what the store sends to a node until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._client: CoordinationClient | None = None
@@ -346,7 +346,7 @@ async def test_what_there_is_not_is_asked_for_once_and_given_up(late: Late, monk
         other, client = directories.topics[2], directories.nodes.running[2][0]
         calls = client.calls
         assert await other.hear_of(["none", "no/name", ".."], [bytes(15) + b"\1"])
-        assert client.calls == calls + 2  # nothing is asked for what cannot be a topic's name
+        assert client.calls == calls + 2  # names that no topic can have are not requested
         monkeypatch.setattr(topics, "_HEARS_S", 0.05)
         late.stop(directories, 2)
         await directories.topics[1].create("orders", 1, {})

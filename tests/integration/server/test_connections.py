@@ -1,4 +1,4 @@
-"""How many connections there may be, and how large a request: the limits hold, and a client learns which one it met."""
+"""Limits on connections and sizes of requests: they hold, and a client learns which one it met."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AROUND_A_VALUE_BYTES = 2_000
 
 
 def is_served(client: RawClient) -> bool:
-    """True if the broker answers; an error other than a lost connection is raised."""
+    """True if the broker responds; raises errors other than a lost connection."""
     code, _ = client.status()
     assert code in (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE)
     return code is grpc.StatusCode.OK
@@ -65,7 +65,7 @@ def test_an_idle_connection_is_closed_and_opened_again_by_the_next_call(running:
 
 
 def test_a_client_has_more_streams_than_a_connection_and_calls_beside_them(running: RunningDaemon, client: RawClient) -> None:
-    """Three connections of streams that never end; with one, the 101st would wait for ever."""
+    """Uses three connections for streams that never end; on a single one, the 101st would wait for ever."""
     (tp,) = client.create_topic()
     count = 2 * STREAMS_PER_CONNECTION + 1
     assert running.daemon.config.max_streams_per_connection < count
@@ -116,7 +116,7 @@ def test_any_number_of_calls_at_once_are_answered(running: RunningDaemon) -> Non
 
 
 def test_a_connection_takes_no_more_calls_than_it_may_have(running: RunningDaemon) -> None:
-    """HTTP/2 itself refuses a client that exceeds its flow control, before anything is kept of it."""
+    """HTTP/2 itself refuses a client that exceeds its flow control, before anything of the call is stored."""
     limit = running.daemon.config.max_streams_per_connection
     with closing(RawHttp2(running.daemon.port)) as stranger:
         first = stranger.call(FETCH)
@@ -135,7 +135,7 @@ def test_a_connection_takes_no_more_calls_than_it_may_have(running: RunningDaemo
 
 
 async def test_calls_beyond_the_limit_of_a_connection_wait(running: RunningDaemon) -> None:
-    """Of a client that is not ours and puts all its calls on one connection."""
+    """The client is not brokerd's, and puts all its calls on one connection."""
     at_once, each = 150, 20
     assert at_once > running.daemon.config.max_streams_per_connection
 
@@ -157,7 +157,7 @@ def test_every_argument_of_the_server_stands_once() -> None:
 
 
 def test_grpc_knows_every_argument() -> None:
-    """It ignores names that it does not know."""
+    """gRPC ignores unknown argument names."""
     library = Path(cygrpc.__file__).read_bytes()
     names = {name for name, _ in (*CHANNEL_ARGUMENTS, *server_arguments(BrokerConfig()))}
     assert [name for name in sorted(names) if name.encode() + b"\0" not in library] == []

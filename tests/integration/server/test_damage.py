@@ -1,4 +1,4 @@
-"""Damage as readers meet it: never in silence. What lies before and behind it is served, the range itself is refused."""
+"""Damage as readers meet it: never silent. Records before and after it are served, the range itself is refused."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _write(data_dir: Path, files: MemoryFiles) -> TopicIdPartition:
 
 
 def _rot(files: MemoryFiles, *, is_found_at_start: bool = False, at: int = 20) -> None:
-    """Changes a bit in one batch, by default in its header; without the mark of the clean stop the next start finds it, else a
-    reader. Above byte 96, no start and no ordinary read does."""
+    """Flips a bit in one batch, by default in its header. The next start finds it if there is no mark of a clean stop, else a
+    reader does. With `at` above 96 it is in the payload, which neither a start nor an ordinary read checks."""
     path = next(path for path in files.paths() if path.endswith(".log"))
     files.flip_bit(path, (len(files.read_file(path)) // BATCHES * DAMAGED + at) * 8)
     if is_found_at_start:

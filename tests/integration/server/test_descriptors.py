@@ -1,4 +1,4 @@
-"""Goal: at a shell's limit of 1,024 descriptors a thousand segments and silent strangers stop nothing. Method: a daemon process."""
+"""Goal: with a shell's limit of 1,024 descriptors a thousand segments and silent clients stop nothing. Method: a daemon process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SILENT = 200
 
 class _Limited(DaemonProcess):
     def command(self) -> list[str]:
-        """With the limit of descriptors of a shell, soft and hard."""
+        """Sets a shell's limit of descriptors, soft and hard."""
         limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT}, {LIMIT})); "
         return [limit + part if part.startswith("import sys") else part for part in super().command()]
 
 
 def _append(producer: RawProducer, tp: TopicIdPartition, count: int) -> int:
-    """So many batches, each of which needs a segment of its own; the last one's offset, once all are durable."""
+    """Appends `count` batches, each in its own segment; returns the last one's offset, once all are durable."""
     for _ in range(count):
         producer.post([(tp, values_batch(tp, size=4_000))], acks=-1)
     offsets = [producer.answer().results[0] for _ in range(count)]
@@ -40,7 +40,7 @@ def _append(producer: RawProducer, tp: TopicIdPartition, count: int) -> int:
 
 
 def _made(root: Path, monkeypatch: pytest.MonkeyPatch) -> TopicIdPartition:
-    """A log of a thousand segments, made without waiting for the disk."""
+    """A log of a thousand segments, created without waiting for the disk."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _: None)
     root.mkdir()

@@ -1,5 +1,5 @@
-"""Goal: what a broker raises is what its client sees, whichever unary call it ends: the same class, and with it what may be
-repeated; the same fate and numbers. Method: a real broker whose handlers raise every error of the table in turn.
+"""Goal: a client sees the broker's error, whichever unary call raised it: the same class, and thus the same retriability, fate and
+numbers. Method: a real broker whose handlers raise each error of the table in turn.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Planted:
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     planted = Planted()
     for name in service.METHODS:
-        monkeypatch.setitem(service.METHODS, name, service.Method(planted.handle))  # without a check: requests are empty
+        monkeypatch.setitem(service.METHODS, name, service.Method(planted.handle))  # without a check, since requests are empty
     return planted
 
 

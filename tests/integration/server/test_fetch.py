@@ -1,4 +1,4 @@
-"""Fetch over the wire: limits as Kafka means them, offsets out of range, waiting and what ends it."""
+"""Fetch over the wire: limits as in Kafka, offsets out of range, long polls and what ends them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parked(running: RunningDaemon) -> int:
 
 
 def fill(client: RawClient, tp: TopicIdPartition, count: int, *, size: int = 1_000) -> int:
-    """Appends batches of one record each; the size of one."""
+    """Appends batches of one record each; returns the size of one."""
     stream = client.producer()
     batch = values_batch(tp, size=size)
     for _ in range(count):
@@ -199,7 +199,7 @@ def test_min_bytes_counts_over_all_partitions(running: RunningDaemon, client: Ra
 
 
 def test_min_bytes_counts_what_lies_above_the_offset_only(running: RunningDaemon, client: RawClient, files: MemoryFiles) -> None:
-    """Parked at the log end while bytes below it are not yet durable: those must not count."""
+    """The fetch waits at the log end while bytes below it are not yet durable; those must not count."""
     (tp,) = client.create_topic()
     stream, fetcher = client.producer(), client.fetcher()
     batch = values_batch(tp, size=1_000)

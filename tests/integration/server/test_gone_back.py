@@ -1,4 +1,4 @@
-"""What a directory makes of an etcd that has gone back while its node runs, by real logs around an etcd in memory."""
+"""A directory's reactions when etcd loses its last changes ("goes back") while the node runs. Real logs, with an etcd in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def entry_at(directories: Directories) -> PartitionEntry:
 
 
 async def led_in_epoch_9(directories: Directories) -> PartitionEntry:
-    """Node 1 leads the partition, of which node 2 has a copy, in epoch 9. Returns its entry of before."""
+    """Makes node 1 lead the partition in epoch 9; node 2 has a replica. Returns the entry of before."""
     nodes = directories.nodes
     await create(nodes, nodes.running[1][1], 1, 2)
     await becomes(lambda: directories.led().get(1), [0])
@@ -44,7 +44,7 @@ async def led_in_epoch_9(directories: Directories) -> PartitionEntry:
 
 
 async def rounds(directories: Directories, node_id: int) -> None:
-    """Until a directory has acted on all that there is."""
+    """Waits until a directory has acted on the current state."""
     here: Any = directories.topics[node_id]._directory
     node = directories.nodes.running[node_id][1]
     for _ in range(3):
@@ -67,7 +67,7 @@ async def test_who_leads_on_outdoes_a_store_that_has_gone_back() -> None:
 
 
 async def test_who_was_elected_again_in_the_epoch_that_it_leads_in_outdoes() -> None:
-    """The store went back to before its election, and the controller held that once more: who is in sync by it may not be."""
+    """The store went back to before its election, and the controller repeated it. The store's in-sync set may be wrong."""
 
     async with following(1, 2) as directories:
         nodes = directories.nodes
@@ -106,13 +106,13 @@ async def test_who_is_elected_after_the_store_went_back_believes_no_in_sync_set(
         node = nodes.running[1][1].image.nodes[1]
         await nodes.etcd.put(KEY, encode(entry._replace(leader_epoch=10, leader_node_epoch=node.epoch)))
         await becomes(lambda: directories.log(1, 0).is_leader, True)
-        # Copy 2 may be stale, or have what this one lacks.
+        # Replica 2 may be stale, or have records that this one lacks.
         await becomes(lambda: entry_at(directories).isr, (replica_of(node),))
         allowed.set()
 
 
 def lost_once(transact: Callable[..., Awaitable[int | None]]) -> Callable[..., Awaitable[int | None]]:
-    """The first answer to an `outdone` entry is lost."""
+    """Loses the first response to an `outdone` entry."""
     lost = list[int | None]()
 
     async def wrapped(client: Any, compares: Any, puts: Any, deletes: Any = (), **named: Any) -> int | None:
@@ -126,7 +126,7 @@ def lost_once(transact: Callable[..., Awaitable[int | None]]) -> Callable[..., A
 
 
 async def test_a_lost_answer_leaves_no_doubt_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that still took the store for one that has gone back would refuse to follow the next leader, and outdo it."""
+    """A leader that still believed that the store had gone back would refuse to follow the next leader, and outdo it."""
 
     async with following(1, 2) as directories:
         nodes = directories.nodes
@@ -159,7 +159,7 @@ async def test_a_store_that_goes_back_while_the_node_is_not_registered_is_notice
 
 
 async def test_nodes_that_run_on_begin_anew_with_a_store_that_has_lost_its_last_changes(caplog: pytest.LogCaptureFixture) -> None:
-    """Without a restart: among what is lost is an election, and the numbers of the lost changes are given out again."""
+    """Without a restart. The lost changes include an election, and their revisions are assigned again."""
 
     async with following(1, 2) as directories:
         nodes = directories.nodes
@@ -182,7 +182,7 @@ async def test_nodes_that_run_on_begin_anew_with_a_store_that_has_lost_its_last_
         await becomes(leads_anew, True)
         for _, node, _ in nodes.running.values():
             await becomes(lambda node=node: node.is_registered and node.image.nodes.keys() == {1, 2}, True)  # type: ignore[misc]
-        # One of them at least: the other may read all anew when the store has reached as many changes again.
+        # At least one of them: the other may resynchronise only after the store has reached the same revision again.
         assert "begins anew, as after a restart" in caplog.text
         for node_id, (_, node, _) in nodes.running.items():
             if f"node {node_id} begins anew" in caplog.text:
@@ -210,12 +210,12 @@ async def test_a_node_does_not_go_on_with_a_store_that_was_emptied(monkeypatch: 
         nodes.etcd.clear()
         await nodes.etcd.start()
         await becomes(lambda: not_taken > 3, True)
-        assert (nodes.running[1][1]._known, directories.led()) == (known, {1: [0]})  # nobody has another leader to name
+        assert (nodes.running[1][1]._known, directories.led()) == (known, {1: [0]})  # no other node can be named as leader
         assert not nodes.etcd.keys
 
 
 async def test_what_is_different_under_the_same_revision_is_read() -> None:
-    """A store that has gone back has reached the same revision once more, with another change."""
+    """A store that went back has reached the same revision again, with another change."""
 
     async with following(1) as directories:
         nodes = directories.nodes
@@ -250,8 +250,8 @@ async def test_an_outage_in_which_nothing_is_lost_ends_no_life() -> None:
 
 @pytest.mark.parametrize("is_noticed", [True, False])
 async def test_no_two_lead_in_one_epoch_where_the_store_has_gone_back(is_noticed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other node is elected in the epoch that this one leads in, and as many changes are made, before it has its connection
-    back. Who does not notice that the store had gone back follows the one that it names."""
+    """The other node is elected in the epoch in which this node leads, and the store reaches as many changes, before this node is
+    connected again. If it does not notice that the store went back, it follows the leader that the store names."""
     if not is_noticed:
         monkeypatch.setattr(membership.Membership, "_is_contradicted", lambda _self, _item: False)
 
@@ -283,7 +283,7 @@ async def test_no_two_lead_in_one_epoch_where_the_store_has_gone_back(is_noticed
 
 
 async def test_roles_end_with_the_history_that_gave_them() -> None:
-    """At once: an acknowledgement by what etcd has lost may be missing at the leader that it names."""
+    """They end at once: records acknowledged under lost changes may be missing at the leader that etcd names."""
 
     async with following(1) as directories:
         nodes = directories.nodes
@@ -317,7 +317,7 @@ async def test_what_fails_as_a_life_ends_is_done_again() -> None:
 
 
 async def test_proposals_of_before_are_not_written_where_the_store_has_gone_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of them wait for the connection, or fail: the others were decided then, too."""
+    """The first proposals wait for the connection, or fail; the others were decided before then, too."""
     monkeypatch.setattr(leading, "_PROPOSALS_MAX", 1)
     monkeypatch.setattr(leading, "_INTERVAL_S", 0.02)
 
@@ -342,7 +342,7 @@ async def test_proposals_of_before_are_not_written_where_the_store_has_gone_back
 
 
 async def test_what_is_made_in_pieces_ends_where_the_store_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic's change, an election of many partitions, and new epochs of many: each piece compares numbers of before."""
+    """A topic's change, an election and new epochs of many partitions: each piece compares revisions from before."""
     monkeypatch.setattr(controller, "_AT_ONCE", 1)
     pieces = [Transaction({}, {"/another/first": b"1"}), Transaction({}, {"/another/second": b"2"})]
     monkeypatch.setattr(directory, "change_partitions", lambda *_: pieces)
@@ -356,7 +356,7 @@ async def test_what_is_made_in_pieces_ends_where_the_store_goes_back(monkeypatch
 
         async def goes_back_after(compares: Any, puts: Any, *rest: Any, **named: Any) -> int | None:
             revision = await transact(compares, puts, *rest, **named)
-            if asyncio.current_task() is task:  # not for the node's own controller and directory, which look at what is made
+            if asyncio.current_task() is task:  # the node's own controller and directory also call it
                 made.append(sorted(puts))
                 client.believe(nodes.etcd.revision)
             return revision

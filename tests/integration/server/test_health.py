@@ -1,4 +1,4 @@
-"""Goal: a probe learns whether the broker serves, and nothing else decides it: not how many clients there are, nor who asks."""
+"""Goal: a probe learns whether the broker serves, whatever the number of clients, and whoever sends the probe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To copy many bytes, or to read many partitions, holds the event loop: it is done in turns, one in each turn of the loop."""
+"""Copying many bytes and reading many partitions block the event loop, so only one such operation runs per turn of the loop."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LARGE = LARGE_BYTES + 1_000
 
 
 class LoopTurns:
-    """Notes in which turn of the daemon's loop something was done."""
+    """Records the turns of the daemon's loop in which something was done."""
 
     def __init__(self, turns: TurnCount) -> None:
         self.copies: Counter[int] = Counter()
         self._turns = turns
 
     def noting(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, noted at each call."""
+        """Wraps a function so that each call is recorded."""
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             self.copies[self._turns.now] += 1
@@ -41,7 +41,7 @@ class LoopTurns:
 
 @pytest.fixture
 def loop_turns(running: RunningDaemon) -> Iterator[LoopTurns]:
-    """Of the daemon's loop."""
+    """The recorder for the daemon's loop."""
     with counted_turns(running.loop) as turns:
         yield LoopTurns(turns)
 

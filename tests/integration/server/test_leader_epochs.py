@@ -1,5 +1,5 @@
-"""Goal: the broker serves only who knows the partition's present leader epoch, and clients with older metadata ride over a restart,
-which raises it. Method: the bare wire against a broker that was started twice; clients that live through a restart.
+"""Goal: the broker serves only requests with the partition's current leader epoch, and clients with older metadata survive a
+restart, which raises the epoch. Method: raw requests to a restarted broker; clients that live through a restart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OLDER, NEWER = "older", "newer"
 
 
 class Restarted(NamedTuple):
-    """A partition whose broker was started again, and its leader epoch now."""
+    """A partition whose broker was restarted, and its current leader epoch."""
 
     client: RawClient
     tp: TopicIdPartition
@@ -63,7 +63,7 @@ def restarted(tmp_path: Path) -> Iterator[Restarted]:
 
 
 def check_refusal(restarted: Restarted, error: error_pb2.Error, asked: str) -> None:
-    """The refusal of an epoch: a client that believes it needs no other metadata."""
+    """Checks a refused epoch: a client that trusts the error needs no further metadata."""
     if asked == OLDER:
         assert ErrorCode(error.code) is ErrorCode.FENCED_LEADER_EPOCH
         assert error.current_leader == restarted.node_id
@@ -93,7 +93,7 @@ def list_latest(restarted: Restarted, epoch: int) -> offsets_pb2.PartitionListOf
 
 @pytest.mark.parametrize("epoch", [-1, 0, -(2**31)])
 def test_a_request_without_an_epoch_is_refused(restarted: Restarted, epoch: int) -> None:
-    """As in Kafka, a producer without idempotence and ListOffsets need none."""
+    """As in Kafka, ListOffsets and producers without idempotence need no epoch."""
     client, tp = restarted.client, restarted.tp
     producer, fetcher = client.producer(), client.fetcher()
     producer.epoch_of = fetcher.epoch_of = lambda _tp: epoch
@@ -130,7 +130,7 @@ def broker() -> Iterator[Broker]:
     ids=["idempotent, killed", "plain, stopped"],
 )
 def test_clients_with_old_metadata_ride_over_restarts(broker: Broker, *, is_killed: bool, settings: dict[str, Any]) -> None:
-    """No error reaches the user, and each record is read once."""
+    """The user sees no error, and each record is read once."""
     servers = {"bootstrap.servers": broker.bootstrap_servers, **QUICK}
     with (
         Producer({**servers, **settings}) as producer,
@@ -153,13 +153,13 @@ def test_clients_with_old_metadata_ride_over_restarts(broker: Broker, *, is_kill
 
 
 def test_a_task_with_old_metadata_refreshes_it_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a Python worker of Spark that keeps its client: nothing of it noticed the restart."""
+    """As in a Spark Python worker that keeps its client, and did not notice the restart."""
     with BlockingClient(ConsumerConfig(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=1)) as client:
         tp = TopicIdPartition(client.metadata(["t"]).topic("t").topic_id, 0)
         with Producer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
             producer.send("t", value=b"x").result(DEADLINE_S)
         broker.restart()
-        client.server_info()  # connected again
+        client.server_info()  # reconnects
         asked: list[object] = []
         metadata_by_id = client.broker_client.metadata_by_id
 
@@ -176,14 +176,14 @@ def test_a_task_with_old_metadata_refreshes_it_once(broker: Broker, monkeypatch:
 
 
 class Elected(NamedTuple):
-    """A partition of three visible records, whose new leader does not know yet that a fourth was acknowledged as well."""
+    """A partition with three visible records, whose new leader does not know yet that a fourth was acknowledged."""
 
     running: RunningDaemon
     client: RawClient
     partition: Partition
 
     def hear_of_the_replica(self) -> None:
-        """The other in-sync replica reports that it has all four."""
+        """The other in-sync replica reports that it has all four records."""
 
         async def report() -> None:
             self.partition.wake(self.partition.ends.replica_at(7, 4))
@@ -215,7 +215,7 @@ def elected(tmp_path: Path) -> Iterator[Elected]:
 
 
 def test_a_new_leader_names_no_end_before_it_knows_it(elected: Elected) -> None:
-    """It would name one from before the election, below records that were acknowledged."""
+    """It would return an end from before the election, below acknowledged records."""
     tp, client = elected.partition.tp, elected.client
 
     def code(spec: offsets_pb2.OffsetSpec, **fields: Any) -> ErrorCode:
@@ -256,7 +256,7 @@ def test_a_new_leader_names_no_end_before_it_knows_it(elected: Elected) -> None:
 def test_a_source_waits_until_a_new_leader_knows_the_end(
     elected: Elected, monkeypatch: pytest.MonkeyPatch, *, has_read_all: bool
 ) -> None:
-    """Else a query that had read all would report a loss, and one with Trigger.AvailableNow would leave records behind."""
+    """Otherwise a query that had read all would report a loss, and one with Trigger.AvailableNow would leave records unread."""
     waiting = threading.Event()
     retry_wait_ms = BrokerClient.retry_wait_ms
 
@@ -280,7 +280,7 @@ def test_a_source_waits_until_a_new_leader_knows_the_end(
 def test_only_who_leads_by_the_stores_word_says_that_records_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_current: bool
 ) -> None:
-    """A leader that was replaced, and has not heard of it, lacks what others have."""
+    """A leader that was deposed unawares lacks records that others have."""
     refused = ErrorCode.OFFSET_OUT_OF_RANGE if is_current else ErrorCode.NOT_LEADER
     with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
         (tp,) = client.create_topic()
@@ -292,7 +292,7 @@ def test_only_who_leads_by_the_stores_word_says_that_records_are_gone(
 
         monkeypatch.setattr(running.daemon.broker.cluster, "is_confirmed_leader", is_confirmed_leader)
         fetcher = client.fetcher()
-        for offset, code in ((0, ErrorCode.OFFSET_OUT_OF_RANGE), (4, refused)):  # what is below the log start is gone for all
+        for offset, code in ((0, ErrorCode.OFFSET_OUT_OF_RANGE), (4, refused)):  # records below the log start are gone everywhere
             assert ErrorCode(fetcher.fetch({tp: offset})[0].results[0].error.code) is code
         result = client.list_offset(tp, offsets_pb2.OFFSET_SPEC_LATEST, position={"offset": 2, "leader_epoch_id": 7})
         assert result.HasField("truncation") == is_current
@@ -304,8 +304,8 @@ def test_only_who_leads_by_the_stores_word_says_that_records_are_gone(
 def test_only_who_leads_by_the_stores_word_refuses_an_offset_of_a_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_current: bool
 ) -> None:
-    """A coordinator that led the partition a moment ago lacks what its successor has shown. The reader is right. A store that does
-    not answer is asked once for a commit, not for each of its partitions."""
+    """A coordinator that was just deposed as the partition's leader lacks records that its successor has shown, so the reader's
+    offset is right. If the store does not respond, it is asked once for a commit, not once for each partition."""
     with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
         (tp, *_) = client.create_topic(partitions=3)
         client.producer().produce(tp, values_batch(tp, 3))

@@ -1,4 +1,4 @@
-"""A broker's life: start, ready, drain, clean close, restart; and every way in which a start can fail."""
+"""A broker's life: start, ready, drain, clean stop, restart; and every way in which a start can fail."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_stop_waits_no_longer_than_the_grace_for_a_client_that_does_not_read(r
     blocked: Any = client.channel.stream_stream("/brokerd.wire.v1.Broker/Fetch")
     fetcher = client.fetcher()
     for _ in range(8):
-        fetcher.post({tp: 0}, max_bytes=2**24)  # 64 MB of responses that nobody reads
+        fetcher.post({tp: 0}, max_bytes=2**24)  # 64 MB of responses that are not read
     assert blocked is not None
     # running_daemon's stop() fails if it takes longer than its deadline.
 
@@ -115,7 +115,7 @@ def start_and_fail(daemon: DaemonProcess) -> tuple[int, str]:
 
 
 def refused(terminal: Terminal, data_dir: Path, *options: str) -> str:
-    """What a start says of its settings, in this process: it begins nothing."""
+    """The error of a refused start, in this process; nothing is started."""
     code, out, error = terminal.run("start", "--data-dir", str(data_dir), "--port", "0", *options)
     assert (code, out, error.count("\n")) == (2, "", 1), error
     return error

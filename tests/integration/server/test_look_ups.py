@@ -1,4 +1,4 @@
-"""Goal: look-ups by time cost nothing once their caller is gone, and those of others do not wait behind them."""
+"""Goal: look-ups by time end with their caller, and do not delay those of others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK_UP = UNARY["ListOffsets"]
 
 
 class Held:
-    """Look-ups by time, held until they are let go."""
+    """Look-ups by time, held until they are released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: list[int] = []
@@ -45,7 +45,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
 
 
 def ask(client: RawClient, tp: TopicIdPartition, timestamp_ms: int) -> Any:
-    """A call that is under way."""
+    """A call in progress."""
     asked = offsets_pb2.PartitionListOffsets(
         topic_id=tp.topic_id, partition=tp.partition, spec=offsets_pb2.OFFSET_SPEC_TIMESTAMP, timestamp=timestamp_ms
     )

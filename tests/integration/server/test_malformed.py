@@ -1,4 +1,4 @@
-"""What is malformed is named. Random fields and bytes: tests/fuzz."""
+"""Errors name the malformed field. Random fields and bytes: tests/fuzz."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ MALFORMED_UNARY: list[tuple[str, Message, str]] = [
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningDaemon, RawClient, TopicIdPartition]]:
-    """One broker for the whole module: it has to live through all of it."""
+    """One broker for the whole module, which must survive every test."""
     with (
         running_daemon(tmp_path_factory.mktemp("malformed") / "data", max_topics=50, max_partitions=500) as running,
         RawClient(running.address) as client,
@@ -163,7 +163,7 @@ LONG = "n" * 250
     ],
 )
 def test_a_name_that_no_topic_can_have_is_refused_before_it_is_used(target: Target, name: str, request_: Message) -> None:
-    """What is to be written to the audit trail is held for as long as the change waits: 200 texts of one request."""
+    """Otherwise the texts for the audit trail, 200 of one request, would stay in memory while the change waits."""
     assert re.findall(r"code: (\w+)", str(target[1].call(name, request_))) == ["ERROR_CODE_INVALID_TOPIC"]
 
 

@@ -1,7 +1,6 @@
 """Requests that begin and never end: the daemon's memory stays bounded, and honest clients are served again.
 
-Method: a daemon in a process of its own with a low max.memory.bytes; bare HTTP/2 clients that send all of a large request but its
-last byte.
+Method: a daemon process with a low max.memory.bytes; raw HTTP/2 clients that send all of a large request but its last byte.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from tests.support.victim import Victim, outcome
 from tests.support.wait import wait_until
 
 LIMIT_BYTES = 250_000_000
-# How much arrives between two looks depends on the machine: the bound is far above that, and far below what arrives unbounded.
+# The bytes that arrive between two checks depend on the machine. The bound is far above them, and far below an unbounded flood.
 BOUND_BYTES = 800_000_000
 REQUEST_BYTES = BrokerConfig().socket_request_max_bytes
 LARGE, TOO_LARGE = bytes(REQUEST_BYTES - 100), bytes(REQUEST_BYTES)  # without their last bytes
 
 
 def begin(port: int, path: str, message: bytes, *, streams: int = 1) -> RawHttp2:
-    """A client that has begun requests on so many streams, and sends `message` on each as it is pumped, and never the last byte."""
+    """A client with `streams` open requests. When pumped, it sends `message` on each of them, but never the last byte."""
     client = RawHttp2(port)
     for _ in range(streams):
         client.send_message(client.call(path), message, announced_bytes=len(message) + 1)

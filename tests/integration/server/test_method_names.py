@@ -1,4 +1,4 @@
-"""A call to a method whose name is not UTF-8 ends grpc.aio's server if nobody prevents it: here it is one unknown method more."""
+"""A call to a method whose name is not UTF-8 would end grpc.aio's server. Here it is handled as an unknown method."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def call(port: int, path: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    """A broker that ends cleanly after all of it."""
+    """A broker that must still stop cleanly after all tests."""
     with DaemonProcess(tmp_path_factory.mktemp("names") / "data") as daemon:
         victim = Victim(daemon)
         victim.works()

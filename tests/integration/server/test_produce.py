@@ -1,4 +1,4 @@
-"""Produce over the wire: sequences, acks, order, what is refused and with which fate."""
+"""Produce over the wire: sequences, acks, order, and refusals with their fates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.wait import wait_until
 
 
 def test_a_refused_sequence_says_what_is_expected_and_appends_nothing(client: RawClient) -> None:
-    """The other answers of the table: tests/integration/test_produce_walks.py."""
+    """tests/integration/test_produce_walks.py checks the other responses of the table."""
     (tp,) = client.create_topic()
     stream, producer_id = client.producer(), client.new_producer_id()
 
@@ -120,7 +120,8 @@ def test_a_batch_as_large_as_the_limit_is_accepted_and_one_step_more_is_not(
 
 
 def _batch_of_size(tp: TopicIdPartition, size: int) -> pa.Buffer:
-    """Batches are padded to 8 bytes, values in them to 64: a payload grows in steps, so tails of a key fill it up."""
+    """A batch of exactly this size. Batches are padded to 8 bytes and their values to 64, so the payload grows in steps; keys fill
+    up the rest."""
     for value_size in range(size - 1_500, size):
         for key_size in (0, 64, 128):
             batch = new_batch(key_values([b"v" * value_size], keys=[b"k" * key_size]), tp=tp)
@@ -188,7 +189,7 @@ def test_a_duplicate_waits_until_its_first_copy_is_durable(client: RawClient, fi
 
 
 def test_a_duplicate_whose_offset_is_not_known_waits_until_it_is_durable(client: RawClient, files: MemoryFiles) -> None:
-    """A part of a batch whose first response was lost, and which was split since."""
+    """It is a part of a batch that was split after its first response was lost."""
     (tp,) = client.create_topic()
     producer_id = client.new_producer_id()
     first, second = client.producer(), client.producer()

@@ -1,4 +1,4 @@
-"""Fetch and ListOffsets for readers of committed records: aborted transactions in the answer, and waiting for what is undecided."""
+"""Fetch and ListOffsets with read_committed: aborted transactions in responses, and waiting for open transactions."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ EARLY_MS, LATE_MS = START_WALL_MS + 1_000, START_WALL_MS + 5_000
 
 
 class Transactions:
-    """Members and markers in a partition of a running daemon, as its coordinator writes them."""
+    """Writes members' batches and markers to a partition of a running daemon, as its coordinator does."""
 
     def __init__(self, running: RunningDaemon, tp: TopicIdPartition) -> None:
         self._running = running
         self._tp = tp
 
     def write(self, producer_id: int, sequence: int = 0, *, count: int = 1, size: int = 8) -> int:
-        """A member's batch, durable; its base offset."""
+        """Appends a member's batch, durably; returns its base offset."""
         return self._append(lambda log: append_member(log, producer_id, sequence, count=count, payload=bytes(size)))
 
     def commit(self, *producer_ids: int, is_held: bool = False) -> int:
-        """A marker, durable; its offset."""
+        """Appends a commit marker, durably; returns its offset."""
         return self._append(lambda log: append_marker(log, committed=producer_ids, is_held=is_held))
 
     def abort(self, *producer_ids: int) -> int:
-        """A marker, durable; its offset."""
+        """Appends an abort marker, durably; returns its offset."""
         return self._append(lambda log: append_marker(log, aborted=producer_ids))
 
     def plain(self, timestamp_ms: int) -> int:
-        """A batch outside of any transaction, durable; its offset."""
+        """Appends a batch outside of transactions, durably; returns its offset."""
         return self._append(lambda log: log.append(arrow_batch([b"x"], [timestamp_ms]), now_wall_ms=timestamp_ms).base_offset)
 
     def release(self, offset: int) -> None:
-        """A held marker counts from now on, and waiting readers are woken."""
+        """Releases a held marker, and wakes waiting readers."""
         self._running.run(self._release(offset))
 
     def _append(self, append: Callable[[Partition], int]) -> int:
@@ -83,7 +83,7 @@ def parked(running: RunningDaemon) -> int:
 
 
 def fetched(client: RawClient, tp: TopicIdPartition, offset: int, **limits: int) -> tuple[list[tuple[int, int, int]], list[int]]:
-    """The aborted transactions of an answer, and the base offsets of its batches."""
+    """The aborted transactions of a response, and the base offsets of its batches."""
     head, (batches,) = client.fetcher().fetch({tp: offset}, **limits)
     aborted = [(one.producer_id, one.first_offset, one.marker_offset) for one in head.results[0].aborted]
     return aborted, [batch.header.base_offset for batch in batches]

@@ -1,4 +1,4 @@
-"""Clients that ask for data and do not read it: what they hold stays within max.fetch.bytes.in.flight, others read on."""
+"""Clients that fetch and do not read: the memory that they hold stays within max.fetch.bytes.in.flight, and others can read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT_BYTES = 8_388_608
 BATCH_BYTES = 300_000
 BATCHES = 60
 SLOW = 40
-# The time to read a response is no test's but the last one's: a slow machine must not end anybody.
+# Only the last test is about the time-out for reading a response; on a slow machine it must not end other clients.
 LIMIT = {"max_fetch_bytes_in_flight": LIMIT_BYTES, "fetch_write_timeout_ms": 600_000}
 
 
@@ -38,7 +38,7 @@ def fill(client: RawClient, topic: str = "t") -> TopicIdPartition:
 
 
 def ask(client: RawClient, tp: TopicIdPartition, count: int) -> list[RawFetcher]:
-    """Streams that ask for everything."""
+    """Streams that fetch everything."""
     fetchers = [client.fetcher() for _ in range(count)]
     for fetcher in fetchers:
         fetcher.post({tp: 0})
@@ -46,7 +46,7 @@ def ask(client: RawClient, tp: TopicIdPartition, count: int) -> list[RawFetcher]
 
 
 def read_all(client: RawClient, tp: TopicIdPartition) -> int:
-    """Reads the partition to its end; how many answers it took."""
+    """Reads the partition to its end; returns the number of responses."""
     fetcher = client.fetcher()
     offset = answers = 0
     while offset < BATCHES:
@@ -83,8 +83,8 @@ def test_what_slow_readers_hold_is_bounded_and_others_read_on(running: RunningDa
 def test_one_who_fills_all_it_may_holds_nobody_else_up(
     tmp_path: Path, auth_file: Path, has_principals: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Principals share, and without them connections: it has four fifths, and what it asks for besides waits for itself. Nobody
-    has to be disconnected to make room for others.
+    """Principals share the limit; without principals, connections do. A client gets four fifths, and its further fetches wait for
+    its own memory. No client has to be disconnected to make room.
     """
     monkeypatch.setattr(response_budget, "PATIENCE_MS", 600_000)
     settings: dict[str, Any] = dict(LIMIT)
@@ -143,7 +143,7 @@ def test_a_stop_tells_everybody_although_some_do_not_read(running: RunningDaemon
 
 
 class Leaving:
-    """A stream whose client goes while it is ended: what is awaited for it is cancelled."""
+    """A stream whose client leaves while the stream is ended: what it awaits is cancelled."""
 
     async def close(self, _code: grpc.StatusCode, _details: str) -> None:
         raise asyncio.CancelledError
@@ -180,7 +180,7 @@ def test_a_producer_that_does_not_read_for_too_long_is_ended(
     stream = client.producer()
     with closing(RawHttp2(running.daemon.port, window=0)) as slow:
         slow.send_message(slow.call(PRODUCE), stream.request([(tp, values_batch(tp))]))
-        stream.half_close()  # else it is counted as well, up to its deadline
+        stream.half_close()  # otherwise it is counted as well, until its deadline
         wait_until(lambda: running.daemon.broker.response_budget.used > 0, what="a response that is written")
         wait_until(lambda: "does not read its responses" in caplog.text)
         wait_until(lambda: running.daemon.open_stream_count == 0)

@@ -1,5 +1,5 @@
-"""Goal: a stop has one deadline over all its steps, whatever strangers and disks do. Method: the real daemon and SIGTERM, or a disk
-that does not answer; the deadlines of the tests are far above the broker's own.
+"""Goal: a stop has one deadline over all its steps, whatever clients and disks do. Method: the real daemon and SIGTERM, or a disk
+that does not respond; the tests' deadlines are far above the broker's own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_a_watcher_that_reads_nothing_holds_up_no_stop(tmp_path: Path) -> None:
 
 
 def test_calls_whose_requests_never_come_hold_up_no_stop(tmp_path: Path) -> None:
-    """The grace is an hour: whoever waits for it fails."""
+    """The grace is an hour, so a stop that waits for these calls fails the test."""
     settings = {"shutdown.grace.ms": 600_000}
     with DaemonProcess(tmp_path / "data", settings=settings) as daemon, closing(RawHttp2(daemon.port)) as stranger:
         for name in UNARY:

@@ -1,4 +1,4 @@
-"""Produce streams: hello and its fence, malformed messages, budgets that hold a client back, streams that end."""
+"""Produce streams: hello and its fence, malformed messages, budgets that throttle a client, ends of streams."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def test_a_malformed_hello_names_its_field(client: RawClient, hello: dict[str, A
 
 
 def test_after_a_newer_hello_nothing_of_the_older_stream_is_processed(client: RawClient) -> None:
-    """The race that the fence is for: the old stream still holds sequence 1 when the new one retries it under another."""
+    """The race that the fence prevents: the old stream still holds sequence 1 when the new stream retries it under another
+    sequence."""
     (tp,) = client.create_topic()
     producer_id = client.new_producer_id()
     old = client.producer(instance_id=INSTANCE, incarnation=1)
@@ -94,7 +95,8 @@ def test_the_fence_outlives_the_stream(client: RawClient, running: RunningDaemon
 
 
 def test_a_request_held_back_by_the_disk_is_fenced_too(running: RunningDaemon, client: RawClient) -> None:
-    """Read, then held back (dirty bytes), then a newer stream says hello, then room: it must not be appended."""
+    """The request is read, then held back (dirty bytes); a newer stream says hello; then there is room. The request must not be
+    appended."""
     (tp,) = client.create_topic()
     dirty = running.daemon.broker.dirty
     old = client.producer(instance_id=INSTANCE, incarnation=1)
@@ -137,7 +139,7 @@ def test_a_stream_with_too_many_waiting_requests_is_not_read(
 
 
 def test_a_stream_whose_response_cannot_be_encoded_ends(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not wait for ever for a response that is never written; the batch is in the log."""
+    """It must not wait for ever for a response that is never written; the batch is in the log."""
 
     def fail(_response: object) -> bytes:
         raise RuntimeError("planted")
@@ -193,7 +195,7 @@ def test_beyond_the_hard_limit_a_request_is_refused_with_a_hint(running: Running
     in_flight = running.daemon.broker.in_flight
     service: Any = running.daemon._service
     owner = next(iter(service._streams)).caller.owner
-    # As if many other streams had been read at the same moment: this one's read is under way already.
+    # As if many other streams had been read at the same moment; this one's read is already under way.
     running.run(_add(in_flight, 2 * in_flight.limit + 1, owner))
     dirty = running.daemon.broker.dirty
     running.run(_add(dirty, dirty.limit))
@@ -250,7 +252,7 @@ def test_more_streams_than_allowed_are_refused_and_room_is_given_back(running: R
     first, second = client.producer(), client.producer()
     first.produce(tp, values_batch(tp))
     second.produce(tp, values_batch(tp))
-    third = client.fetcher()  # only now: streams of another kind may be let in before those that wait
+    third = client.fetcher()  # only now, since streams of another kind may be admitted before those that wait
     third.post({tp: 0})
     code, details = third.status()
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED

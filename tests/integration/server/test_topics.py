@@ -1,4 +1,4 @@
-"""Unary calls over the wire: topics, metadata, offsets, what this server is."""
+"""Unary calls over the wire: topics, metadata, offsets, server info."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_topics_that_would_be_too_many_together_are_not_valid_either(client: Raw
 def test_where_nothing_may_be_written_nothing_is_valid(tmp_path: Path, files: MemoryFiles) -> None:
     with running_daemon(tmp_path / "data", files=files) as first, RawClient(first.address) as client:
         client.create_topic("t")
-    files.unlink("checkpoint")  # what is durable is unknown from now on: such a broker only reads
+    files.unlink("checkpoint")  # without it the durable end is unknown, so the broker is read-only
     with running_daemon(tmp_path / "data", files=files) as second, RawClient(second.address) as client:
         for validate_only in (False, True):
             grow = topics_pb2.CreatePartitionsRequest(name="t", total_count=2, validate_only=validate_only)

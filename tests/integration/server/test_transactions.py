@@ -1,4 +1,4 @@
-"""Transactions over the wire: what readers see before, at and after each decision, and the answers of the table."""
+"""Transactions over the wire: what readers see before, at and after each decision, and the responses of the table."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_answers_about_a_committed_version(client: RawClient) -> None:
     txn = Txn(client, version=4)
     txn.member().write(tp, b"row")
     txn.commit()
-    txn.commit()  # the answer may have been lost
+    txn.commit()  # as if the response had been lost
     again = Txn(client, version=4, execution_id="another", run_id="another run")
     told = again.init()
     assert code_of(told) is ErrorCode.ALREADY_COMMITTED

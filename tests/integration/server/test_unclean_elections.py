@@ -1,4 +1,4 @@
-"""Unclean elections: which copy an operator's command lets lead, and when it changes nothing."""
+"""Unclean elections: which replica an operator's command makes the leader, and when it changes nothing."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def entry_at(directories: Directories, node_id: int, tp: TopicIdPartition) -> Pa
 async def rewrite(
     directories: Directories, tp: TopicIdPartition, change: Callable[[PartitionEntry], PartitionEntry], *, has_leader: bool = False
 ) -> None:
-    """Writes a partition's entry; returns once every node knows of it, and of the election that follows."""
+    """Writes a partition's entry; returns once every node knows it and the election that follows."""
     await directories.topics[1]._change_partitions([tp], lambda _tp, entry: change(entry))
     for _, node, _ in directories.nodes.running.values():
         await until(node, lambda image: ((at := image.partition(tp)) and at.entry.leader == NO_LEADER) != has_leader)
 
 
 async def lost(directories: Directories, name: str = "orders") -> TopicIdPartition:
-    """A partition of three nodes, of whose copies none is in sync: that was on a disk of node 3 that is gone. Node 3 has no
-    other one of the coordinator's log."""
+    """A partition on three nodes with no replica in sync: that one was on a lost disk of node 3. Of the coordinator's log, node 3
+    then has no replica."""
     if name == "orders":
         tp = TopicIdPartition((await directories.topics[1].create("orders", 1, {}, 3)).id, 0)
     else:
@@ -68,7 +68,7 @@ async def lost(directories: Directories, name: str = "orders") -> TopicIdPartiti
 def answer(
     directories: Directories, monkeypatch: pytest.MonkeyPatch, found: Mapping[int, CopyEndResponse | Awaitable[CopyEndResponse]]
 ) -> None:
-    """Lets nodes answer this about their copies; the others do not."""
+    """Makes these nodes respond thus about their replicas; the others do not respond."""
 
     async def call(node_id: int, _request: Message, _response_type: object) -> CopyEndResponse:
         told = found.get(node_id)
@@ -91,7 +91,7 @@ async def test_the_copy_that_has_most_leads(name: str) -> None:
         log = logs[2]
         assert log is not None
         epoch = entry_at(directories, 1, tp).leader_epoch
-        log.lead(epoch)  # earlier, when it led
+        log.lead(epoch)  # while it led, earlier
         append(log, b"of node 2")
         log.resign()
         before = entry_at(directories, 1, tp)
@@ -237,7 +237,7 @@ async def test_an_election_has_its_line_in_the_audit_trail(caplog: pytest.LogCap
 
 
 async def test_a_copy_in_sync_that_is_back_by_the_stores_word_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its node is registered again, and this one has not heard of it yet."""
+    """Its node is registered again, which this node has not heard of yet."""
 
     async with following(1, 2, 3) as directories:
         await lost(directories)
