@@ -1,5 +1,5 @@
-"""Goal: against a real broker that is killed, restarted and stopped, the asyncio clients write and read each record once, in order,
-beside blocking ones, and their event loop goes on. Method: `brokerd.testing`, and numbers as values.
+"""Goal: with a real broker that is killed, restarted and stopped, the asyncio clients write and read each record once, in order,
+beside blocking clients, and never block their event loop. Method: `brokerd.testing`, and numbers as values.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def consumer_of(broker: Broker, **settings: object) -> Consumer:
 
 
 async def in_thread(action: Callable[[], object]) -> None:
-    """A fault of the broker, which takes its time."""
+    """Runs a fault of the broker, which takes a while, in a thread."""
     await asyncio.get_running_loop().run_in_executor(None, action)
 
 
 async def read(consumer: Consumer, count: int) -> AsyncIterator[tuple[int, int]]:
-    """Partition and value of the next records, in polls that are cancelled again and again."""
+    """Partition and value of the next records, read by polls that are cancelled repeatedly."""
     while count:
         try:
             async with asyncio.timeout(0.01):
@@ -93,7 +93,7 @@ def test_kills_and_restarts_and_cancelled_calls_lose_and_repeat_nothing(broker: 
 
 
 async def test_the_loop_goes_on_while_the_broker_stands_still(broker: Broker) -> None:
-    """Everything waits, and a task that counts does not."""
+    """All calls wait, while a task that counts keeps running."""
 
     async with (
         producer_of(broker, **{"buffer.memory": 100_000}) as producer,
@@ -150,7 +150,7 @@ def test_what_one_face_writes_and_commits_the_other_reads(broker: Broker) -> Non
 
 
 def test_transactions_cancelled_and_killed_are_whole_and_once(broker: Broker) -> None:
-    """Versions are tried until they are committed, as a program would that is ended and begun again."""
+    """Each version is retried until it is committed, as a restarted program would do."""
     versions, size = 12, 30
 
     async def write(version: int, turns: int) -> None:

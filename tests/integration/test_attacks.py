@@ -1,6 +1,6 @@
-"""Goal: whatever an attacker does, an honest client goes on, memory is bounded, a stop comes in time, and a stranger reads nothing.
-Each kind of attack of the benchmark in a small form, of a stranger and of a principal at once; how fast the honest client is
-meanwhile, the benchmark tells.
+"""Goal: whatever an attacker does, an honest client continues, memory is bounded, a stop is in time, and a client without
+credentials reads nothing. Method: each attack of the benchmark on a small scale, without credentials and by a principal at once.
+The benchmark measures the honest client's speed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BROKERS = 4  # each takes its share of the kinds
 CONNECTIONS = 3
 PARTITIONS = 20
 MEMORY_BYTES = 300_000_000
-MEMORY_OVER_BYTES = 150_000_000  # the goal, and what this machine's allocator keeps
+MEMORY_OVER_BYTES = 150_000_000  # the goal, and memory that the allocator keeps
 
 
 class Honest:
-    """One connection with a stream to write and one to read, both kept to the end."""
+    """One connection with a produce and a fetch stream, all kept to the end."""
 
     def __init__(self, client: RawClient) -> None:
         self.client = client
@@ -39,11 +39,11 @@ class Honest:
 
     @property
     def tp(self) -> TopicIdPartition:
-        """The partition that it uses."""
+        """The partition that the client uses."""
         return self.tps[0]
 
     def goes_on(self) -> None:
-        """Asserts that a call, the stream to write and the one to read are as before."""
+        """Asserts that a call and both streams still work."""
         assert len(self.client.metadata("honest").topics) == 1
         assert self._producer.produce(self.tp, values_batch(self.tp)).base_offset == self._count
         self._count += 1
@@ -53,14 +53,14 @@ class Honest:
 
 @pytest.mark.parametrize("first", range(BROKERS))
 def test_an_attack_ends_nobody_else(tmp_path: Path, auth_file: Path, first: int) -> None:
-    """One kind after another on one broker; the last is still under way as the broker stops."""
+    """One kind of attack after another on one broker; the last one is still running when the broker stops."""
     settings = {"auth.file": auth_file, "max.memory.bytes": MEMORY_BYTES, "shutdown.grace.ms": 500}
     with DaemonProcess(tmp_path / "data", settings=settings) as daemon, with_token(daemon.address, TOKENS["boss"]) as client:
         honest = Honest(client)
         honest.goes_on()
         with contextlib.ExitStack() as attackers:
             for kind in list(ATTACKS)[first::BROKERS]:
-                attackers.close()  # those of the kind before
+                attackers.close()  # those of the previous kind
                 attack(kind, daemon, honest, attackers)
             assert daemon.terminate() == 0, daemon.stderr_path.read_text()[-2_000:]
         told = daemon.stderr_path.read_text()
@@ -69,7 +69,7 @@ def test_an_attack_ends_nobody_else(tmp_path: Path, auth_file: Path, first: int)
 
 
 def attack(kind: str, daemon: DaemonProcess, honest: Honest, attackers: contextlib.ExitStack) -> None:
-    """Some steps of a stranger and of a principal; `attackers` has their connections."""
+    """Some steps of an attack, without credentials and by a principal; `attackers` holds their connections."""
     aims = [Aim(daemon.port, token, honest.tp.topic_id, PARTITIONS) for token in (None, TOKENS["boss"])]
     stranger, principal = (attackers.enter_context(closing(ATTACKS[kind](aim))) for aim in aims)
     for _ in range(STEPS):

@@ -1,5 +1,5 @@
-"""The program that attacks exactly once says what it saw, and nothing where an accident did not happen. Its real runs take minutes
-and are made by hand: here its drivers are doubles."""
+"""The program that attacks exactly once reports its observations, and nothing if a fault did not happen. Its real runs take minutes
+and are started by hand; here its drivers are doubles."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_lost_answer_was_asked_for_and_never_comes() -> None:
 
 
 class Nothing(System):
-    """A system with no process, of which nothing is missing."""
+    """A system without processes and without losses."""
 
     name = "nothing"
     python = "python"
@@ -53,18 +53,18 @@ class Nothing(System):
 
 
 class DoubleDriver:
-    """Takes all steps, writes nothing, and dies if it is to be killed while it writes."""
+    """Takes all steps and writes nothing; dies if it is to be killed while it writes."""
 
     spark = "4.3.0"
 
     def __init__(self, system: System, log: Path, master: str = "") -> None:
-        """Needs none of them."""
+        """The arguments are not used."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to end."""
+        """Does nothing."""
 
     def step(self, do: str, **arguments: Any) -> dict[str, Any]:
         if (arguments.get("accident") or {}).get("kind") == "driver-killed":

@@ -1,4 +1,4 @@
-"""The benchmarks run: small figures, right form. That they do not rot is all that is asked here."""
+"""The benchmarks run, with small numbers, and report in the right form. This test only keeps them working."""
 
 from __future__ import annotations
 

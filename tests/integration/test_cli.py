@@ -1,5 +1,5 @@
-"""Goal: what a person does at a terminal works against a real broker, and says what it did. Method: `main` in this process
-against a daemon; a real process where signals and pipes matter.
+"""Goal: commands in a terminal work against a real broker, and report what they did. Method: `main` in this process against a
+daemon; a real process where signals and pipes matter.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def test_doctor_makes_lost_files_anew(terminal: Terminal, tmp_path: Path) -> Non
 
 
 def test_doctor_that_cannot_write_names_the_data_directory(tmp_path: Path) -> None:
-    """As on a full disk; what it prints is not what cannot be written."""
+    """As on a full disk. The error must not name the command's output."""
     data_dir = tmp_path / "data"
     with running_daemon(data_dir):
         pass
@@ -272,7 +272,7 @@ def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(term
         try:
             out, err = follower.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
-            follower.send_signal(signal.SIGABRT)  # all its threads say where they stand
+            follower.send_signal(signal.SIGABRT)  # prints the stacks of all its threads
             pytest.fail(f"Ctrl-C did not end it:\n{follower.communicate()[1]}")
     assert (follower.returncode, out) == (130, "")
     assert all(": retrying for up to " in line for line in err.splitlines()), "it says no more than that the broker is away"

@@ -1,5 +1,5 @@
-"""Goal: a reader at a terminal gets what it asks for, of several topics, between two places; a copy by JSON lines is the same
-records byte for byte. Method: commands against a daemon; the property test writes what the wire allows.
+"""Goal: `consume` returns the requested records, of several topics, between two positions; a copy as JSON lines is equal byte for
+byte. Method: commands against a daemon; the property test writes whatever the wire format allows.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.usefixtures("terminal_at_daemon")
 
 
 def make_topic(terminal: Terminal, name: str, *options: str) -> bool:
-    """False if it is there."""
+    """Creates a topic; False if it exists."""
     return terminal.run("topics", "create", name, "--if-not-exists", *options)[1].startswith("created")
 
 
 @pytest.fixture
 def _ten(terminal_at_daemon: Terminal, daemon: RunningDaemon) -> None:
-    """Topic ten: in each of two partitions the values 0 to 9, one a minute from START_WALL_MS on."""
+    """Topic ten: the values 0 to 9 in each of two partitions, one a minute from START_WALL_MS on."""
     if make_topic(terminal_at_daemon, "ten", "-p", "2"):
         with Producer(bootstrap_servers=daemon.address) as producer:
             for number in range(20):
@@ -128,7 +128,7 @@ def test_a_copy_by_json_lines_is_the_same_records(
 
 
 def table(daemon: RunningDaemon, topic: str) -> pa.Table:
-    """All records of a topic, in the order of partitions and offsets."""
+    """All records of a topic, ordered by partition and offset."""
     columns = ["key", "value", "headers", "timestamp", "partition", "offset", "timestampType", "topic"]
     read = pa.table(brokerd.read(topic, bootstrap_servers=daemon.address, columns=columns))
     return read.sort_by([("partition", "ascending"), ("offset", "ascending")]).combine_chunks()

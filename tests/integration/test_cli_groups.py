@@ -1,5 +1,5 @@
-"""Goal: an operator at a terminal sees how far groups have read and what is left, and sets or deletes their offsets. Method:
-`main` in this process against a daemon.
+"""Goal: an operator sees the offsets and lag of groups, and sets or deletes offsets. Method: `main` in this process against a
+daemon.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 @pytest.fixture
 def client(daemon: RunningDaemon, terminal: Terminal) -> Iterator[BlockingClient]:
-    """With ten records in partition 0 of topic t, of which group g has read four, and none in partition 1."""
+    """A client of a daemon with ten records in partition 0 of topic t, of which group g has read four, and none in partition 1."""
     terminal.use(daemon.address)
     with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
         topic_id = client.create_topic("t", 2)

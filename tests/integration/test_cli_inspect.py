@@ -1,5 +1,5 @@
-"""Goal: `offsets`, `topics trim` and `info` show what the broker has and delete what is asked for, and no more. Method: commands
-against a daemon; the rule of trimming alone.
+"""Goal: `offsets`, `topics trim` and `info` show the broker's data and delete exactly what is requested. Method: commands against a
+daemon; the rule of trimming alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Goal: `brokerd top` shows what a real broker does, rides over its death, follows the terminal's size and leaves it as it was.
+"""Goal: `brokerd top` shows a real broker's activity, survives its death, follows the terminal's size and restores the terminal.
 Method: lines of JSON, and a real process in a pseudo-terminal.
 """
 
@@ -33,7 +33,7 @@ ENTER, LEAVE, SHOW_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
 
 class PseudoTerminal:
-    """`brokerd top` in a terminal of its own, and all that it has written there."""
+    """`brokerd top` in its own terminal, and everything that it has written there."""
 
     def __init__(self, *options: str) -> None:
         self._master, slave = pty.openpty()
@@ -47,7 +47,7 @@ class PseudoTerminal:
         self.written = ""
 
     def read_until(self, pattern: str) -> str:
-        """Reads on until `pattern` is in what comes from now on, and returns that. Raises AssertionError if it never is."""
+        """Reads until new output contains `pattern`, and returns that output. Raises AssertionError if it never does."""
         begin, end = len(self.written), time.monotonic() + DEADLINE_S
         while not re.search(pattern, _COLOURS.sub("", self.written[begin:]), re.DOTALL):
             readable, _, _ = select.select([self._master], [], [], max(0, end - time.monotonic()))
@@ -56,17 +56,17 @@ class PseudoTerminal:
         return self.written[begin:]
 
     def read_to_end(self) -> None:
-        """Reads on until it has ended."""
+        """Reads until the process has ended."""
         while data := self._read():
             self.written += data
 
     def resize(self, columns: int, lines: int) -> None:
-        """The terminal gets another size, and says so."""
+        """Changes the terminal's size, which signals the process."""
         self._resize(columns, lines)
         self.process.send_signal(signal.SIGWINCH)
 
     def close(self) -> None:
-        """Ends it if it runs."""
+        """Ends the process if it is running."""
         self.process.kill()
         self.process.wait()
         os.close(self._master)

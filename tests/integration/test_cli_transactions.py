@@ -1,5 +1,5 @@
-"""Goal: an operator at a terminal finds the transaction that holds back readers, and ends it. Method: `main` in this process
-against a daemon, with members that a producer left open.
+"""Goal: an operator finds the transaction that holds back readers, and ends it. Method: `main` in this process against a daemon,
+with members that a producer left open.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 @pytest.fixture
 def producer(daemon: RunningDaemon) -> Iterator[Producer]:
-    """A producer that is a member of execution 41 of version 7 of "spark-<a new id>", and has written a row."""
+    """A producer that is a member of execution 41 of version 7 of "spark-<a new id>" and has written a row."""
     with Producer({"bootstrap.servers": daemon.address, "linger.ms": 0}) as producer:
         producer.begin_member(
             Membership(f"spark-{uuid.uuid4()}", 7, "41", "run", "streaming query q, batch 7", uuid.uuid4().bytes, 60_000)
@@ -80,7 +80,7 @@ def test_operator_finds_what_holds_back_readers_and_ends_it(terminal: Terminal, 
 def test_rows_behind_an_open_transaction_are_seen_when_it_ends_and_it_is_named(
     terminal: Terminal, daemon: RunningDaemon, producer: Producer
 ) -> None:
-    """The example of docs/guarantees.md: a commit where another transaction is open before its rows."""
+    """The example of docs/guarantees.md: a commit of rows that follow another open transaction."""
     name = open_id(terminal)
     with Producer({"bootstrap.servers": daemon.address, "transactional.id": "job"}) as job, job.transaction():
         for topic in "tu":
@@ -149,7 +149,7 @@ def test_unknown_id_is_one_sentence(terminal: Terminal) -> None:
 
 
 def test_trimming_spares_what_is_not_decided(terminal: Terminal, producer: Producer) -> None:
-    """Its commit would succeed, and its rows be gone."""
+    """Its commit would succeed although its rows were gone."""
     (row,) = json.loads(terminal.run("offsets", "t", "--json")[1])
     stable, end = row["last_stable_offset"], row["high_watermark"]
     assert stable < end
@@ -162,7 +162,7 @@ def test_trimming_spares_what_is_not_decided(terminal: Terminal, producer: Produ
 
 
 def test_a_count_from_the_end_counts_records(terminal: Terminal, daemon: RunningDaemon) -> None:
-    """Each of these transactions leaves a marker behind its record, as a write of Spark does."""
+    """Each of these transactions leaves a marker after its record, as a write of Spark does."""
     terminal.run("topics", "create", "counted", "-p", "1")
     with Producer(bootstrap_servers=daemon.address, transactional_id="counted") as producer:
         for number in range(3):

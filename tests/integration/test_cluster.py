@@ -1,5 +1,5 @@
-"""Goal: three nodes of real processes serve a topic's partitions together, and what happens to one of them concerns its partitions
-alone: nothing acknowledged is lost, and the others go on.
+"""Goal: three nodes, as real processes, serve a topic's partitions together. A fault of one affects only its own partitions:
+nothing acknowledged is lost, and the others continue.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def client_of(servers: str, timeout_ms: int = 30_000) -> Iterator[BlockingClient
 
 
 def seen_by(cluster: Cluster, node: int, topic: str = "orders") -> TopicInfo:
-    """A topic as one node tells it."""
+    """A topic in one node's metadata."""
     with client_of(cluster.nodes[node].bootstrap_servers) as client:
         return client.metadata([topic]).topic(topic)
 
 
 def wait_for_leaders(cluster: Cluster, leaders: list[int], by: Iterable[int]) -> None:
-    """Waits until all these nodes tell these leaders."""
+    """Waits until all these nodes return these leaders."""
     for node in by:
         wait_until(lambda node=node: list(seen_by(cluster, node).leaders) == leaders, what=f"node {node} tells {leaders}")  # type: ignore[misc]
 
 
 def without(node: int) -> list[int]:
-    """The leaders of `orders` without one node."""
+    """The leaders of `orders`, with none for one node's partitions."""
     return [NO_LEADER if leader == node else leader for leader in LEADERS]
 
 
@@ -76,7 +76,7 @@ def producer_of(cluster: Cluster, **settings: object) -> Producer:
 
 
 class Writer:
-    """Sends numbered records with keys, and knows where they were acknowledged."""
+    """Sends numbered records with keys, and records their acknowledgements."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -84,7 +84,7 @@ class Writer:
         self._futures: list[tuple[bytes, RecordFuture]] = []
 
     def send(self, count: int, partitions: Iterable[int] = range(PARTITIONS)) -> list[RecordFuture]:
-        """Sends so many records to each of these partitions."""
+        """Sends `count` records to each of these partitions."""
         futures = []
         for _ in range(count):
             for partition in partitions:
@@ -96,7 +96,7 @@ class Writer:
         return futures
 
     def acknowledged(self) -> Sent:
-        """All that was sent, which must be acknowledged by now or soon."""
+        """All values sent; waits for their acknowledgements."""
         found: dict[int, dict[int, bytes]] = defaultdict(dict)
         for value, future in self._futures:
             metadata = future.result(DEADLINE_S)
@@ -106,7 +106,7 @@ class Writer:
 
 
 def read_all(cluster: Cluster, sent: Sent) -> None:
-    """A fresh consumer finds exactly what was acknowledged, each partition in its order."""
+    """Asserts that a fresh consumer reads exactly the acknowledged values, each partition in order."""
     expected = sum(map(len, sent.values()))
     found: Sent = defaultdict(list)
     with Consumer({"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
@@ -165,12 +165,12 @@ def test_a_node_that_is_killed_concerns_its_partitions_alone(cluster: Cluster) -
         cluster.kill(2)
         cluster.expire(2)
         wait_for_leaders(cluster, without(2), [1, 3])
-        for future in writer.send(100, [0, 2, 3, 5]):  # the others take records
+        for future in writer.send(100, [0, 2, 3, 5]):  # the other partitions accept records
             future.result(DEADLINE_S)
         waiting = writer.send(100, [1, 4])
         with client_of(cluster.nodes[3].bootstrap_servers) as client:
             client.create_topic("meanwhile", 4)
-        wait_until(lambda: "meanwhile" in _topics(cluster, 1))  # another node hears of it a moment later
+        wait_until(lambda: "meanwhile" in _topics(cluster, 1))  # another node learns of it a moment later
         assert set(seen_by(cluster, 1, "meanwhile").leaders) == {1, 3}
         assert not any(future.done() for future in waiting)
         cluster.restart(2)
@@ -204,7 +204,7 @@ def test_a_node_whose_lease_ended_while_it_was_suspended_comes_back(cluster: Clu
         epochs = seen_by(cluster, 1).leader_epochs
         cluster.pause(2)
         waiting = writer.send(100, [1, 4])
-        wait_for_leaders(cluster, without(2), [1, 3])  # once its lease has ended
+        wait_for_leaders(cluster, without(2), [1, 3])  # after its lease has expired
         for future in writer.send(100, [0, 2, 3, 5]):
             future.result(DEADLINE_S)
         assert not any(future.done() for future in waiting)
@@ -239,7 +239,7 @@ def test_a_commit_of_rows_in_a_topic_that_the_coordinator_has_not_heard_of(clust
     with client_of(cluster.bootstrap_servers) as client:
         coordinator = client.find_coordinator()
     servers = cluster.nodes[coordinator % 3 + 1].bootstrap_servers
-    for topic in ("new", "newer"):  # the first one is counted again by the coordinator, and its markers are written late
+    for topic in ("new", "newer"):  # the coordinator counts the first topic again, and its markers are written late
         cluster.isolate(coordinator)
         with client_of(servers) as client:
             client.create_topic(topic, 3)
@@ -295,7 +295,7 @@ def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster:
         text = r"does not answer .*: topics cannot be changed at present"
         with client_of(cluster.nodes[2].bootstrap_servers, 8_000) as client, pytest.raises(NotReadyError, match=text):
             client.create_topic("new", 3)
-        cluster.start_coordination()  # the last attempt may be made yet: its fate was not known
+        cluster.start_coordination()  # the last attempt may still take effect, since its fate was unknown
         assert cluster.create_topic("after", 3).name == "after"
         writer.send(100)
         sent = writer.acknowledged()
@@ -306,7 +306,7 @@ def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster:
 
 @pytest.mark.parametrize("has_etcd", [True, False])
 def test_the_example_for_one_machine(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, *, has_etcd: bool) -> None:
-    port = 20_000 + os.getpid() % 500 * 20  # below those that are given to anybody
+    port = 20_000 + os.getpid() % 500 * 20  # below the ephemeral ports
     path = os.environ["PATH"] if has_etcd else str(without_etcd(tmp_path_factory.mktemp("bin")))
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{path}", "TMPDIR": str(tmp_path)}
     command = [str(ROOT / "examples" / "cluster.sh"), str(port)]
@@ -317,7 +317,7 @@ def test_the_example_for_one_machine(tmp_path: Path, tmp_path_factory: pytest.Te
 
 
 def without_etcd(directory: Path) -> Path:
-    """A directory of all commands but etcd."""
+    """A directory with all commands but etcd."""
     for each in map(Path, os.environ["PATH"].split(os.pathsep)):
         for command in each.iterdir() if each.is_dir() else ():
             if command.name != "etcd" and not (directory / command.name).is_symlink():

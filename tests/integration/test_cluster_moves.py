@@ -1,5 +1,5 @@
-"""Goal: an operator gives topics copies, moves partitions and leaders between nodes, and empties a node, while clients go on;
-nothing acknowledged is lost, and what a node has given up is removed from it. Method: the command line, and four real nodes.
+"""Goal: an operator adds replicas, moves partitions and leaders between nodes, and drains a node, while clients run; nothing
+acknowledged is lost, and a node removes the replicas that it gives up. Method: the command line, and four real nodes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.xdist_group("test_cluster_moves.py")  # one cluster for
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Four nodes; two of them have the coordinator's log."""
-    settings = {"default.replication.factor": 2, "broker.session.timeout.ms": 600_000}  # who is suspended stays alive
+    """Four nodes; two of them hold the coordinator's log."""
+    settings = {"default.replication.factor": 2, "broker.session.timeout.ms": 600_000}  # a suspended node stays alive
     with Cluster(4, settings) as cluster:
         yield cluster
 
@@ -35,13 +35,13 @@ def _bootstrap(cluster: Cluster, terminal: Terminal) -> None:
 
 
 def partitions(cluster: Cluster, topic: str) -> list[PartitionMetadata]:
-    """A topic's partitions, as some node tells them."""
+    """A topic's partitions, from some node's metadata."""
     with client_of(cluster.bootstrap_servers) as client:
         return list(client.describe_cluster([topic]).topics[0].partitions)
 
 
 def copies(cluster: Cluster, node: int, topic: str = "") -> list[str]:
-    """The directories of a topic's partitions on a node; of all topics, if none is given."""
+    """The directories of a topic's partitions on a node; of all topics by default."""
     topic_id = ""
     if topic:
         with client_of(cluster.bootstrap_servers) as client:
@@ -134,7 +134,7 @@ def test_a_partition_moves_while_it_is_written_and_read(cluster: Cluster, termin
 
 
 def test_a_log_whose_records_are_all_deleted_keeps_its_offsets_and_its_producers(cluster: Cluster, terminal: Terminal) -> None:
-    """Its new copies have no record to learn them from, and are killed at once."""
+    """The new replicas have no record that states them, and are killed at once."""
     cluster.create_topic("emptied", 1, {"min.insync.replicas": "2"}, replication_factor=2)
     (before,) = partitions(cluster, "emptied")
     others = [node for node in cluster.nodes if node not in before.replicas]
@@ -166,14 +166,14 @@ def test_a_node_that_is_added_again_is_not_taken_for_what_it_was(cluster: Cluste
 def test_a_leader_moves_and_a_move_stops(cluster: Cluster, terminal: Terminal) -> None:
     topic = cluster.create_topic("led", 1, replication_factor=3)
     with client_of(cluster.bootstrap_servers) as client:
-        one = client.describe_cluster().controller_id  # not the node that is suspended: nothing would move
+        one = client.describe_cluster().controller_id  # the controller must not be suspended, or nothing would move
     two, three, outside = set(cluster.nodes) - {one}
     assert terminal.run("cluster", "reassign", "led", "0", "--replicas", f"{one},{two},{three}", "--wait")[0] == 0
     assert terminal.run("cluster", "move-leader", "led", "0", str(three), "--wait")[:2] == (0, f"led-0 is led by node {three}\n")
     topic.append([b"row"])
     code, out, _ = terminal.run("cluster", "move-leader", "led", "0", str(two), "--wait", "--json")
     assert (code, json.loads(out)) == (0, {"topic": "led", "partition": 0, "target": [two, three, one], "is_done": True})
-    with client_of(cluster.bootstrap_servers) as client:  # as if it was moved meanwhile
+    with client_of(cluster.bootstrap_servers) as client:  # as if it had been moved meanwhile
         now = f"led-0 is on nodes {two}, {three}, {one}, or moves there, not on nodes {one}, {two}: look where it is now"
         with pytest.raises(InvalidRequestError, match=now):
             client.reassign_partition("led", 0, [one, two], is_order_only=True)
@@ -203,7 +203,7 @@ def test_a_leader_moves_and_a_move_stops(cluster: Cluster, terminal: Terminal) -
 def test_preferred_leaders_lead_again(cluster: Cluster, terminal: Terminal) -> None:
     cluster.create_topic("balanced", 4, replication_factor=2)
     before = [one.leader for one in partitions(cluster, "balanced")]
-    cluster.restart(before[0])  # it hands over what it leads
+    cluster.restart(before[0])  # it hands over its partitions
     wait_until(lambda: all(len(one.isr) == 2 for one in partitions(cluster, "balanced")))
     moved = [f"balanced-{n} is led by node {before[0]}" for n in range(4) if before[n] == before[0]]
     code, out, _ = terminal.run("cluster", "elect-leaders", "balanced", "--wait")
@@ -267,13 +267,13 @@ def test_the_log_of_transactions_and_groups_is_shown_and_moved(cluster: Cluster,
         return dict(found)
 
     with client_of(cluster.bootstrap_servers) as client:
-        client.find_coordinator()  # the log exists
+        client.find_coordinator()  # creates the log
     wait_until(lambda: len(log()["isr"]) == 2)
     assert any(line.split()[:2] == ["__coordinator", "0"] for line in terminal.run("cluster", "status")[1].splitlines())
     first, second = log()["replicas"]
     assert terminal.run("cluster", "move-leader", "__coordinator", "0", str(second), "--wait")[0] == 0
     assert log()["leader"] == second
-    # It is taken away from a node, as a damaged copy is, and grows again to its two copies.
+    # A replica is removed from a node, as a damaged one is, and the log grows back to two replicas.
     code, out, _ = terminal.run("cluster", "reassign", "__coordinator", "0", "--replicas", str(second), "--wait")
     assert (code, out) == (0, f"__coordinator-0 is on node {second}\n")
     wait_until(lambda: len(log()["isr"]) == 2)

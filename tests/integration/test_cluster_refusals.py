@@ -1,5 +1,5 @@
-"""Goal: a node that was given the wrong store, name, directory or id ends with one sentence that says what to check, and neither it
-nor the cluster has lost anything by it: `brokerd start` as a process.
+"""Goal: a node with the wrong store, cluster name, directory or id exits with one sentence that says what to check, and neither it
+nor the cluster loses anything. Method: `brokerd start` as a process.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.integration.conftest import Terminal
 from tests.support.ports import held_port
 from tests.support.wait import DEADLINE_S, wait_until
 
-NAME = "testing"  # what a testing Cluster is called
+NAME = "testing"  # the name of every testing Cluster
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Two nodes with data, which the tests leave as they are."""
+    """Two nodes with data, which the tests do not change."""
     with Cluster(2) as cluster:
         filled(cluster)
         yield cluster
@@ -44,7 +44,7 @@ def filled(cluster: Cluster) -> Topic:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """All of a data directory, without what every start and stop writes: the lock, its count of starts, and what is derived."""
+    """The files of a data directory, without those that each start and stop writes: the lock, the node epoch and derived files."""
     return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix != ".lock"}
 
 
@@ -56,20 +56,20 @@ def command_of(directory: Path, cluster: str, coordination: str, node_id: int) -
 
 
 class Process(subprocess.Popen[str]):
-    """With its outputs."""
+    """A process with its output."""
 
     stdout: IO[str]
     stderr: IO[str]
 
 
 def starting(directory: Path, cluster: str, coordination: str, node_id: int) -> Process:
-    """A node that starts."""
+    """Starts a node."""
     command = command_of(directory, cluster, coordination, node_id)
     return Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def start(directory: Path, cluster: str, coordination: str, node_id: int) -> tuple[int, str]:
-    """Exit code and last words of a node that must end by itself."""
+    """Exit code and last output of a node that must exit by itself."""
     command = command_of(directory, cluster, coordination, node_id)
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.stdout == "", "it is not ready"
@@ -79,7 +79,7 @@ def start(directory: Path, cluster: str, coordination: str, node_id: int) -> tup
 
 
 def refused(directory: Path, text: str, *, cluster: str = NAME, coordination: str, node_id: int) -> None:
-    """A node does not start on a directory, and leaves it as it was."""
+    """Asserts that a node refuses to start on a directory and does not change it."""
     before = files(directory)
     code, said = start(directory, cluster, coordination, node_id)
     assert code == 1
@@ -113,7 +113,7 @@ def test_a_cluster_name_that_is_not_the_directorys(cluster: Cluster) -> None:
 
 
 def comes_back(cluster: Cluster) -> None:
-    """Node 2 starts as before, with everything."""
+    """Asserts that node 2 starts as before, with all its data."""
     cluster.restart(2)
     wait_until(lambda: cluster.leader("orders", 1) == cluster.leader("orders", 3) == 2)
     assert len(cluster.topic("orders").rows()) == 40
@@ -207,7 +207,7 @@ def test_a_node_that_waits_for_coordination_ends_at_once_when_it_is_asked(number
 
 
 def test_coordination_that_hangs_up_is_not_waited_for(tmp_path: Path) -> None:
-    """As etcd does to a node without TLS, or without a certificate."""
+    """etcd closes the connection of a node without TLS or without a certificate."""
 
     def hang_up(listener: socket.socket) -> None:
         with contextlib.suppress(OSError):

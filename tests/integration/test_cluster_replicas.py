@@ -1,5 +1,5 @@
-"""Goal: with three copies of each partition, a node may be killed, suspended, emptied or stopped, and nothing acknowledged is lost,
-no record is read twice, and producers and consumers go on. Method: real processes.
+"""Goal: with three replicas of each partition, a node may be killed, suspended, emptied or stopped: nothing acknowledged is lost,
+no record is read twice, and producers and consumers continue. Method: real processes.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ SETTINGS: Mapping[str, object] = {
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Three nodes, each with a copy of the topic `orders`."""
+    """Three nodes, each with a replica of the topic `orders`."""
     with Cluster(3, SETTINGS) as cluster:
         cluster.create_topic("orders", PARTITIONS)
         yield cluster
 
 
 def partitions(cluster: Cluster, node: int, topic: str = "orders") -> list[PartitionMetadata]:
-    """A topic's partitions, as one node tells them; it may be the coordinator's."""
+    """A topic's partitions in one node's metadata; the coordinator's topic is possible."""
     with client_of(cluster.nodes[node].bootstrap_servers) as client:
         (described,) = client.describe_cluster([topic], internal=True).topics
         return list(described.partitions)
 
 
 def in_sync(cluster: Cluster, *nodes: int, topics: Iterable[str] = ("orders",)) -> None:
-    """Waits until these nodes are in sync everywhere, and no others, and each leader is one of them."""
+    """Waits until exactly these nodes are in sync for every partition, and lead."""
     wait_until(
         lambda: all(
             set(one.isr) == set(nodes) and one.leader in nodes for topic in topics for one in partitions(cluster, nodes[0], topic)
@@ -60,14 +60,14 @@ def in_sync(cluster: Cluster, *nodes: int, topics: Iterable[str] = ("orders",)) 
 
 
 def durable_end(data: Path, tp: TopicIdPartition) -> int:
-    """What a directory's checkpoint says of a log."""
+    """The durable end of a log, from a directory's checkpoint."""
     with closing(RealFiles(str(data))) as files:
         entry = decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND))[1].get(tp)
     return entry.durable_end if entry is not None else 0
 
 
 def logs(cluster: Cluster, node: int) -> dict[str, bytes]:
-    """The bytes of each partition's log on a node, from its first segment on."""
+    """The bytes of each partition's log on a node, from its first segment."""
     found: dict[str, bytes] = {}
     for path in sorted((cluster.nodes[node].directory / "data").glob("*-*/*.log")):
         found[path.parent.name] = found.get(path.parent.name, b"") + path.read_bytes()
@@ -75,7 +75,7 @@ def logs(cluster: Cluster, node: int) -> dict[str, bytes]:
 
 
 def same_logs(cluster: Cluster) -> None:
-    """All copies are equal, byte for byte, once they have everything."""
+    """Asserts that all replicas become equal, byte for byte."""
     wait_until(lambda: logs(cluster, 1) == logs(cluster, 2) == logs(cluster, 3), what="equal copies", pause_s=0.05)
     assert len(logs(cluster, 1)) >= PARTITIONS
 
@@ -149,7 +149,7 @@ def test_a_node_is_replaced_by_an_empty_one(cluster: Cluster) -> None:
 def test_an_empty_node_begins_where_the_others_do(cluster: Cluster) -> None:
     value = b"%0200d"
     with producer_of(cluster) as producer, client_of(cluster.bootstrap_servers) as client:
-        for number in range(2_000):  # several segments
+        for number in range(2_000):  # writes several segments
             producer.send("orders", value % number, partition=0)
         producer.flush()
         cluster.kill(3)
@@ -163,21 +163,21 @@ def test_an_empty_node_begins_where_the_others_do(cluster: Cluster) -> None:
         for number in range(2_000, 2_100):
             producer.send("orders", value % number, partition=0)
         producer.flush()
-    for node in (1, 2):  # so that the new one leads
+    for node in (1, 2):  # so that the new node leads
         cluster.kill(node)
         cluster.expire(node)
         wait_until(lambda node=node: partitions(cluster, 3)[0].leader not in range(node + 1))  # type: ignore[misc]
     with Consumer({"bootstrap.servers": cluster.nodes[3].bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         found: list[bytes | None] = []
-        cluster.restart(1)  # min.insync.replicas
+        cluster.restart(1)  # for min.insync.replicas
         while len(found) < 600:
             found += [record.value for record in consumer.poll(int(DEADLINE_S * 1000))]
     assert found == [value % number for number in range(1_500, 2_100)]
 
 
 def test_a_copy_that_somebody_has_removed_is_damaged_and_not_an_empty_one(cluster: Cluster) -> None:
-    """Its directory is still the one that was in sync."""
+    """The node's directory is still the one that was in sync."""
     with producer_of(cluster) as producer, client_of(cluster.bootstrap_servers) as client:
         writer = Writer(producer)
         writer.send(50)
@@ -187,7 +187,7 @@ def test_a_copy_that_somebody_has_removed_is_damaged_and_not_an_empty_one(cluste
         topic_id = client.metadata(["orders"]).topic("orders").topic_id
         data = cluster.nodes[removed].directory / "data"
         tps = [TopicIdPartition(topic_id, partition) for partition in range(PARTITIONS)]
-        wait_until(lambda: all(durable_end(data, tp) == 50 for tp in tps))  # else a new copy is as good as the old one was
+        wait_until(lambda: all(durable_end(data, tp) == 50 for tp in tps))  # else a new replica would be as good as the old one
         cluster.kill(removed)
         for copy in data.glob(f"{topic_id.hex()}-*"):
             shutil.rmtree(copy)

@@ -1,5 +1,5 @@
-"""Goal: a transaction over the partitions of three leaders is visible whole or not at all, and its version once, whichever of them
-is killed while it is written and decided, its coordinator too. Method: real processes, each node killed in turn under load.
+"""Goal: a transaction over partitions of three leaders is visible completely or not at all, and each version once, whichever leader
+or coordinator is killed during writes and decisions. Method: real processes, each node killed in turn under load.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Writer:
-    """Commits one version after the other, a row to each partition in each, and repeats each until it knows that it is committed.
-    Before each of them it writes the same rows and aborts them."""
+    """Commits versions one after another, with a row to each partition, and repeats each until it is known to be committed. Before
+    each version it writes the same rows and aborts them."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.committed = 0  # versions
@@ -44,7 +44,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once the last version is committed. Raises what it failed with."""
+        """Returns once the last version is committed. Raises the writer's failure."""
         self._stopped.set()
         self._thread.join()
         if self.failures:
@@ -69,9 +69,9 @@ class Writer:
                         self._send(producer, b"%d" % version)
                 return
             except AlreadyCommittedError:
-                return  # the answer was lost
+                return  # the response was lost
             except BrokerdError:
-                pass  # not committed, or not known to be
+                pass  # not committed, or of unknown fate
 
     def _send(self, producer: Producer, value: bytes) -> None:
         for partition in range(PARTITIONS):
@@ -102,14 +102,14 @@ def test_transactions_over_three_leaders_are_whole_and_once(cluster: Cluster) ->
 
 
 def goes_on(writers: list[Writer]) -> None:
-    """Returns once each writer has committed one more version."""
+    """Returns once each writer has committed another version."""
     before = [writer.committed for writer in writers]
     wait_until(lambda: all(w.committed > b or w.failures for w, b in zip(writers, before, strict=True)), what="commits")
     assert not any(writer.failures for writer in writers)
 
 
 def read_committed(cluster: Cluster) -> Counter[tuple[int, bytes | None, bytes | None]]:
-    """What a fresh reader of committed records sees: partition, key, value. All that was decided is visible by then."""
+    """What a fresh read_committed reader sees: partition, key, value. Everything decided is visible by then."""
     found: Counter[tuple[int, bytes | None, bytes | None]] = Counter()
     tps = [TopicPartition("orders", partition) for partition in range(PARTITIONS)]
     servers = {"bootstrap.servers": cluster.bootstrap_servers}

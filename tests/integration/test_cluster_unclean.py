@@ -1,5 +1,5 @@
-"""Goal: after the last node in sync has lost its disk, an operator lets an older copy lead: what that one has is read again, and
-everything goes on. A former copy that comes back and has more loses nothing. Method: the command line, and three real nodes.
+"""Goal: after the last in-sync node lost its disk, an operator makes an older replica lead; its records are readable, and work
+continues. A former replica that comes back with more records keeps them. Method: the command line, and three real nodes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_the_last_in_sync_loses_its_disk_and_the_others_have_everything(terminal
             in_sync(cluster, 3, topics=topics)
             kill(cluster, 3)
             shutil.rmtree(cluster.nodes[3].directory / "data")
-            writer.send(5)  # whose fate is unknown until there are leaders again
+            writer.send(5)  # their fate is unknown until there are leaders again
             for node in NODES:
                 cluster.restart(node)
             lost = (
@@ -108,7 +108,7 @@ def test_a_former_copy_that_comes_back_and_has_more_loses_nothing(terminal: Term
         in_sync(cluster, *NODES)
         kill(cluster, 1, 2)
         in_sync(cluster, 3)
-        send(*range(20, 30), by=before_the_loss)  # node 3 alone has them
+        send(*range(20, 30), by=before_the_loss)  # only node 3 has them
         kill(cluster, 3)
         cluster.restart(1)
         cluster.restart(2)
@@ -123,7 +123,7 @@ def test_a_former_copy_that_comes_back_and_has_more_loses_nothing(terminal: Term
             "this copy ends at offset 20: what was acknowledged and is not in it is lost",
         ]
         with pytest.raises(OutOfOrderSequenceError):
-            send(30, by=before_the_loss)  # which hears that something is lost
+            send(30, by=before_the_loss)  # the producer learns that records are lost
         send(*range(100, 150))
         in_sync(cluster, 1, 2)
         assert not partitions(cluster, 1, "orders")[0].target, "a move that began before would remove what only node 3 has"

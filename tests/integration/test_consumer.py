@@ -1,5 +1,5 @@
-"""Goal: against a real broker that is killed, restarted, stopped and cleaned, a consumer reads each committed record once, in
-order, and knows where it is. Method: `brokerd.testing`, a producer that writes beside it, and a model of what is in the log.
+"""Goal: with a real broker that is killed, restarted, stopped and trimmed, a consumer reads each committed record once, in order,
+and its positions are right. Method: `brokerd.testing`, a producer that writes meanwhile, and a model of the log.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_kills_and_restarts_lose_and_repeat_nothing(broker: Broker, consumer: Co
 
 
 def test_a_group_goes_on_where_it_has_got_to_over_deaths_of_reader_and_broker(broker: Broker) -> None:
-    """A reader that dies has committed nothing that it has not processed: its records come again, and no others."""
+    """A reader that dies has committed no record that it has not processed. Uncommitted records are read again, and no others."""
     topic = broker.topic("t")
     settings = {"bootstrap.servers": broker.bootstrap_servers, **QUICK, "group.id": "g", "auto.commit.interval.ms": 0}
     processed: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
@@ -88,7 +88,7 @@ def test_a_group_goes_on_where_it_has_got_to_over_deaths_of_reader_and_broker(br
         (broker.kill, broker.restart, lambda: None)[life % 3]()
         if life % 3 == 0:
             broker.start()
-        consumer.close()  # not the record in hand
+        consumer.close()  # does not commit the record in hand
     with Consumer({**settings, "auto.offset.reset": "none"}) as consumer:
         consumer.assign(TPS)
         ends = consumer.end_offsets(TPS)

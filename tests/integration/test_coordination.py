@@ -1,5 +1,5 @@
-"""The client of the coordination store against the real etcd and against the one in memory: one contract. What the real one cannot
-be asked for, only the one in memory shows."""
+"""The client of the coordination store, against the real etcd and the one in memory: both must meet one contract. Faults that the
+real one cannot be made to show are tested on the one in memory only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.real_etcd import ETCD, MISSING, RealEtcd, etcd_command
 Etcd = FaultyEtcd | RealEtcd
 both = pytest.mark.parametrize("kind", ["memory", "real"])
 E = TypeVar("E", bound=Etcd)
-_LONG_MS = 30_000  # where an answer comes: the machine may be busy
+_LONG_MS = 30_000  # for expected responses on a busy machine
 
 
 def etcd_of(kind: str, directory: Path) -> Etcd:
@@ -42,7 +42,7 @@ def etcd_of(kind: str, directory: Path) -> Etcd:
 
 @asynccontextmanager
 async def served(etcd: E) -> AsyncIterator[tuple[E, CoordinationClient]]:
-    """An etcd that serves, and a client of it."""
+    """A running etcd, and a client of it."""
     async with client_of(etcd) as client:
         await etcd.start()
         try:
@@ -177,7 +177,7 @@ async def test_an_outage_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: p
             client.timeout_ms = 300
             found = asyncio.create_task(anext(seen))
         assert caplog.text.count("the lease is renewed at") == 2
-        # In each outage the watch, the next one that fails, and one that meets the start; not the same again.
+        # Each outage fails the watch, its retry, and one that meets the start; the messages do not repeat.
         assert 1 <= caplog.text.count("all keys are read anew") <= 6
         found.cancel()
         await lease.revoke()
@@ -258,8 +258,8 @@ async def test_a_watch_tells_what_its_snapshot_has_not(kind: str, tmp_path: Path
 
 
 async def test_a_watch_and_its_snapshot_are_of_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store goes back right after the snapshot, and is as far as before when the watch goes on: nothing that compares revisions
-    can tell."""
+    """The store goes back right after the snapshot, and reaches the same revision before the watch continues. Comparing revisions
+    cannot detect this."""
 
     async with served(FaultyEtcd()) as (etcd, client):
         await client.transact({}, {"/w/a": b"1"})
@@ -290,13 +290,13 @@ async def test_a_watch_is_reconciled_now_and_then(monkeypatch: pytest.MonkeyPatc
         await snapshot_of(seen)
         etcd.history.clear()
         await client.transact({}, {"/w/a": b"1"})
-        etcd.history.clear()  # the change that a watch does not tell
+        etcd.history.clear()  # the watch misses this change
         connection = client.channel()
         found = await anext(seen)
         while isinstance(found, Changes):
             found = await anext(seen)
         assert names(found) == ["/w/a"]
-        assert client.channel() is connection  # which others use
+        assert client.channel() is connection  # others use it
         await seen.aclose()
 
 
@@ -307,11 +307,11 @@ async def test_a_lease_lives_as_long_as_it_is_kept(kind: str, tmp_path: Path) ->
         await client.transact({}, {"/l/kept": b"v"}, lease_id=lease.id)
         other = await grant(client, 2)
         await client.transact({}, {"/l/left": b"v"}, lease_id=other.id)
-        await other._stop()  # its node died
+        await other._stop()  # as if its node had died
         assert other.lost.is_set()
         seen = watch(client, "/l/")
         await snapshot_of(seen)
-        assert (await changes_of(seen)).events == ["/l/left"]  # two seconds later, in which the other would have gone first
+        assert (await changes_of(seen)).events == ["/l/left"]  # after two seconds, when the other would have expired first
         assert names(await client.read("/l/")) == ["/l/kept"]
         assert not lease.lost.is_set()
         await lease.revoke()
@@ -356,7 +356,7 @@ async def test_a_lease_outlives_an_outage_of_etcd(kind: str, tmp_path: Path) -> 
         assert names(await client.read("/l/")) == ["/l/kept"]
         seen = watch(client, "/l/")
         await snapshot_of(seen)
-        assert (await changes_of(seen)).events == ["/l/kept"]  # it begins anew, and nobody renews it
+        assert (await changes_of(seen)).events == ["/l/kept"]  # its time to live starts again, and is not renewed
         await seen.aclose()
 
 
@@ -380,7 +380,7 @@ async def test_a_lease_counts_the_time_asleep() -> None:
         lease = await grant(client, 3)
         await etcd.stop()
         clock.asleep_ms = 60_000
-        await asyncio.wait_for(lease.lost.wait(), 2.5)  # after the first renewal that fails
+        await asyncio.wait_for(lease.lost.wait(), 2.5)  # after the first failed renewal
 
 
 async def test_members_that_hang_do_not_cost_the_lease() -> None:
@@ -439,7 +439,7 @@ async def test_an_answer_that_is_lost_leaves_the_fate_unknown() -> None:
         error = await refused(client.transact({}, {"/a": b"1"}))
         assert error.is_fate_unknown
         etcd.loses_answers = False
-        assert [(item.key, item.mod_revision) for item in (await client.read("/")).items] == [("/a", 2)]  # and only once
+        assert [(item.key, item.mod_revision) for item in (await client.read("/")).items] == [("/a", 2)]  # applied once
 
 
 async def test_a_connection_that_one_call_finds_lost_is_lost_for_all() -> None:
@@ -551,8 +551,8 @@ async def test_a_watch_that_is_refused_says_so_and_begins_anew(
         seen = watch(client, "/w/")
         await snapshot_of(seen)
         puts = [PutRequest(key=b"/w/%d" % number, value=bytes(500_000)) for number in range(100)]
-        await etcd._change([RequestOp(request_put=put) for put in puts])  # changes that no message has room for
-        etcd.refuses = "permission denied"  # the next watch
+        await etcd._change([RequestOp(request_put=put) for put in puts])  # more changes than fit into a message
+        etcd.refuses = "permission denied"  # for the next watch
         assert len((await snapshot_of(seen)).items) == 100
         assert "refused the request (" in caplog.text
         await snapshot_of(seen)
@@ -565,21 +565,21 @@ async def test_a_watch_that_is_refused_says_so_and_begins_anew(
 
 
 async def stop_seen(etcd: FaultyEtcd, client: CoordinationClient) -> None:
-    """Stops it, until the client knows that its connection is lost: a real one is not there again earlier."""
+    """Stops etcd and waits until the client has noticed the lost connection. A real etcd does not restart faster."""
     connection = client.channel()
     await etcd.stop()
     await connection.wait_for_state_change(grpc.ChannelConnectivity.READY)
 
 
 async def goes_back(etcd: FaultyEtcd, client: CoordinationClient, revision: int) -> None:
-    """Stops it, lets it forget what came after `revision`, and starts it again."""
+    """Stops etcd, drops the changes after `revision`, and restarts it."""
     await stop_seen(etcd, client)
     etcd.go_back(revision)
     await etcd.start()
 
 
 async def test_a_store_that_has_gone_back_is_refused_and_makes_no_change() -> None:
-    """Its members have lost their last changes, and have had an election since: its term says nothing."""
+    """Its members have lost their last changes and held an election since, so the term does not reveal it."""
 
     async with served(FaultyEtcd()) as (etcd, client):
         for number in range(5):
@@ -634,7 +634,7 @@ async def test_a_change_that_waits_for_a_connection_is_not_made_in_another_histo
 
 
 async def test_an_answer_of_before_an_older_store_was_believed_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its revision would have the older store refused, and the change may be lost."""
+    """Its revision would make the client refuse the older store, and its change may be lost."""
 
     async with served(FaultyEtcd()) as (_, client):
         await client.transact({}, {"/w/a": b"1"})
@@ -651,7 +651,7 @@ async def test_an_answer_of_before_an_older_store_was_believed_says_nothing(monk
 
 
 async def test_a_refused_revision_leaves_the_connection_to_who_reads_all_anew() -> None:
-    """Calls that are refused again and again would keep a snapshot of many pages from coming to its end."""
+    """Otherwise repeatedly refused calls would keep a snapshot of many pages from completing."""
 
     async with served(FaultyEtcd()) as (_, client):
         await client.transact({}, {"/w/a": b"1"})
@@ -679,7 +679,7 @@ async def test_a_change_goes_out_on_the_connection_that_was_checked(monkeypatch:
 
 
 async def test_pages_of_two_connections_are_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store may have gone back between them, and have reached the same revision again."""
+    """The store may have gone back between the pages, and reached the same revision again."""
 
     async with served(FaultyEtcd()) as (_, client):
         await client.transact({}, {f"/w/{number}": b"v" for number in range(3)})
@@ -733,7 +733,7 @@ async def test_a_watch_that_ends_at_once_is_not_asked_for_at_once_again(
 
 
 async def test_the_change_that_crosses_etcds_quota_may_have_been_made() -> None:
-    """etcd makes it, and answers as to all that follow, which it refuses."""
+    """etcd applies this change, but responds as to all later ones, which it refuses."""
 
     async with served(FaultyEtcd()) as (etcd, client):
         etcd.crosses_quota = True
@@ -806,7 +806,7 @@ def test_a_real_etcd_that_wants_a_certificate_is_known_by_how_it_hangs_up(tmp_pa
         clients = {credentials: CoordinationClient([address], SystemClock(), credentials=credentials) for credentials in advice}
         clients[right] = CoordinationClient([address], SystemClock(), credentials=right, timeout_ms=_LONG_MS)
         try:
-            await clients[right].check()  # asks again until it answers
+            await clients[right].check()  # retries until etcd responds
             for credentials, text in advice.items():
                 error = await refused(clients[credentials].check())
                 assert text in error.message

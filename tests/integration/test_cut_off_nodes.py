@@ -1,6 +1,5 @@
-"""Goal: what one node has not heard of is not lost. A Spark source on three nodes, one of which has lost the coordination store
-and may have been replaced as a leader, reads each row once, and reports no loss. Method: the readers that Spark drives, without
-a JVM.
+"""Goal: records that one node does not know of are not lost. A Spark source on three nodes, one of which has lost the coordination
+store and may have been deposed, reads each row once and reports no loss. Method: the readers that Spark drives, without a JVM.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ SETTINGS = {"broker.session.timeout.ms": 3_000, "default.replication.factor": 3,
 
 
 class Query:
-    """What Spark does with a source, micro-batch by micro-batch."""
+    """Spark's use of a source, micro-batch by micro-batch."""
 
     def __init__(self, servers: str, **options: str) -> None:
-        leases._clients.close()  # a new process knows no node
+        leases._clients.close()  # a new process knows no nodes
         self._options = options_of(servers, is_streaming=True, startingoffsets="earliest", taskperpartition="true", **options)
         self._reader = BrokerdStreamReader(self._options, SCHEMA, SystemClock())
         self._at = self._reader.initialOffset()
@@ -49,7 +48,7 @@ class Query:
         return query
 
     def read_until(self, count: int) -> None:
-        """Reads until there are as many different rows, and three micro-batches more."""
+        """Reads until there are `count` different rows, and three more micro-batches."""
         end_s, more = time.monotonic() + DEADLINE_S, 3
         while more and time.monotonic() < end_s:
             more -= len(self.rows) >= count
@@ -110,7 +109,7 @@ def test_a_topic_grows_where_one_node_does_not_hear_of_it(cluster: Cluster, fail
 
 
 def test_a_topic_is_created_anew_where_its_leader_does_not_hear_of_it(cluster: Cluster) -> None:
-    """What was unread is lost, once; the new topic's rows are read once, and the old one's never again."""
+    """The unread rows of the old topic are lost; the new topic's rows are read once, and the old one's not again."""
     cluster.create_topic("t", partitions=1, replication_factor=1)
     cluster.create_topic("u", partitions=1)
     write(cluster.bootstrap_servers, ["a"])
@@ -129,8 +128,8 @@ def test_a_topic_is_created_anew_where_its_leader_does_not_hear_of_it(cluster: C
 
 @pytest.fixture
 def replaced(cluster: Cluster) -> tuple[str, str]:
-    """The bootstrap servers without, and led by, a node that led partition t-0 up to row 2 of 4, and has not heard that another one
-    leads it now."""
+    """Bootstrap servers without a deposed node, and with it in front. It led partition t-0 up to row 2 of 4, and does not know of
+    the new leader."""
     cluster.create_topic("t", partitions=1, replication_factor=3)
     write(cluster.bootstrap_servers, ["a", "b"])
     old = cluster.leader("t", 0)
@@ -181,7 +180,7 @@ def test_a_task_asks_the_former_leader_first(replaced: tuple[str, str], fails: s
 
 
 def test_a_batch_read_that_asks_the_former_leader_first_is_complete(replaced: tuple[str, str]) -> None:
-    """Once that node knows that its lease is over: the store ends none before, but for `expire`."""
+    """That node must know that its lease is over. The store expired it early, by `expire`."""
     with BlockingClient(ClientConfig(bootstrap_servers=replaced[1].split(",")[0])) as client:
         wait_until(lambda: client.describe_cluster([]).is_cut_off)
     leases._clients.close()

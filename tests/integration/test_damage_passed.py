@@ -1,5 +1,5 @@
-"""Goal: behind damage that an operator has accepted, readers go on where they are asked to, and only then. Method: a daemon
-process on a damaged copy of its data directory, the command line.
+"""Goal: readers continue after damage that an operator has accepted, but only on request. Method: a daemon process on a damaged
+copy of its data directory, and the command line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DAMAGED = 2
 
 
 def _damaged_copy(data_dir: Path, copy: Path) -> None:
-    """A copy in which a bit of one batch has changed."""
+    """A copy with a flipped bit in one batch."""
     shutil.copytree(data_dir, copy)
     segment = topic_segment(copy)
     data = bytearray(segment.read_bytes())

@@ -1,4 +1,4 @@
-"""Goal: a process that forgot to close its clients ends at once, with nothing on standard error and nothing lost: real children."""
+"""Goal: a process that did not close its clients exits at once, without losses or output on standard error. Real children."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def task():
         producer.send(TOPIC, value=b"x")
         producer.flush()
 """
-_FORGETFUL = {  # what the child does: how many records must be there in the end
+_FORGETFUL = {  # the child's code, and how many records must exist in the end
     "a producer with records that are not sent yet": (
         "producer = Producer(bootstrap_servers=SERVERS, linger_ms=60_000)\nfor _ in range(100): producer.send(TOPIC, value=b'x')",
         100,
@@ -149,7 +149,7 @@ def test_what_was_forgotten_is_closed_in_silence(what: str, broker: DaemonProces
 
 
 def test_a_pool_that_is_waited_for_at_exit_hears_that_its_client_is_closed(broker: DaemonProcess) -> None:
-    """Callbacks registered before the clients' own closing run after it."""
+    """Callbacks registered before the clients' own run after those."""
     before = """
 import atexit
 from multiprocessing.pool import ThreadPool
@@ -189,7 +189,7 @@ except KeyboardInterrupt:
 
 
 def test_whoever_interrupts_the_last_sending_does_not_wait_for_it_and_hears_what_is_lost(tmp_path: Path) -> None:
-    """The broker is stopped, so that nothing of what is sent at exit gets a response."""
+    """The broker is stopped, so no record sent at exit gets a response."""
     code = """
 producers = [Producer(bootstrap_servers=SERVERS, linger_ms=60_000) for _ in range(3)]
 for producer in producers: producer.partitions_for(TOPIC)

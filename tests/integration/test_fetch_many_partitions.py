@@ -1,5 +1,5 @@
-"""Several partitions through one fetcher, with answers too small for all of them, or more than a request may name: nothing
-may be left out, and nobody refused."""
+"""Several partitions through one fetcher, when responses are too small for all of them or a request may not name all: no partition
+is skipped, and no request refused."""
 
 from __future__ import annotations
 

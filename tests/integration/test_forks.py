@@ -1,4 +1,4 @@
-"""Goal: a process that has or had clients may fork, as Spark's start does, and none of its children dies of it: real children.
+"""Goal: a process that has or had clients may fork, as Spark does at its start, and no child dies of it. Real children.
 
 `python -m tests.integration.test_forks 1000` is the long run.
 """
@@ -21,7 +21,7 @@ from brokerd.config.client import ClientConfig
 from tests.support.daemon import DaemonProcess
 
 FORKS = 20
-# Clients that the parent has had or has open, one after another in one process; the children use none of them.
+# Clients that the parent has had or has open, one after another in one process. The children use none of them.
 OPENED = {
     "closed clients": """
 producer().close()
@@ -99,17 +99,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 @contextlib.contextmanager
 def broker_with_topic(directory: Path) -> Iterator[DaemonProcess]:
-    """A running one, with a topic that has a record."""
+    """A running broker with a topic that has a record."""
     with DaemonProcess(directory / "data") as broker:
         with BlockingClient(ClientConfig(bootstrap_servers=broker.address)) as client:
             client.create_topic("forks", 1)
         with Producer(bootstrap_servers=broker.address) as producer:
-            producer.send("forks", b"x").result()  # which consumers wait for
+            producer.send("forks", b"x").result()  # consumers wait for it
         yield broker
 
 
 def failed_ends(broker: DaemonProcess, opened: str, count: int) -> str:
-    """Output of a process that opens clients and then forks: a line for each kind of children that did not all end well."""
+    """Output of a process that opens clients and then forks: a line for each kind of children of which any failed."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     command = [sys.executable, "-c", f"{_PROGRAM}{OPENED[opened]}", broker.address, str(count)]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
@@ -122,7 +122,7 @@ def test_no_child_dies(broker: DaemonProcess, opened: str) -> None:
 
 
 def main(count: int) -> None:
-    """Prints the outcome of `count` forks of each kind, and of a quarter as many pools."""
+    """Prints the result of `count` forks of each kind, and of a quarter as many pools."""
     with tempfile.TemporaryDirectory() as directory, broker_with_topic(Path(directory)) as broker:
         for opened in OPENED:
             print(opened, count, failed_ends(broker, opened, count), flush=True)

@@ -1,4 +1,4 @@
-"""Offsets of groups that a real broker refuses."""
+"""Group offsets that a real broker refuses."""
 
 from __future__ import annotations
 

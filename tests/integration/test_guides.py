@@ -1,4 +1,4 @@
-"""Guides of docs/ that need no Spark: their commands run as they are written, and their configuration files are right."""
+"""Guides of docs/ that need no Spark: their commands run as written, and their configuration files are valid."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A hostile client on the port: other protocols, oversized requests, names that are paths. Random bytes and fields: tests/fuzz.
+"""Hostile clients on the port: other protocols, oversized requests, names that are paths. Random bytes and fields: tests/fuzz.
 
-Goal: the daemon lives, answers no internal error, writes nothing outside its directory, and does not grow. Method: one
-daemon in a process of its own takes everything; after each kind of abuse an honest client still writes and reads.
-BROKERD_TEST_SCALE multiplies the random cases.
+Goal: the daemon survives, returns no internal error, writes nothing outside its directory, and does not grow. Method: one daemon
+process takes every kind of abuse; after each, an honest client still writes and reads. BROKERD_TEST_SCALE multiplies the random
+cases.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GROWTH_MAX_BYTES = 200_000_000
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory above the data directory: nothing may appear in it."""
+    """The directory above the data directory; no file may appear in it."""
     home = tmp_path_factory.mktemp("home")
     (home / "level").mkdir()
     return home
@@ -57,7 +57,7 @@ def daemon(home: Path) -> Iterator[Victim]:
 
 @pytest.fixture
 def victim(daemon: Victim, home: Path) -> Iterator[Victim]:
-    """The daemon before one kind of abuse; afterwards it must be as healthy as before."""
+    """The daemon before one kind of abuse; afterwards it must be equally healthy."""
     before_bytes, before_files = resident_bytes(daemon.daemon.pid), files_outside(home)
     log_size = len(daemon.log_text())
     yield daemon
@@ -75,7 +75,7 @@ def open_socket(victim: Victim) -> socket.socket:
 
 
 def drain(connection: socket.socket) -> None:
-    """Reads until the broker closes, or says nothing for a moment."""
+    """Reads until the broker closes the connection or is silent for a moment."""
     connection.settimeout(0.05)
     with contextlib.suppress(OSError):
         while connection.recv(65_536):
@@ -122,7 +122,7 @@ def test_many_connections_that_say_nothing(victim: Victim) -> None:
 def test_names_that_are_paths_create_nothing(victim: Victim) -> None:
     for name in HOSTILE_NAMES:
         if name == "-rf":
-            continue  # an odd name, and a right one: directories are named by id
+            continue  # an odd but valid name: directories are named by id
         request = topics_pb2.CreateTopicsRequest(topics=[{"name": name, "partitions": 1}])
         answer = topics_pb2.CreateTopicsResponse.FromString(victim.unary("CreateTopics", request.SerializeToString()))
         assert [result.error.code for result in answer.results] == [6], name

@@ -1,5 +1,5 @@
-"""Goal: against a real broker, records without a key spread over the partitions that take them, whatever is wrong with others;
-and the time that a future tells is the time that a reader will see.
+"""Goal: with a real broker, records without a key spread over the healthy partitions, and a future's time is the one that readers
+see.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def create(running: RunningDaemon, partitions: int = PARTITIONS, **configs: str)
 
 
 def damage_partition(data_dir: Path, files: MemoryFiles, partition: int) -> None:
-    """A topic of which one partition has lost something that was durable."""
+    """Creates a topic with one partition that has lost durable data."""
     with running_daemon(data_dir, files=files) as running:
         create(running)
         with Producer(bootstrap_servers=running.address) as producer:

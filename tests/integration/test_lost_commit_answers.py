@@ -1,6 +1,6 @@
-"""Goal: a program whose commit has lost its answer learns the truth, though another has committed newer versions under its
-transactional id meanwhile. Method: the response of one EndTransaction, or its request, is lost in the client; the other program
-commits in between.
+"""Goal: a program whose commit lost its response learns the truth, although another has since committed newer versions under the
+same transactional id. Method: the client loses the response to one EndTransaction, or the request; the other program commits
+meanwhile.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def visible(address: str) -> set[bytes | None]:
 def lose_one(
     monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None], *, reaches_broker: bool, refusal: BrokerdError | None = None
 ) -> None:
-    """The next EndTransaction has no answer; `meanwhile` runs before it is asked again. `refusal`: of the one after it."""
+    """Loses the next EndTransaction or its response, and runs `meanwhile` before the retry. `refusal`: the result of the retry."""
     original = BrokerClient.call_once
     lost: list[Message] = []
 
@@ -112,7 +112,7 @@ def test_after_too_many_others_the_outcome_is_not_known(address: str, monkeypatc
 @pytest.mark.parametrize("count", [1, EARLIER_MAX])
 def test_a_commit_that_never_arrived_is_fenced_and_not_visible(address: str, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     with producer(address) as one:
-        # The version of `one` is taken by the first of the others, and the commits after it are newer.
+        # The first commit of the other program takes the version of `one`; the further ones are newer.
         lose_one(monkeypatch, commits(address, 1 + count), reaches_broker=False)
         with pytest.raises(ProducerFencedError, match="nothing of this one is visible"), one.transaction():
             one.send("t", b"mine")

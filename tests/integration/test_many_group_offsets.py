@@ -1,4 +1,4 @@
-"""Many groups and offsets: pages, requests that are split, and the limits that nobody fills alone."""
+"""Many groups and offsets: pages, split requests, and limits of which no principal can take everything."""
 
 from __future__ import annotations
 

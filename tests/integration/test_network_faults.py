@@ -1,5 +1,5 @@
-"""Goal: `make chaos-network` works where it can, and leaves nothing behind.
-Method: its command with two short faults, whose verdict says that records went on after them. What long runs find is theirs."""
+"""Goal: `make chaos-network` works where it can, and leaves nothing behind. Method: its command with two short faults; the verdict
+must report progress after them. Long runs look for bugs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.chaos.network import why_not
 from tests.support.wait import DEADLINE_S
 
-_SEED = "6"  # which draws two short faults
+_SEED = "6"  # selects two short faults
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Goal: a batch with right CRCs that nobody can decode stops no topic for ever. Method: a daemon process, the command line."""
+"""Goal: a batch with correct CRCs that no client can decode never blocks a topic for good. Method: a daemon process and commands."""
 
 from __future__ import annotations
 

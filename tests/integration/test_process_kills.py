@@ -1,8 +1,8 @@
-"""Goal: two processes of one group, with eight threads of handlers each, which die by SIGKILL over and over, and whose broker does
-too, handle every record at least once, no two of a key at a time, none out of order. With message ids in a file, no message again
-that the file knows, and none twice in a life, however often it was sent.
+"""Goal: two processes of one group, with eight handler threads each, die by SIGKILL repeatedly, and so does their broker. Every
+record is handled at least once, one at a time per key, in order. With message ids in a file, no message in the file is handled
+again, and none twice in a life, however often it was sent.
 
-Method: real processes that kill themselves amid their work and begin again; each writes a journal, which the test reads.
+Method: real processes that kill themselves during work and start again. Each writes a journal, which the test reads.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ DEATHS = 3  # of each process
 
 
 class Reader:
-    """A process of the group, over its lives."""
+    """A process of the group over its lives."""
 
     def __init__(self, servers: str, partitions: str, folder: Path, seed: int, *, has_ids: bool) -> None:
         self._command = [sys.executable, "-m", "tests.support.handling", servers, partitions]
         self._folder = folder
         self._rng = random.Random(seed)
         self._ids = folder / "ids" if has_ids else None
-        self.lives: list[list[tuple[str, bytes, int]]] = []  # what began (B) and ended (E)
-        self.known: list[set[int]] = []  # by the file, before each life
+        self.lives: list[list[tuple[str, bytes, int]]] = []  # journal of each life: begins (B) and ends (E)
+        self.known: list[set[int]] = []  # ids in the file before each life
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
         folder.mkdir()
@@ -62,7 +62,7 @@ class Reader:
         self.lives.append([(what.decode(), key, int(value)) for what, key, value in lines])
 
     def _read_ids(self) -> set[int]:
-        """As a kill has left them."""
+        """The ids in the file, as the kill left it."""
         if self._ids is None or not self._ids.exists():
             return set()
         with contextlib.closing(sqlite3.connect(self._ids)) as database:
@@ -72,7 +72,7 @@ class Reader:
 
 
 def check_life(life: list[tuple[str, bytes, int]]) -> None:
-    """One of a key at a time, each once, in order."""
+    """Asserts one record of a key at a time, each once, in order."""
     at_work: dict[bytes, int] = {}
     last: dict[bytes, int] = {}
     for what, key, number in life:

@@ -1,5 +1,5 @@
-"""Goal: the double that the producer is tested with, and the model of a partition that its simulator shares with it, answer as the
-real daemon does. Method: conversations drawn by lot, and all that a broker refuses, held by both; every response is compared.
+"""Goal: the producer's test double, and the partition model that its simulator also uses, respond as the real daemon does. Method:
+random conversations and every refusal, run against both; every response is compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Forget = Callable[[ProducerIdAndEpoch], None]
 
 
 class Broker(NamedTuple):
-    """One of the two. `forget` does for the double what the daemon's limit of producers does by itself."""
+    """The daemon or the double. `forget` makes the double do what the daemon's limit of producers does."""
 
     factory: TransportFactory
     forget: Forget
@@ -55,7 +55,7 @@ def daemon(directory: Path, **settings: Any) -> Iterator[Broker]:
 
 
 def answer(result: PartitionResult) -> tuple[object, ...]:
-    """All that a producer looks at."""
+    """The fields that a producer uses."""
     if result.error is None:
         return ("at", result.base_offset)
     error = result.error
@@ -64,7 +64,7 @@ def answer(result: PartitionResult) -> tuple[object, ...]:
 
 
 def answers(broker: Broker, work: Callable[[Session, ProducerIdAndEpoch], Awaitable[list[tuple[object, ...]]]]) -> list[object]:
-    """The responses of a broker to a conversation."""
+    """A broker's responses to a conversation."""
     heard: list[object] = []
 
     async def talk(session: Session, identity: ProducerIdAndEpoch) -> None:
@@ -75,7 +75,7 @@ def answers(broker: Broker, work: Callable[[Session, ProducerIdAndEpoch], Awaita
 
 
 class Step(NamedTuple):
-    """A batch of one of the producers; with `raises`, its epoch is raised before."""
+    """A batch of one of the producers. With `raises`, its epoch is raised first."""
 
     producer: int
     epochs_back: int
@@ -86,7 +86,7 @@ class Step(NamedTuple):
 
 
 def conversation(rng: random.Random, length: int = 60) -> Iterator[Step]:
-    """Mostly batches as they should come, among repetitions, gaps, overlaps, old epochs and such without a producer."""
+    """Mostly valid batches, with retries, gaps, overlaps, old epochs and batches without a producer among them."""
     sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for _ in range(length):
         producer, partition, count = rng.randrange(PRODUCERS), rng.randrange(PARTITIONS), rng.randint(1, 4)
@@ -193,7 +193,7 @@ def test_a_producer_pushed_out_by_a_newer_one_is_answered_alike(tmp_path: Path) 
 
 
 def test_streams_of_one_instance_replace_each_other_alike(tmp_path: Path) -> None:
-    """An older stream of an instance gets nothing in once a newer one has spoken."""
+    """An older stream of an instance can append nothing after a newer one has said hello."""
     instance = os.urandom(16)
 
     async def replaced(session: Session, identity: ProducerIdAndEpoch) -> list[tuple[object, ...]]:
@@ -220,7 +220,7 @@ def test_epochs_are_raised_alike(tmp_path: Path) -> None:
         for _ in range(3):
             current = await session.transport.init_producer_id(current)
             heard.append((current.epoch, current.producer_id == identity.producer_id))
-        again = await session.transport.init_producer_id(identity)  # whose response was lost
+        again = await session.transport.init_producer_id(identity)  # its response was lost
         return [*heard, (again.epoch, again.producer_id == identity.producer_id)]
 
     with double() as one, daemon(tmp_path / "data") as other:

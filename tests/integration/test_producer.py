@@ -1,5 +1,5 @@
-"""Goal: through a real daemon process and a network that cuts, the producer loses, repeats and reorders nothing. Method: a TCP
-proxy between them resets the connection at random bytes of requests and of responses while records are sent.
+"""Goal: over a failing network the producer loses, repeats and reorders nothing. Method: a TCP proxy before a real daemon resets
+the connection at random bytes of requests and responses while records are sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real broker with limits below the producer's own: the producer keeps to them, and nothing is lost, repeated or reordered."""
+"""A real broker with limits below the producer's own: the producer obeys them, and no record is lost, repeated or reordered."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_request_names_no_more_partitions_than_the_broker_takes(tmp_path: Path
         with Producer({"bootstrap.servers": daemon.address, "linger.ms": 5, "reconnect.backoff.ms": 1}) as producer:
             for number in range(rounds):
                 if number == rounds // 2:
-                    # The same address, another process, that takes less.
+                    # Another process at the same address has a lower limit.
                     producer.flush(DEADLINE_S)
                     daemon.kill()
                     daemon.settings["max.partitions.per.request"] = 3
@@ -62,7 +62,7 @@ def test_a_request_names_no_more_partitions_than_the_broker_takes(tmp_path: Path
 
 
 def test_a_request_is_no_larger_than_the_broker_takes(tmp_path: Path) -> None:
-    """Requests of a producer's own size end the stream of such a broker; so does a batch of more than its limit, or a record."""
+    """Such a broker ends the stream on requests of the producer's own size, and on batches or records above its limit."""
     mib, partitions = 1_048_576, 4
     rng = random.Random(1)
     sent = {partition: [rng.randbytes(mib // 4) for _ in range(16)] for partition in range(partitions)}

@@ -1,6 +1,6 @@
-"""Goal: through a real daemon and a network that cuts, and over its death, each transaction of a producer is read wholly and once,
-or not at all, and its program always finds out. Method: a program writes numbered parts, each in the transaction of its number, and
-leaves some by an exception; after an error it tries the same number again.
+"""Goal: over a failing network, and while the daemon dies, each transaction of a producer is read completely and once, or not at
+all, and its program always learns which. Method: a program writes numbered parts, each in the transaction of its number, and leaves
+some by an exception; after an error it retries the same number.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ATTEMPTS_MAX = 100
 
 
 class LeftError(Exception):
-    """The program has left a block in its middle."""
+    """Leaves a transaction's block midway."""
 
 
 def write_part(producer: Producer, version: int, rng: random.Random, values: dict[int, list[bytes]]) -> None:
-    """Writes one part in the transaction of its number, tried until it is committed."""
+    """Writes one part in the transaction of its number, and retries until it is committed."""
     for _ in range(ATTEMPTS_MAX):
         is_left = rng.random() < 0.2
         try:
@@ -61,7 +61,7 @@ def write_part(producer: Producer, version: int, rng: random.Random, values: dic
 
 
 def write_all(address: str, disturb: Callable[[int], None]) -> dict[int, list[bytes]]:
-    """Writes all parts; what readers are to see."""
+    """Writes all parts; returns what readers must see."""
     rng = random.Random(1)
     written: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
     with Producer(SETTINGS | {"bootstrap.servers": address}) as producer:
@@ -135,8 +135,8 @@ def test_operators_see_and_abort_what_is_open(proxied: DaemonProcess) -> None:
 
 
 def test_heartbeats_keep_a_slow_block_open(tmp_path: Path) -> None:
-    """At the broker time passes only after a sign of life, two thirds of the time-out at once: however slow a machine is."""
-    timeout_ms, clock = 1_000, ManualClock(wall_ms=SystemClock().wall_ms())  # stamps are the client's
+    """The broker's clock advances only after each heartbeat, by two thirds of the time-out, so the test works on slow machines."""
+    timeout_ms, clock = 1_000, ManualClock(wall_ms=SystemClock().wall_ms())  # the client sets the time stamps
     with running_daemon(tmp_path / "data", clock=clock) as running:
         settings = SETTINGS | {"bootstrap.servers": running.address, "transaction.timeout.ms": timeout_ms}
         with BlockingClient(ConsumerConfig(bootstrap_servers=running.address)) as client, Producer(settings) as producer:

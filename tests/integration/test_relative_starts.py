@@ -1,5 +1,5 @@
-"""Goal: a read begins where a group has got to, or so much before the end, and a stream settles that once. Method: the readers,
-driven as Spark drives them, against a daemon.
+"""Goal: a read begins at a group's offsets, or a given distance before the end, and a stream decides this once. Method: the
+readers, driven as Spark does, against a daemon.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Goal: after a restore from a copy, no reader takes an offset of the lost history for one of the restored log. Method: a daemon
-process whose data directory is copied, written on, and put back; consumers that live through that, and their group's offsets.
+process whose data directory is copied, written to and restored; consumers that live through that, and their group's offsets.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def until_one_arrives(restored: Restored, producer: Producer) -> None:
     ("is_running", "written"), [(True, NEW), (False, 20)], ids=["same epoch, past the position", "stopped, short of it"]
 )
 def test_a_position_of_the_lost_history_is_refused(restored: Restored, *, is_running: bool, written: int) -> None:
-    """Whether or not the new records have reached it: read, committed, or sent with a transaction."""
+    """A read, a commit or a transaction with that position is refused, whether or not new records have reached it."""
     restored.write(BACKED_UP)
     with Consumer(settings(restored, **READER)) as consumer, Consumer(settings(restored, **READER)) as idle:
         consumer.assign([TP])
@@ -108,9 +108,9 @@ def test_a_position_of_the_lost_history_is_refused(restored: Restored, *, is_run
 
 
 def test_a_producer_without_acknowledgements_writes_to_the_copy(restored: Restored) -> None:
-    """Nothing tells it that the copy's leader epoch is lower than the one that it knows, so its batches name none."""
+    """The producer cannot learn that the copy's leader epoch is lower than the one that it knows, so its batches name none."""
     restored.back_up(is_running=False)
-    for _ in range(2):  # raises the epoch above the one that the copy will have
+    for _ in range(2):  # raises the epoch above the copy's
         restored.daemon.terminate()
         restored.daemon.restart()
     with Producer(settings(restored, acks="0", **{"enable.idempotence": False})) as producer:
@@ -120,7 +120,7 @@ def test_a_producer_without_acknowledgements_writes_to_the_copy(restored: Restor
 
 
 def test_a_group_goes_on_where_the_copy_has_it(restored: Restored) -> None:
-    """Its offsets come back with the records: nothing is skipped, and nobody need do anything."""
+    """Its offsets are restored with the records: nothing is skipped, and no action is needed."""
     restored.write(BACKED_UP)
     with Consumer(settings(restored, **READER)) as consumer:
         consumer.assign([TP])
@@ -138,7 +138,7 @@ def test_a_group_goes_on_where_the_copy_has_it(restored: Restored) -> None:
 
 
 def test_a_commit_that_claims_no_history_gets_that_of_the_log(restored: Restored) -> None:
-    """A plain offset is protected from then on."""
+    """From then on a plain offset is protected."""
     restored.write(BACKED_UP)
     restored.back_up(is_running=True)
     restored.write(LOST)
@@ -158,7 +158,7 @@ def test_a_commit_that_claims_no_history_gets_that_of_the_log(restored: Restored
 
 
 def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path, terminal: Terminal) -> None:
-    """As after a copy whose files are of different moments: the coordinator's log is ahead of the records."""
+    """As after a copy whose files are from different moments: the coordinator's log is ahead of the records."""
     with running_daemon(tmp_path / "data") as running:
         address = running.address
         with BlockingClient(ClientConfig(bootstrap_servers=address)) as client:
@@ -192,7 +192,7 @@ def stream_reader(address: str, **options: str) -> BrokerdStreamReader:
 
 
 def test_each_offset_of_a_checkpoint_has_the_epoch_of_the_record_before_it(tmp_path: Path) -> None:
-    """However a batch is limited, and however many lives of the broker it spans."""
+    """For any limit of a batch, and over several lives of the broker."""
     ids: list[int] = []
     for _ in range(3):
         with running_daemon(tmp_path / "data") as running:
@@ -216,7 +216,7 @@ def test_each_offset_of_a_checkpoint_has_the_epoch_of_the_record_before_it(tmp_p
 
 
 def test_a_query_that_runs_on_over_a_restore_says_so(restored: Restored) -> None:
-    """With its connections and what it remembers: only the broker is another one."""
+    """The query keeps its connections and its state; only the broker has changed."""
     restored.write(BACKED_UP)
     restored.back_up(is_running=True)
     restored.write(LOST)
@@ -235,7 +235,7 @@ def test_a_query_that_runs_on_over_a_restore_says_so(restored: Restored) -> None
 
 
 def test_what_a_time_cuts_off_is_that_of_the_restored_log(restored: Restored) -> None:
-    """The first record of that time was one that the query had not read yet: it has lost nothing, so nothing tells it."""
+    """The query had not read the first record of that time: it has lost nothing, and no error reports the restore."""
     before_ms, wanted_ms = 1_577_836_800_000, 1_735_689_600_000  # 2020 and 2025
     restored.write(BACKED_UP, timestamp=before_ms)
     restored.back_up(is_running=True)

@@ -1,6 +1,6 @@
-"""Goal: a payload that rots on the leader's disk stops no reader while another copy is in sync: the leader finds the damage when it
-is asked to check, hands over, and every record is read once, with no error. With one copy the error is told, and the broker knows.
-Method: real processes, and bits changed in their files.
+"""Goal: a payload that rots on the leader's disk stops no reader while another replica is in sync. The leader finds the damage when
+asked to check, and hands over; every record is read once, without an error. With one replica the reader gets an error, and the
+broker knows of the damage. Method: real processes, and bits flipped in their files.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _SERVERS = "bootstrap.servers"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three nodes; each way of reading has a partition of the topic `t`, and there is one more."""
+    """Three nodes. Topic `t` has a partition for each way of reading, and one more."""
     with Cluster(3, SETTINGS) as cluster:
         fill(cluster, len(WAYS) + 1)
         yield cluster
 
 
 def fill(broker: Broker | Cluster, count: int) -> None:
-    """Some segments in each partition of the topic `t`, with a few records in each batch."""
+    """Writes some segments to each partition of the topic `t`, with a few records per batch."""
     broker.create_topic("t", count)
     with Producer({_SERVERS: broker.bootstrap_servers, "batch.size": 500}) as producer:
         for number in range(RECORDS):
@@ -73,8 +73,8 @@ def whole(path: Path) -> list[RecordBatch]:
 
 
 def rot(broker: Broker, partition: int, offset: int = ROTTEN) -> tuple[Path, int, int]:
-    """Changes a bit in the payload of the batch that holds the offset; returns the segment, the batch's position
-    there, and its base offset."""
+    """Flips a bit in the payload of the batch that holds the offset; returns the segment, the batch's position in it, and its base
+    offset."""
     for path in segments(broker, partition)[:-1]:
         position = 0
         for batch in whole(path):
@@ -86,7 +86,7 @@ def rot(broker: Broker, partition: int, offset: int = ROTTEN) -> tuple[Path, int
 
 
 def change(path: Path, position: int) -> None:
-    """Changes a bit of this byte."""
+    """Flips a bit of this byte."""
     with path.open("r+b") as file:
         file.seek(position)
         (changed,) = file.read(1)
@@ -130,7 +130,7 @@ def by_read(servers: str, partition: int) -> list[bytes | None]:
 
 
 def by_spark_task(servers: str, partition: int) -> list[bytes | None]:
-    """What a task of the Spark source does."""
+    """Reads as a task of the Spark source does."""
     options = parse_source_options({_SERVERS: servers, "subscribe": "t"}, is_streaming=False)
     with BlockingClient(ConsumerConfig(bootstrap_servers=servers)) as client:
         tp = TopicIdPartition(client.metadata(["t"]).topic("t").topic_id, partition)
@@ -184,7 +184,7 @@ def test_a_coordinator_with_a_rotten_log_hands_over_before_it_decides_anything(c
     wait_until(lambda: len(log_of_coordinator()["isr"]) == 3, what="all copies of the coordinator's log are in sync")
     second = next(node for node in log_of_coordinator()["replicas"] if node != log_of_coordinator()["leader"])
     path = next((cluster.nodes[second].directory / "data" / COORDINATOR_LOG.directory_name).glob("*.log"))
-    change(path, 96 + 60)  # the payload of the first batch
+    change(path, 96 + 60)  # in the payload of the first batch
     assert terminal.run("cluster", "move-leader", "__coordinator", "0", str(second))[0] == 0
     with Producer(settings) as producer, producer.transaction():
         producer.send("t", b"after", partition=0)

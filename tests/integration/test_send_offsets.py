@@ -1,5 +1,5 @@
-"""Goal: a program that reads, works and writes does so exactly once, whoever dies or sleeps meanwhile. Method: real consumers and
-producers on a real broker; two copies of a program (copy_worker.py) that are killed and paused at random, as the broker is.
+"""Goal: a program that reads, works and writes does so exactly once, whichever process dies or sleeps. Method: real consumers and
+producers on a real broker; two copies of a program (copy_worker.py) that are killed and paused at random, and so is the broker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def broker() -> Iterator[Broker]:
 
 
 class Program:
-    """One copy of a program, step by step."""
+    """One copy of a program, driven step by step."""
 
     def __init__(self, stack: ExitStack, broker: Broker, transactional_id: str, **settings: Any) -> None:
         common = {"bootstrap.servers": broker.bootstrap_servers, **copy_worker.QUICK}
@@ -60,7 +60,7 @@ class Program:
         return self.values
 
     def write(self) -> None:
-        """One transaction of what was read last."""
+        """Writes the records last read, in one transaction."""
         with self.producer.transaction() as transaction:
             self.offsets = {tp: self.consumer.position(tp) for tp in TPS}
             transaction.send_offsets(self.offsets, self.consumer)
@@ -77,7 +77,7 @@ def put(broker: Broker, count: int, begin: int = 0) -> list[bytes]:
 
 
 def out(broker: Broker) -> list[bytes]:
-    """Everything that readers of committed records see."""
+    """All records that read_committed readers see."""
     tps = [TopicPartition("out", number) for number in range(PARTITIONS)]
     values: list[bytes] = []
     with Consumer({"bootstrap.servers": broker.bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
@@ -117,14 +117,14 @@ def test_a_program_that_was_overtaken_is_refused_and_goes_on_behind_the_other(br
 
 
 def test_a_program_whose_group_is_gone_is_told_so_and_writes_nothing_again(broker: Broker) -> None:
-    """The loop of a program that takes ProducerFencedError for another copy's work, and goes on."""
+    """Its loop takes ProducerFencedError for another copy's work, and continues."""
     values = put(broker, 10)
     with ExitStack() as stack:
         program = Program(stack, broker, "a")
         program.read()
         program.write()
         with BlockingClient(ClientConfig(bootstrap_servers=broker.bootstrap_servers)) as client:
-            client.delete_group("copy")  # as its expiry does
+            client.delete_group("copy")  # as expiry does
         put(broker, 1, begin=10)
         assert program.read() == [b"10"]
         with pytest.raises(UnknownGroupError, match=r"no longer has an offset of in-., but .* it expired"):
@@ -139,7 +139,7 @@ def test_a_program_whose_group_is_gone_is_told_so_and_writes_nothing_again(broke
 
 
 def test_a_program_that_has_nothing_to_do_keeps_its_group(tmp_path: Path) -> None:
-    """Time passes only after a sign of life of the program, and more of it than a group is kept."""
+    """Time advances only after the program's requests, in total by more than a group is retained."""
     clock, own = ManualClock(wall_ms=SystemClock().wall_ms()), ManualClock()
     with running_daemon(tmp_path / "data", offsets_retention_minutes=4, clock=clock) as daemon, ExitStack() as stack:
         client = stack.enter_context(BlockingClient(ClientConfig(bootstrap_servers=daemon.address)))
@@ -196,7 +196,7 @@ def test_a_block_that_fails_gives_its_records_again(broker: Broker) -> None:
         program.values = again
         program.write()
         program.values = []
-        program.write()  # of nothing: it is where it expects to be
+        program.write()  # writes nothing; its position is the expected one
         assert {tp: program.offsets[tp] for tp in TPS} == committed(broker)
     assert sorted(out(broker)) == values
 
@@ -286,7 +286,7 @@ def _worker(stack: ExitStack, broker: Broker, number: int) -> subprocess.Popen[s
 
 
 def _sleep(broker: Broker, worker: subprocess.Popen[str]) -> None:
-    """One copy sleeps while the other one goes on."""
+    """One copy sleeps while the other continues."""
     before = _total(broker)
     worker.send_signal(signal.SIGSTOP)
     wait_until(lambda: _total(broker) > min(before + 20, RECORDS - 1))

@@ -1,4 +1,4 @@
-"""The sink's tasks and its driver's decision against a real broker, without Spark: one transaction a write, decided once."""
+"""The sink's tasks and its driver's decision against a real broker, without Spark: one transaction per write, decided once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rows(first: int, end: int, **columns: Any) -> Iterator[pa.RecordBatch]:
 
 
 def write(options: SinkOptions, of: TransactionIds, *tasks: Iterator[pa.RecordBatch]) -> list[TransactionPart]:
-    """The messages of the tasks, as the driver gets them."""
+    """The tasks' messages, as the driver gets them."""
     parts: list[TransactionPart] = pickle.loads(pickle.dumps([write_as_member(options, of, task) for task in tasks]))
     return parts
 
@@ -69,7 +69,7 @@ def test_rows_are_visible_with_the_commit_and_not_before(daemon: RunningDaemon, 
     assert [part.member is None for part in parts] == [False, False, True]
     commit_parts(options, parts)
     assert values(daemon, topic) == list(range(70))
-    commit_parts(options, parts)  # the answer was lost, for instance
+    commit_parts(options, parts)  # as if the response had been lost
     assert values(daemon, topic) == list(range(70))
 
 
@@ -140,7 +140,7 @@ def test_a_second_write_of_one_batch_is_a_conflict(daemon: RunningDaemon, topics
 
 
 def test_a_second_write_stays_a_conflict_after_a_restart(daemon: RunningDaemon, topics: tuple[str, str]) -> None:
-    """The query's restart repeats the first write rightly; the second one still has an id that is not its own."""
+    """The restarted query rightly repeats the first write. The second write still has the first one's id."""
     topic, _ = topics
     options = options_for(daemon, topic)
     commit_parts(options, write(options, ids(topic), rows(0, 10)))

@@ -1,5 +1,5 @@
-"""Goal: the doubles that transactions are tested with answer as the real daemon does. Method: conversations drawn by lot, about
-members, their batches and decisions, held with both; every response is compared, and in the end what readers see.
+"""Goal: the test doubles of transactions respond as the real daemon does. Method: random conversations of members, batches and
+decisions, run against both; every response is compared, and in the end what readers see.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VERSIONS = 4
 
 
 class Broker(NamedTuple):
-    """One of the two. `committed_rows`: how many records readers of committed ones see."""
+    """The daemon or the double. `committed_rows`: how many records read_committed readers see."""
 
     factory: TransportFactory
     coordinator: Coordinator
@@ -72,7 +72,7 @@ class Member:
 
 
 class Walk:
-    """One conversation with one broker. What is said depends on the seed and on what was heard."""
+    """One conversation with one broker. It depends on the seed and on the responses."""
 
     def __init__(self, seed: int, broker: Broker) -> None:
         self.rng = random.Random(seed)
@@ -81,7 +81,7 @@ class Walk:
         self.heard: list[tuple[object, ...]] = []
 
     async def run(self, session: Session, plain: ProducerIdAndEpoch) -> None:
-        """Says everything."""
+        """Runs the conversation."""
         self.session, self.plain, self.plain_sent = session, plain, 0
         kinds = {self.init: 20, self.repeat: 5, self.send: 40, self.send_wrongly: 8, self.beat: 8, self.end: 20}
         for _ in range(STEPS):
@@ -92,7 +92,7 @@ class Walk:
                 self.heard.append((kind.__name__, type(error).__name__, error.retriable))
         self.heard.append(("last", await asyncio.to_thread(self.coordinator.last_version, "id")))
         everybody = [MemberReport(one.identity.producer_id, 0, 0) for one in self.members if one.identity is not None]
-        for version in range(VERSIONS):  # nothing is left open that would hold readers back
+        for version in range(VERSIONS):  # leaves nothing open that would hold back readers
             for execution in "ab":
                 try:
                     await self.decide(TransactionEnd("id", version, execution, "r", False, everybody))
@@ -115,7 +115,7 @@ class Walk:
         return ("granted again", identity == member.identity)
 
     def member(self) -> Member | None:
-        """One of the last members, mostly."""
+        """Usually one of the last members."""
         granted = [member for member in self.members if member.identity is not None]
         return self.rng.choice(granted[-4:] if self.rng.random() < 0.8 else granted) if granted else None
 
@@ -134,12 +134,12 @@ class Walk:
         return ("written",)
 
     async def send_wrongly(self) -> tuple[object, ...]:
-        """A batch of a member that does not say so, or says that it is another's, or nobody's that says it is one's."""
+        """A member's batch without its membership or with another's, or a batch of a plain producer with a membership."""
         member, other = self.member(), self.member()
         if member is None or other is None or member.identity is None:
             return ("nobody",)
         kind = self.rng.choice(("silent", "another", "plain"))
-        await self.session.transport.heartbeat(member.membership)  # it is open
+        await self.session.transport.heartbeat(member.membership)  # opens the member
         if kind == "plain":
             result = await self.session.send(self.plain, self.plain_sent, 1, membership=member.membership, is_transactional=True)
         else:
@@ -159,7 +159,7 @@ class Walk:
         return ("alive",)
 
     async def end(self) -> tuple[object, ...]:
-        """A decision about some members of one execution, as it should be or not."""
+        """A valid or invalid decision about some members of one execution."""
         member = self.member()
         if member is None:
             return ("nobody",)
@@ -176,13 +176,13 @@ class Walk:
         return await self.decide(end)
 
     async def decide(self, end: TransactionEnd) -> tuple[object, ...]:
-        """Has the broker decide."""
+        """Sends the decision to the broker."""
         await asyncio.to_thread(self.coordinator.end, end, timeout_ms=END_TIMEOUT_MS)
         return ("committed" if end.is_commit else "aborted",)
 
 
 def conversation(seed: int, broker: Broker) -> list[tuple[object, ...]]:
-    """Everything that a broker says in a conversation."""
+    """All responses of a broker in a conversation."""
     walk = Walk(seed, broker)
     work: Callable[[Session, ProducerIdAndEpoch], Awaitable[None]] = walk.run
     in_session(broker.factory, work)

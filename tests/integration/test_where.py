@@ -1,5 +1,5 @@
-"""Goal: option where reads the rows it describes and no others, and what it cuts off is not fetched. Method: both readers, driven
-as Spark drives them, against a daemon that counts what it sends.
+"""Goal: option where reads exactly the rows that it describes, and does not fetch those that it excludes. Method: both readers,
+driven as Spark does, against a daemon that counts the bytes sent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PER_MINUTE = 10  # records of one partition
 
 
 class Topic:
-    """A record of 2 kB every six seconds in each partition, batch by batch, some of them late or early by up to half a minute."""
+    """A record of 2 kB every six seconds in each partition, one per batch; some are up to half a minute late or early."""
 
     def __init__(self, daemon: RunningDaemon, client: BlockingClient) -> None:
         rng = random.Random(7)
@@ -53,14 +53,14 @@ class Topic:
         return self.daemon.daemon.broker.counters.topics[self.topic_id].bytes_out
 
     def batch(self, where: str, **options: str) -> tuple[list[tuple[int, int]], int]:
-        """(partition, offset) of the rows, and how many bytes were fetched."""
+        """(partition, offset) of the rows, and the number of bytes fetched."""
         given = {"bootstrap.servers": self.daemon.address, "subscribe": "t", "where": where, **options}
         reader = BrokerdBatchReader(parse_source_options(given, is_streaming=False), ALL_COLUMNS, SystemClock())
         before = self.bytes_out
         return rows_of(reader, reader.partitions()), self.bytes_out - before
 
     def stream(self, where: str, **options: str) -> tuple[list[tuple[int, int]], int, dict[str, Any]]:
-        """The same of a stream up to now, and where it has got to."""
+        """The same for a stream up to now, and its end offsets."""
         given = {
             "bootstrap.servers": self.daemon.address,
             "subscribe": "t",
@@ -162,7 +162,7 @@ def test_a_limit_passes_over_what_is_left_out_at_once(topic: Topic) -> None:
 def test_retention_between_plan_and_read_is_told_although_a_time_cuts(
     topic: Topic, kept_from: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Records of the time wanted are among those that went: what is left says nothing of them."""
+    """The removed records include some of the wanted time, which the remaining ones do not reveal."""
     name = f"gone{kept_from}"
     client = topic.client
     tp = TopicIdPartition(client.create_topic(name, 1), 0)

@@ -1,4 +1,4 @@
-"""Processes as the machine lists them: those of a warm process's session, and those that are gone. No assertions here."""
+"""Processes listed by the machine: those in a warm process's session, and those that have ended. No assertions here."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from pathlib import Path
 
 
 def is_alive(pid: int) -> bool:
-    """True if there is such a process, and it is no zombie."""
+    """True if the process exists and is no zombie."""
     return _state(pid) not in ("", "Z")
 
 
 def in_session_of(pid: int) -> set[int]:
-    """All processes of the session that a process leads, itself included; zombies are not."""
+    """All processes of the session that this process leads, itself included, without zombies."""
     pids = {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
     return {one for one in pids if _session(one) == pid and is_alive(one)}
 
 
 def children_of(pid: int) -> set[int]:
-    """Its children, zombies too."""
+    """The process's children, zombies included."""
     return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal() and _field(int(path.name), 1) == str(pid)}
 
 
 def parent_of(pid: int) -> int:
-    """Its parent; -1 if there is no such process."""
+    """The process's parent; -1 if there is no such process."""
     return int(_field(pid, 1) or -1)
 
 
 def listening_ports(pids: Iterable[int]) -> set[int]:
-    """Ports of IPv4 and IPv6 on which one of these processes listens. Others may be given a port as soon as it is free."""
+    """Ports of IPv4 and IPv6 on which one of these processes listens. A port may be assigned to another process once it is free."""
     inodes = {one for pid in pids for one in _sockets_of(pid)}
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     return {int(fields[1].rpartition(":")[2], 16) for fields in lines if fields[3] == "0A" and fields[9] in inodes}
 
 
 def _sockets_of(pid: int) -> Iterator[str]:
-    """The inodes of its sockets."""
-    with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+    """The inodes of the process's sockets."""
+    with contextlib.suppress(FileNotFoundError):  # it has ended
         for path in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # it has been closed
                 kind, _, inode = str(path.readlink()).partition(":")
                 if kind == "socket":
                     yield inode.strip("[]")

@@ -1,4 +1,4 @@
-"""Goal: `with Broker()` is a real broker with topics that a test can fill and look into, and leaves nothing behind."""
+"""Goal: `with Broker()` is a real broker with topics that a test can fill and inspect, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def keeper_of(broker: Broker) -> int:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary directories are made in a test."""
+    """Where a test's temporary directories are created."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -172,7 +172,7 @@ def test_nothing_is_left_of_many_brokers(temporary: Path) -> None:
     with Broker():
         pass
     warm = warm_pid()
-    before = in_session_of(warm)  # those of a broker that other tests share, too
+    before = in_session_of(warm)  # includes those of a broker that other tests share
     fds, threads = os.listdir("/proc/self/fd"), threading.active_count()
     ports = set()
     for number in range(BROKERS):
@@ -274,7 +274,7 @@ def test_a_broker_that_could_not_start_may_be_started_again(tmp_path: Path) -> N
 
 def test_a_fork_has_no_broker_and_ends_none(broker: Broker) -> None:
     topic = broker.create_topic("of-the-parent")
-    topic.append(["row"])  # over a socket that the fork has too
+    topic.append(["row"])  # over a socket that the fork has as well
     pid = os.fork()
     if pid == 0:
         code = 1

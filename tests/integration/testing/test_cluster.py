@@ -1,4 +1,4 @@
-"""Goal: `with Cluster()` is several real brokers that can be broken one by one, and leaves nothing behind."""
+"""Goal: `with Cluster()` runs several real brokers, each of which can be broken alone, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "testing.md").read_text(
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary directories are made in a test."""
+    """Where a test's temporary directories are created."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """One cluster for tests that leave it whole."""
+    """One cluster for tests that leave it intact."""
     with Cluster() as cluster:
         yield cluster
 
@@ -112,7 +112,7 @@ def test_a_node_that_is_killed_comes_back_with_its_data() -> None:
     with Cluster() as cluster:
         topic = cluster.create_topic("t", 3)
         topic.append({"value": "v", "partition": number} for number in range(3))
-        cluster.kill(1)  # whose keeper has the test's clients
+        cluster.kill(1)  # its keeper process has the test's clients
         cluster.expire(1)
         wait_until(lambda: cluster.leader("t", 0) == NO_LEADER)
         topic.append({"value": "w", "partition": number} for number in (1, 2))

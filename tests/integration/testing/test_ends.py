@@ -1,4 +1,4 @@
-"""Goal: however a test's process ends, its broker ends with it, and so does all that belongs to it."""
+"""Goal: however a test process ends, its broker ends with it, and so does everything that belongs to the broker."""
 
 from __future__ import annotations
 

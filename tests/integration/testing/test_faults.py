@@ -1,4 +1,4 @@
-"""Goal: a test breaks its broker on purpose, at the moment that it chooses, and what was appended is there once all the same."""
+"""Goal: a test breaks its broker at a moment of its choice, and every appended record is still there once."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_kill_around_an_append(nth: int) -> None:
 def test_lost_responses_of_streams_and_calls() -> None:
     with Broker() as broker:
         topic, pid = broker.create_topic("t"), broker.pid
-        # The second of each comes because the client heard nothing of the first.
+        # The second request of each kind is a retry, since the client got no response to the first.
         requests = ("Produce", "ListOffsets", "Fetch")
         faults = [broker.lose_response(request, nth=nth) for request in requests for nth in (1, 2)]
         topic.append(["v"])
@@ -180,7 +180,7 @@ def test_a_disk_that_fails_and_is_well_again(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["full", "write", "sync"])
 def test_a_disk_that_fails_before_the_first_transaction_is_named_once_patience_is_over(how: str) -> None:
-    """The coordinator's log is made for the first one."""
+    """The first transaction creates the coordinator's log."""
     clock = ManualClock(wall_ms=SystemClock().wall_ms())
     with Broker() as broker:
         topic = broker.create_topic("t")
@@ -190,7 +190,7 @@ def test_a_disk_that_fails_before_the_first_transaction_is_named_once_patience_i
 
             def is_in_trouble() -> bool:
                 clock.advance(1)
-                producer.metrics()  # has it look at the clock
+                producer.metrics()  # makes it check the clock
                 return "__coordinator" in str(producer._core.last_trouble)
 
             def send_until_patience_is_over() -> None:

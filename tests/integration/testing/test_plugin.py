@@ -1,4 +1,4 @@
-"""Goal: the fixtures work where pytest runs, side by side too, and cost a project that does not use them nothing."""
+"""Goal: the fixtures work under pytest, in parallel too, and cost a project that does not use them nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.identities import AUTH_FILE, TOKENS
 
-# By its module, and not by the entry point, which tests/test_wheel.py tries: this environment may have been made before that.
+# Loads the module, not the entry point: this environment may predate it. tests/test_wheel.py tests the entry point.
 PLUGIN = ("-p", "no:brokerd", "-p", "brokerd.testing.plugin", "-p", "no:cacheprovider")
 
 USES = """
@@ -100,7 +100,7 @@ def test_nothing_is_imported():
 
 
 def pytest_run(directory: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """pytest on one file, in a directory of its own."""
+    """Runs pytest on one file, in its own directory."""
     (directory / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *PLUGIN, *options, str(directory)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}  # this process has a client

@@ -1,4 +1,4 @@
-"""Goal: a broker with TLS and authentication is one that a test can use, with the client settings that it gives."""
+"""Goal: a test can use a broker with TLS and authentication through the client settings that the broker returns."""
 
 from __future__ import annotations
 
