@@ -1,6 +1,6 @@
 """Attacks on a broker, one class per kind, listed in ATTACKS at the end. Each call of `step` does a small part.
 
-Loopback only; connections, and what each holds, are limited. A new kind needs a class and an entry in ATTACKS.
+Loopback only; connections and their memory are limited. A new kind needs a class and an entry in ATTACKS.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Attack(ABC):
     """An attack over up to `connections_max` connections, which are reopened when the broker closes them."""
 
     connections_max = 10
-    calls_max = sys.maxsize  # open on one connection: above, it does no more harm until one of them ends
+    calls_max = sys.maxsize  # open calls per connection; more do no harm until one of them ends
     window: int | None = None
     is_public = False  # True if its responses need no authentication
 
@@ -101,7 +101,7 @@ class BigRequests(Attack):
 
 
 class BigHealth(BigRequests):
-    """The same to health, which needs no authentication."""
+    """BigRequests to the health service, which needs no authentication."""
 
     def harm(self, connection: RawHttp2) -> None:
         connection.send_message(connection.call(f"{_HEALTH}/Check"), self.message)
@@ -165,7 +165,7 @@ class WideFetches(Attack):
 
 
 class ManyResponses(Attack):
-    """Tiny requests with large responses: descriptions of all topics, as many as a connection takes."""
+    """Tiny requests with large responses: descriptions of all topics, as many calls as a connection allows."""
 
     def harm(self, connection: RawHttp2) -> None:
         for _ in range(4):
@@ -173,7 +173,7 @@ class ManyResponses(Attack):
 
 
 class HalfOpen(Attack):
-    """Calls that begin and never continue, as many as a connection takes."""
+    """Calls that begin and never continue, as many as a connection allows."""
 
     connections_max = 50
 
@@ -279,7 +279,7 @@ class Writer(Attack):
         return encode_payload(pa.RecordBatch.from_pylist([row] * self.rows, schema=SCHEMA_0.arrow), self.codec)
 
     def _batch(self, partition: int) -> bytes:
-        """A batch whose header claims a maximum timestamp of now; its records are of 1970."""
+        """A batch whose header claims now as its maximum timestamp; its records are of 1970."""
         header = new_header(
             batch_length=self._payload.data.size,
             payload_crc=self._payload.crc,
@@ -294,7 +294,7 @@ class Writer(Attack):
 
 
 class TimeLookUps(Writer):
-    """Look-ups by time over batches whose headers claim a time that no record has, so each is decompressed in vain."""
+    """Look-ups by time over batches whose headers claim a time that no record has, so that each is decompressed in vain."""
 
     writes_max = 40
     rows = 100_000
@@ -339,7 +339,7 @@ class LargeBatches(Writer):
 
 
 class SmallWrites(Writer):
-    """Batches of one small record to all partitions but the first in turn: each partition needs its own sync."""
+    """Batches of one small record, to all partitions but the first in turn: each partition needs its own sync."""
 
     connections_max = 4
     value = bytes(100)

@@ -54,7 +54,7 @@ NORMAL_WITHIN_S = 5.0
 _PAUSE_S = 0.01
 _STEP_PAUSE_S = 0.002
 _CALL_TIMEOUT_MS = 30_000
-_ATTACKER_S = 600.0  # at most, should nobody end it
+_ATTACKER_S = 600.0  # an upper limit, in case the parent does not end it
 _BEGUN, _HAS_READ = "begun", "has read"
 
 

@@ -1,8 +1,8 @@
-"""What copying to a new replica costs those who write meanwhile: acknowledged sends to other partitions, before it and during it.
+"""How copying to a new replica affects writers: the latency of acknowledged sends to other partitions, before and during it.
 
     python -m benchmarks.catch_up --gigabytes 1 --repeats 5
 
-Three nodes and the client share the machine. The sends go to partitions with three copies, one after the other.
+Three nodes and the client share the machine. The sends go one at a time to partitions with three replicas.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PAUSE_S = 0.005  # between two sends
 
 
 def reassign(cluster: Cluster, replicas: str) -> None:
-    """Gives all partitions of the big topic these replicas; returns once they are asked for."""
+    """Requests these replicas for all partitions of the big topic, without waiting for them."""
     command = [sys.executable, "-m", "brokerd", "cluster", "reassign", "--bootstrap-server", cluster.bootstrap_servers]
     for number in range(PARTITIONS):
         subprocess.run([*command, BIG, str(number), "--replicas", replicas], check=True, stdout=subprocess.DEVNULL)
 
 
 def has_copies(cluster: Cluster, nodes: Iterable[int]) -> bool:
-    """True once these nodes, and no others, are in sync in the big topic."""
+    """True once exactly these nodes are in sync in the big topic."""
     return all(set(cluster.in_sync(BIG, number)) == set(nodes) for number in range(PARTITIONS))
 
 
@@ -42,7 +42,7 @@ def _is_past(end: float) -> bool:
 
 
 def sends(servers: str, is_over: Callable[[], bool]) -> str:
-    """Sends until then, and says how long acknowledgements took."""
+    """Sends until `is_over`; returns the latency of acknowledgements as text."""
     found = []
     with Producer({"bootstrap.servers": servers, "linger.ms": 0}) as producer:
         producer.send(LIVE, b"first").result()
@@ -55,7 +55,7 @@ def sends(servers: str, is_over: Callable[[], bool]) -> str:
 
 
 def main() -> None:
-    """Measures, and prints a line for each figure."""
+    """Measures, and prints a line per figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=5)

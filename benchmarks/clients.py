@@ -20,7 +20,7 @@ from brokerd.record.schema import encode_payload
 PRODUCER_GOAL = 0.40
 CONSUMER_GOAL = 0.60
 SYNC_COUNT = 300
-RECORDS_SHARE = 20  # divides the row count for record-by-record works
+RECORDS_SHARE = 20  # divides the row count for works that send record by record
 
 
 class ClientWorks:

@@ -1,11 +1,11 @@
-"""The price of exactly once: alternates the same writes with delivery=exactly_once and at_least_once, in one session.
+"""The cost of exactly once: alternates the same writes with delivery=exactly_once and at_least_once, in one session.
 
     python -m benchmarks.delivery [--rows 1000000] [--repeats 5] [--batches 60]
 
 Two figures: rows per second of a batch write, and milliseconds of a micro-batch of 20 rows (median of Spark's triggerExecution
-without the first ten batches). Exactly once adds to a batch: a member, made durable before the coordinator's first answer, and a
-commit (the record of the decision and a marker in each partition, each synced). Then measures each of these parts without Spark;
-for comparison, an empty call, and one synced append to a file.
+without the first ten batches). Exactly once adds to each batch a member, durable before the coordinator responds to it, and a
+commit (the record of the decision and a marker in each partition, each synced). Then each of these parts is measured without Spark,
+beside an empty call and a synced append to a file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PARTITIONS = 4
 
 
 def rows_of(spark: SparkSession, rows: int) -> DataFrame:
-    """Keyed rows of 100 bytes, made in Spark."""
+    """Keyed rows of 100 bytes, generated in Spark."""
     return spark.range(rows).selectExpr("string(id % 10000) AS key", "repeat('x', 100) AS value")
 
 
@@ -154,7 +154,7 @@ def main() -> int:
     times: dict[str, list[float]] = {name: [] for name in DELIVERIES}
     with Broker(None, {}) as broker, tempfile.TemporaryDirectory(prefix="brokerd-bench-") as directory:
         frame = rows_of(spark, given.rows)
-        for name in DELIVERIES:  # warm
+        for name in DELIVERIES:  # warms up
             write(frame, broker.address, broker.new_topic(_PARTITIONS), name)
         for name in by_turns(given.repeats):
             rates[name].append(given.rows / write(frame, broker.address, broker.new_topic(_PARTITIONS), name))

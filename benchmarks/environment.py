@@ -124,13 +124,13 @@ class Answering:
 
 
 class Server:
-    """What runs at `address`: HOST:PORT, of a cluster several with commas."""
+    """A running system at `address`: HOST:PORT; a cluster has several, with commas."""
 
     def __init__(self, address: str) -> None:
         self.address = address
 
     def client(self) -> BlockingClient:
-        """A client of it."""
+        """A client of the system."""
         return BlockingClient(ClientConfig(bootstrap_servers=self.address))
 
     @contextlib.contextmanager

@@ -1,12 +1,12 @@
-"""How long a partition has no leader after the death of its leader's node, and whether anything acknowledged is lost meanwhile.
+"""How long a partition has no leader after its leader's node dies, and whether acknowledged records are lost.
 
     python -m benchmarks.failover --kills 100 --session-ms 3000
     python -m benchmarks.failover --rolls 5                     # instead, all nodes are stopped (SIGTERM) and started in turn
 
-Three nodes with three copies of each partition; a producer for each partition sends one record after the other. The node that leads
-the first partition is killed (SIGKILL) again and again, and started anew. Printed are the times from each kill to the end of the
-dead node's lease, from there to the election of another leader, from there to the next acknowledgement, their sum, and the longest
-wait for one record. At the end all records are read: each that was acknowledged must be there, once and in order.
+Three nodes with three replicas of each partition; a producer per partition sends one record at a time. The leader of the first
+partition is killed (SIGKILL) repeatedly, and restarted. Printed are the times from each kill to the end of the dead node's lease,
+from there to the election of another leader, from there to the next acknowledgement, their sum, and the longest wait for a record.
+At the end all records are read: each acknowledged one must be there, once and in order.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _DEADLINE_S = 120.0
 
 
 class Sender:
-    """Sends numbers to one partition, each once the one before is acknowledged."""
+    """Sends numbers to one partition, each after the previous one is acknowledged."""
 
     def __init__(self, servers: str, partition: int) -> None:
-        self.acknowledged: list[float] = []  # when, by number
+        self.acknowledged: list[float] = []  # times, by number
         self.longest_s = 0.0
         self.failure: BaseException | None = None
         self._settings = {"bootstrap.servers": servers, "linger.ms": 0, "delivery.timeout.ms": 120_000}
@@ -45,7 +45,7 @@ class Sender:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once the last one is acknowledged. Raises what it failed with."""
+        """Returns once the last number is acknowledged. Raises the sender's failure."""
         self._stopped.set()
         self._thread.join()
         if self.failure is not None:
@@ -64,7 +64,7 @@ class Sender:
 
 
 def until(condition: Callable[[], bool]) -> float:
-    """When it holds. Raises TimeoutError."""
+    """Waits for the condition; returns the time when it holds. Raises TimeoutError."""
     end = time.monotonic() + _DEADLINE_S
     while not condition():
         if time.monotonic() > end:
@@ -74,7 +74,7 @@ def until(condition: Callable[[], bool]) -> float:
 
 
 def kill_one(cluster: Cluster, sender: Sender) -> tuple[float, ...]:
-    """Kills the leader of the first partition; how many seconds each of PHASES took."""
+    """Kills the leader of the first partition; returns the seconds that each of PHASES took."""
     victim = cluster.leader(TOPIC, 0)
     others = ",".join(node.bootstrap_servers for number, node in cluster.nodes.items() if number != victim)
     with BlockingClient(ClientConfig(bootstrap_servers=others)) as client:
@@ -90,19 +90,19 @@ def kill_one(cluster: Cluster, sender: Sender) -> tuple[float, ...]:
 
 
 def roll(cluster: Cluster) -> None:
-    """A rolling restart."""
+    """Restarts all nodes in turn."""
     for node in cluster.nodes:
         cluster.restart(node)
         wait_in_sync(cluster)
 
 
 def wait_in_sync(cluster: Cluster) -> None:
-    """Returns once all copies are."""
+    """Returns once all replicas are in sync."""
     until(lambda: all(len(cluster.in_sync(TOPIC, partition)) == 3 for partition in range(PARTITIONS)))
 
 
 def missing(cluster: Cluster, senders: Sequence[Sender]) -> int:
-    """How many acknowledged records are not where they must be."""
+    """The number of acknowledged records that are not at their offsets."""
     wrong = 0
     for partition, sender in enumerate(senders):
         tp, found = TopicPartition(TOPIC, partition), list[bytes | None]()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.first_row [--rounds 5]
 
-Each round starts a Spark of its own for each source, by turns. Cold: its first query. Warm: the median of the next five.
+Each round starts a Spark session for each source in turn. Cold: its first query. Warm: the median of the next five.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ceiling of the clients: bare gRPC. `python -m benchmarks.floor` is a server that takes messages (Take), gives them (Give), or
+"""Ceiling of the clients: bare gRPC. `python -m benchmarks.floor` is a server that receives messages (Take), sends them (Give), or
 writes and fdatasyncs each before its response (Sync), as raw bytes on bidirectional streams with the broker's channel arguments.
 The functions below are its client. Must not contain brokerd logic.
 """

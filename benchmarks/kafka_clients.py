@@ -1,5 +1,5 @@
-"""Python's Kafka producers and consumers against a real Kafka, run by peers.py in an interpreter of their own; imports neither
-brokerd nor this package. Reads requests as lines of JSON on standard input, and answers each with a line of JSON.
+"""Python's Kafka producers and consumers against a real Kafka, run by peers.py in a separate interpreter; imports neither brokerd
+nor this package. Reads requests as lines of JSON on standard input, and answers each with a line of JSON.
 
     PYTHON benchmarks/kafka_clients.py HOST:PORT      needs confluent-kafka and kafka-python
 """
@@ -73,7 +73,7 @@ class ConfluentClient:
         return taken
 
     def close(self) -> None:
-        """Frees it."""
+        """Frees the clients."""
         self._producer.flush()
 
 
@@ -114,7 +114,7 @@ class KafkaPythonClient:
         return taken
 
     def close(self) -> None:
-        """Frees it."""
+        """Frees the clients."""
         self._producer.close()
 
 

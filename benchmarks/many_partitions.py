@@ -1,8 +1,8 @@
-"""What many partitions with three copies each cost three nodes: idle, at the death of a node that leads a third, and at its start.
+"""The cost of many partitions with three replicas on three nodes: idle, when a node that leads a third dies, and when it restarts.
 
     python -m benchmarks.many_partitions --partitions 1000 --session-ms 3000
 
-The store is in memory, and does not fsync: with etcd, an election of many partitions takes longer.
+The store is in memory and does not fsync; with etcd an election of many partitions takes longer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _IDLE_S = 20.0
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Prints how long it takes."""
+    """Prints how long the block takes."""
     start = time.monotonic()
     yield
     print(f"{what:50} {time.monotonic() - start:6.2f} s", flush=True)
 
 
 def wait_in_sync(cluster: Cluster) -> None:
-    """Returns once all copies are."""
+    """Returns once all replicas are in sync."""
     status = [sys.executable, "-m", "brokerd", "cluster", "status", "--under-replicated", "--json"]
     while True:
         done = subprocess.run(
@@ -43,7 +43,7 @@ def wait_in_sync(cluster: Cluster) -> None:
 
 
 def main() -> int:
-    """Measures, and prints a line for each figure."""
+    """Measures, and prints a line per figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", type=int, default=1_000)
     parser.add_argument("--session-ms", type=int, default=3_000, help="broker.session.timeout.ms")

@@ -1,5 +1,5 @@
 """Measures works side by side: one unmeasured round, then rounds in which every work runs once, so that a slow minute of the
-machine affects all of them alike. Figures are medians."""
+machine affects all of them equally. Figures are medians."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PROBE_BYTES = 1_073_741_824
 
 @dataclass(frozen=True)
 class Work:
-    """One thing to run: `run(round)` returns the seconds of its measured part (a list: one per operation)."""
+    """A work to measure: `run(round)` returns the seconds of its measured part (a list: one per operation)."""
 
     name: str
-    peer: str  # what runs it: brokerd, ceiling, kafka
+    peer: str  # the system that runs it: brokerd, ceiling, kafka
     run: Callable[[int], float | list[float]]
     rows: int
     size_bytes: int  # of keys and values
@@ -87,7 +87,7 @@ def measure(works: Sequence[Work], repeats: int, say: Callable[[str], None]) -> 
 
 
 def table(all_figures: Iterable[Figures]) -> str:
-    """One line per work: the figure of every peer, and our share of the ceiling beside the goal."""
+    """One line per work: each peer's figure, and brokerd's share of the ceiling beside the goal."""
     by_work: dict[str, dict[str, Figures]] = {}
     for figures in all_figures:
         by_work.setdefault(figures.work.name, {})[figures.work.peer] = figures
@@ -139,7 +139,7 @@ def write_results(
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
-        # Other work on the machine makes figures unreliable; this shows it.
+        # Shows other work on the machine, which makes figures unreliable.
         "load_average": os.getloadavg(),
         "page_cache_ms_per_mb": page_cache,
     }

@@ -1,9 +1,9 @@
-"""Micro-batches of 20 rows: brokerd's source, sink and `append_to` beside Kafka's connector, a sink that discards rows and a source
-that generates them, by turns.
+"""Micro-batches of 20 rows: brokerd's source, sink and `append_to` in turn with Kafka's connector, a sink that discards rows and a
+source that generates them.
 
     python -m benchmarks.micro_batches [--kafka-servers HOST:PORT --kafka-jars A,B --kafka-python PYTHON]
 
-Figures are the median and the 90th percentile of Spark's triggerExecution, in ms. Kafka runs in a session of its own, for its
+Figures are the median and the 90th percentile of Spark's triggerExecution, in ms. Kafka runs in a separate session, since its
 connector may need another PySpark: `--kafka-python` is the interpreter that has it. The Kafka server creates the topics: it needs
 auto.create.topics.enable, and num.partitions=8.
 """
@@ -29,7 +29,7 @@ NOOP = {"format": "noop"}
 
 
 class Work(NamedTuple):
-    """A query: its name in the table, whose session runs it, what it reads and writes."""
+    """A query: its name in the table, the peer whose session runs it, its source and its sink."""
 
     name: str
     peer: str
@@ -46,7 +46,7 @@ def session(python: str, settings: dict[str, str]) -> Answering:
 
 
 def run(asked: Answering, work: Work, batches: int) -> dict[str, float]:
-    """Runs a query for so many micro-batches; returns median_ms and p90_ms."""
+    """Runs a query for `batches` micro-batches; returns median_ms and p90_ms."""
     figures: dict[str, float] = asked.ask(source=work.source, sink=work.sink, batches=batches)
     return figures
 
@@ -60,7 +60,7 @@ def _works(peer: str, prefix: str, servers: str, full: str, new: list[str]) -> l
         return {"format": format_, "topic": name, **common}
 
     works = [
-        Work("fill", peer, RATE, sink(full)),  # the rows that others read; warms the session
+        Work("fill", peer, RATE, sink(full)),  # rows for the other queries to read; warms up the session
         Work("rate -> topic", peer, RATE, sink(new[0])),
         Work("topic -> noop", peer, source, NOOP),
         Work("topic -> topic", peer, source, sink(new[1])),
@@ -76,7 +76,7 @@ def _works(peer: str, prefix: str, servers: str, full: str, new: list[str]) -> l
 
 
 def main() -> int:
-    """Measures by turns and prints a table."""
+    """Measures in turn and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kafka-servers", default="", help="HOST:PORT of a Kafka")
     parser.add_argument("--kafka-jars", default="", help="the jars of Spark's connector for Kafka, comma-separated")

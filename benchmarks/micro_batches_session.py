@@ -1,5 +1,5 @@
-"""One Spark session that runs streaming queries on request and reports how long their micro-batches took. It runs in a peer's
-interpreter too, whose PySpark may be another version and which has no brokerd.
+"""One Spark session that runs streaming queries on request and reports how long their micro-batches took. It also runs in a peer's
+interpreter, which has no brokerd and may have another PySpark version.
 
 Requests and responses are lines of JSON, on standard input and output; the first response is Spark's version.
 """
@@ -27,7 +27,7 @@ _TIMEOUT_S = 120
 
 
 class _CountingReader(SimpleDataSourceStreamReader):
-    """ROWS rows for each micro-batch, read by the process that plans."""
+    """ROWS rows for each micro-batch, read by the planning process."""
 
     def initialOffset(self) -> dict[str, int]:
         return {"at": 0}
@@ -94,7 +94,7 @@ def _options(side: dict[str, str]) -> dict[str, str]:
 
 
 def _times_ms(query: StreamingQuery, batches: int) -> list[int]:
-    """The duration of each micro-batch that had rows, without the first ones."""
+    """The duration of each micro-batch with rows, without the first ones."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         done = [progress for progress in query.recentProgress if progress.numInputRows > 0]

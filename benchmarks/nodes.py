@@ -1,10 +1,10 @@
-"""One broker beside clusters of one, two and three nodes on the same machine, and one with three copies of each partition: bytes in
-and out of light clients, with the processor time that all nodes take for them; acknowledged sends, one after the other; in one run.
-Then the processor time of a partition's leader and of its two followers, each for itself.
+"""One broker beside clusters of one, two and three nodes on the same machine, and one with three replicas of each partition, in one
+run: throughput of light clients in both directions, with the processor time of all nodes; sends acknowledged one at a time. Then
+the processor time of a partition's leader and of its followers, separately.
 
     python -m benchmarks.nodes --rows 400000 --repeats 5
 
-A node is a process on one core, so more nodes than cores share them. etcd must be installed.
+A node is a process on one core; if there are more nodes than cores, they share. etcd must be installed.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ class System:
         self.servers = ",".join(node.address for node in nodes)
         self._nodes = nodes
         self.topic = ""
-        self.cpu_s: dict[str, list[float]] = {}  # of all nodes, by what was measured
+        self.cpu_s: dict[str, list[float]] = {}  # of all nodes, by name of the measurement
 
     def cpu_seconds(self) -> list[float]:
-        """The processor time of each node so far."""
+        """Each node's processor time so far."""
         return [node.child.cpu_seconds() for node in self._nodes]
 
     @contextlib.contextmanager
     def metered(self, name: str) -> Iterator[None]:
-        """Notes the processor time that the nodes take meanwhile."""
+        """Records the nodes' processor time during the block."""
         before = sum(self.cpu_seconds())
         yield
         self.cpu_s.setdefault(name, []).append(sum(self.cpu_seconds()) - before)
 
     def renew(self, partitions: int = PARTITIONS) -> None:
-        """Replaces the topic by an empty one."""
+        """Replaces the topic with an empty one."""
         if self.topic:
             self._nodes[0].delete_topic(self.topic)
         self.topic = self._nodes[0].new_topic(partitions)
 
     def leader(self) -> int:
-        """Which of the nodes leads the topic's first partition, from 0 on."""
+        """The index of the node that leads the topic's first partition, from 0."""
         with self._nodes[0].client() as client:
             (topic,) = client.describe_cluster([self.topic]).topics
         return topic.partitions[0].leader - 1
@@ -80,7 +80,7 @@ def etcd(parent: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def systems(parent: str, coordination: str) -> Iterator[list[System]]:
-    """A broker alone, clusters of one, two and three nodes, and one of three with as many copies."""
+    """A single broker, clusters of one, two and three nodes, and one of three nodes with three replicas."""
     with contextlib.ExitStack() as stack:
         found = [System(ALONE, [stack.enter_context(Broker(parent, {}))])]
         for name, count, factor in (("1 node", 1, 1), ("2 nodes", 2, 1), ("3 nodes", 3, 1), ("3 copies", 3, 3)):
@@ -92,7 +92,7 @@ def systems(parent: str, coordination: str) -> Iterator[list[System]]:
 
 
 def works(system: System, rows: int, value_bytes: int) -> list[Work]:
-    """What is measured at one system; the consumer reads what the producer of the same round wrote."""
+    """The works of one system; the consumer reads what the producer of the same round wrote."""
     batches = list(arrow_batches(rows, value_bytes))
     size = sum(batch.nbytes for batch in batches)
 
@@ -133,7 +133,7 @@ def works(system: System, rows: int, value_bytes: int) -> list[Work]:
 
 
 def leader_and_followers(system: System, rows: int, value_bytes: int, repeats: int) -> tuple[float, float]:
-    """Processor milliseconds a MB of the node that leads the only partition, and of one of those that copy it: medians."""
+    """Processor milliseconds per MB of the leader of the only partition, and of one follower: medians."""
     batches = list(arrow_batches(rows, value_bytes))
     size_mb = sum(batch.nbytes for batch in batches) / 1e6
     led, copied = list[float](), list[float]()

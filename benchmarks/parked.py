@@ -1,6 +1,6 @@
 """Ten thousand parked fetches on one broker: what they cost while they wait, and how fast one is woken.
 
-All are sent in one burst. The bare server of floor.py holds as many streams, for comparison in the same run: the memory of an idle
+All are sent in one burst. The bare server of floor.py holds as many streams in the same run, for comparison: the memory of an idle
 stream with that of a parked fetch, and a round trip, with and without an fdatasync, with a wake-up.
 """
 
@@ -43,7 +43,7 @@ class Latencies(NamedTuple):
 
 
 class Waiters:
-    """Parked fetches, each on a stream of its own; each is sent again once it is answered."""
+    """Parked fetches, each on its own stream; each is sent again once it is answered."""
 
     def __init__(self, tps: list[TopicIdPartition]) -> None:
         self._tps = tps
@@ -95,7 +95,7 @@ class Waiters:
                 task.result()
 
     async def close(self) -> None:
-        """Ends all."""
+        """Ends all fetches."""
         for tail in self._tails:
             tail.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -130,7 +130,7 @@ class BareStreams:
         return await _round_trip(self._synced)
 
     async def close(self) -> None:
-        """Ends all."""
+        """Ends all streams."""
         for stream in [*self._streams, self._synced]:
             stream.cancel()
         for channel in self._channels:

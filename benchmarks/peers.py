@@ -1,8 +1,8 @@
-"""Our producer and consumer beside Python's Kafka clients with a real Kafka: the same records, acks=all, idempotence on, and 500
-records per poll.
+"""brokerd's producer and consumer beside Python's Kafka clients with a real Kafka: the same records, acks=all, idempotence on, and
+500 records per poll.
 
-Kafka acknowledges records in the page cache, brokerd records on the disk. The Kafka clients are not dependencies of ours and run
-in an interpreter of their own (kafka_clients.py).
+Kafka acknowledges records in the page cache, brokerd records on disk. The Kafka clients are not dependencies of brokerd and run in
+a separate interpreter (kafka_clients.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brokerd import Consumer, Producer
 
 PEERS = ("confluent-kafka", "kafka-python")
 SYNC_COUNT = 500
-# Divides the record count: kafka-python is slow, and needs fewer.
+# Divides the record count, since kafka-python is slow.
 SHARE = {"confluent-kafka": 1, "kafka-python": 10}
 VALUES = 2_000
 
@@ -51,7 +51,7 @@ class PeerWorks:
         self._record_bytes = len(keys[0]) + value_bytes
 
     def works(self) -> list[Work]:
-        """All works, ours and the peers' in turn."""
+        """All works, brokerd's and the peers' in turn."""
         count, peers = self._count, PEERS if self._kafka is not None else ()
         made = [self._work("keyed send", OURS, count, self._send)]
         made += [self._peer_work("keyed send", peer, count // SHARE[peer], "send") for peer in peers]
@@ -70,7 +70,7 @@ class PeerWorks:
     def _work(self, name: str, peer: str, count: int, run: Any) -> Work:
         return Work(name, peer, run, count, count * self._record_bytes)
 
-    # --- ours
+    # --- brokerd
 
     def _send(self, _round: int) -> float:
         with self._broker.topic(self._partitions) as topic, Producer({"bootstrap.servers": self._broker.address}) as producer:
@@ -110,7 +110,7 @@ class PeerWorks:
                     received += len(records)
                 return time.perf_counter() - start
 
-    # --- theirs
+    # --- Kafka clients
 
     def _peer_work(self, name: str, client: str, count: int, do: str) -> Work:
         assert self._kafka is not None

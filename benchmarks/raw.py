@@ -45,7 +45,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
         try:
             return await work
         finally:
-            gc.collect()  # a connection stays open as long as exceptions refer to its streams
+            gc.collect()  # a connection stays open while exceptions refer to its streams
             await settle()
 
     with asyncio.Runner(loop_factory=GrpcLoop) as runner:
@@ -53,7 +53,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
 
 
 def raw_client(address: str) -> BrokerClient:
-    """A client with a connection of its own, for the running loop."""
+    """A client with its own connection, for the running loop."""
     return BrokerClient(ClientConfig(bootstrap_servers=address), SystemClock())
 
 

@@ -1,6 +1,6 @@
-"""HTTP/2 by hand, for attackers: calls that never end, messages that stop in the middle, frames that no library sends.
+"""Handwritten HTTP/2 for attackers: calls that never end, messages that stop midway, frames that no library sends.
 
-Uses no gRPC and has no safeguards; it respects flow control only so that the broker keeps the connection.
+Uses no gRPC and has no safeguards; it obeys flow control only so that the broker keeps the connection.
 """
 
 from __future__ import annotations

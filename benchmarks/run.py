@@ -150,7 +150,7 @@ def _testing(given: argparse.Namespace) -> object:
     return rows
 
 
-# These have brokers of their own.
+# These start their own brokers.
 TOLD: dict[str, Callable[[argparse.Namespace], object]] = {
     "parked": _parked,
     "testing": _testing,

@@ -1,10 +1,10 @@
-"""Reading through Spark: bytes moved by a filter, rows per second by partitions and splits, and latency of an idle query.
+"""Reading through Spark: bytes sent for a filter, rows per second by partitions and splits, and latency of an idle query.
 
     python -m benchmarks.source [--only filters,rates,idle] [--gigabytes 2] [--rows 4000000] [--repeats 3]
 
 filters: bytes that the broker sent (its own counter) for reads of one per cent of a topic. rates: rows per second, alternating with
-a source that generates as many rows in as many tasks. idle: CPU time of 20 quiet seconds; from an
-acknowledged append to the user's micro-batch.
+a source that generates as many rows in as many tasks. idle: CPU time of 20 quiet seconds, and the time from an acknowledged append
+to the user's micro-batch.
 """
 
 from __future__ import annotations
@@ -178,12 +178,12 @@ def run_idle(spark: SparkSession, broker: Broker) -> list[Row]:
 
 
 def family_s(pid: int) -> float:
-    """CPU seconds of a process and its descendants (the JVM and Python workers), without the broker, also a child."""
+    """CPU seconds of a process and its descendants (the JVM and Python workers), except the broker, which is also a child."""
     total, left = 0.0, [pid]
     while left:
         one = left.pop()
         process = Path(f"/proc/{one}")
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended
             if b"--data-dir" not in (process / "cmdline").read_bytes():
                 total += cpu_seconds(one)
                 left += [int(child) for task in process.glob("task/*/children") for child in task.read_text().split()]

@@ -1,5 +1,5 @@
 """Ceiling of Spark: `format("discard")` takes Arrow batches and discards them, `format("invent")` generates rows. Any Python sink
-or source does at least this. Must not contain brokerd code."""
+or source costs at least this much. Must not contain brokerd code."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class Kafka(NamedTuple):
 
 def spark_session(*, kafka: Kafka | None = None, settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """A session on all cores, whose Python workers import this checkout. They use this interpreter unless the environment names
-    another; Spark's default is the `python3` of the PATH. They keep byte code, as an installed package has it: compiling would
-    make each of them start a tenth of a second later."""
+    another; Spark's default is the `python3` of the PATH. They keep byte code, as for an installed package: otherwise each would
+    start a tenth of a second later."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(name, sys.executable)

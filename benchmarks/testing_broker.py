@@ -22,7 +22,7 @@ def run(data_dir: str | None, *, brokers: int, say: Callable[[str], None]) -> li
     """Measures; returns one row per step: count, median and 99th percentile."""
     cold, command_line = [], []
     for _ in range(_COLD_ROUNDS):
-        end()  # the next broker starts another warm process
+        end()  # makes the next broker start another warm process
         broker = Broker()
         cold.append(_timed(broker.start))
         broker.close()

@@ -1,6 +1,6 @@
-"""How much code one record passes: for one write and one read (not the first), `python -m benchmarks.trace` counts this project's
-functions and files that run, in the client's process and in the broker's, and how often a call is in another file than the previous
-call of its thread. Fewer is easier to follow; speed is measured elsewhere. The broker's periodic jobs are left out.
+"""How much code one record passes. For one write and one read (not the first), `python -m benchmarks.trace` counts this project's
+functions and files that run, in the client's process and in the broker's, and how often a call is in another file than the thread's
+previous call. Fewer is easier to follow; speed is measured elsewhere. The broker's periodic jobs are left out.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from brokerd.sink.task import write_at_least_once
 
 _ROOT = str(Path(brokerd.__file__).parent)
 _BROKER = "broker"
-_PERIODIC = (str(Path(_ROOT) / "server" / "background.py"), "_repeat")  # what runs every periodic job
+_PERIODIC = (str(Path(_ROOT) / "server" / "background.py"), "_repeat")  # the function that runs every periodic job
 _ROUNDS = 5
 _SETTLED_S = 0.3  # after this time, the broker has finished the work of a request
 
 
 class Counted(NamedTuple):
-    """The counts of one action in one process, and its path: each stay in a file, by thread."""
+    """The counts of one action in one process, and its path: the consecutive stays in a file, by thread."""
 
     counts: dict[str, int]
     way: list[str]
@@ -95,7 +95,7 @@ def run_broker(out: Path, arguments: list[str]) -> int:
     def end(*_signal: object) -> None:
         partial = out.with_suffix(".part")
         partial.write_text(json.dumps(hands.end()))
-        partial.rename(out)  # the reader sees all of it, or nothing
+        partial.rename(out)  # the reader sees the whole file or none
 
     signal.signal(signal.SIGUSR2, end)
     return brokerd_main(arguments)

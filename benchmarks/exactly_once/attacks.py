@@ -1,4 +1,4 @@
-"""The attacks. Each has a pipeline of its own, and reports what a reader of committed rows sees in the end."""
+"""The attacks. Each has its own pipeline, and reports what a read_committed reader sees in the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     missing: int
     error: str = ""
     torn: int = 0  # rows of an unfinished micro-batch that were visible before its rerun
-    void: int = 0  # rows in the system that readers of committed rows do not see
+    void: int = 0  # rows in the system that read_committed readers do not see
     denied: int = 0  # visible rows whose writer got an error
 
     def text(self) -> str:
@@ -192,7 +192,7 @@ def _lost_answer(make: Make) -> Outcome:
 
 
 def _idle_group(make: Make) -> Outcome:
-    """The program polls all the time, and is restarted at the end."""
+    """The program polls throughout, and is restarted at the end."""
     source, target = make(), make()
     group = target.topics[0]
     with _copying(source, target, group) as program:
@@ -229,7 +229,7 @@ def _copying(source: Pipeline, target: Pipeline, group: str) -> Iterator[Program
 
 
 def _copied(source: Pipeline, target: Pipeline, program: Program) -> Outcome:
-    """The outcome once the program has nothing left to do."""
+    """The outcome once the program has copied everything."""
     target.expect(value for _, value in source.given)
     _wait_for(lambda: program.error() or program.said(), "the first transaction, which makes Kafka's topic")
     _wait_for(lambda: program.error() or not target.counts()["missing"], "the copy")

@@ -47,7 +47,7 @@ TASKS = 2
 _SLICE_ROWS = 50
 _DEADLINE_S = 120
 
-Made = dict[str, Any]  # an accident
+Made = dict[str, Any]  # the description of an accident
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -71,7 +71,7 @@ def is_first(made: Made) -> bool:
 
 
 def was_read(made: Made, partition: int) -> bool:
-    """True if the rows are read to be written: append_to looks at them before, in one task, which is partition 0."""
+    """True if the rows are read for the write. Before that, append_to looks at them in one task, which is partition 0."""
     if partition or not made.get("is_looked_at"):
         return True
     try:
@@ -127,7 +127,7 @@ def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 
 
 def appender(step: dict[str, Any]) -> Callable[[DataFrame, int], None]:
-    """append_to, with the limit of each micro-batch set so that it takes its turn."""
+    """append_to, with limits set for each micro-batch so that driver and sink take turns."""
     module: Any = importlib.import_module("brokerd.sink.foreach_batch")
     module.Queries = lambda: SimpleNamespace(next=module.Query.ONE_TASK, ended=lambda *_: None)  # one look at a micro-batch's rows
     append = module.append_to(step["append_to"]["topic"], step["options"])
@@ -140,7 +140,7 @@ def appender(step: dict[str, Any]) -> Callable[[DataFrame, int], None]:
 
 
 def is_for_sink(step: dict[str, Any], batch_id: int) -> bool:
-    """True if append_to is to take a micro-batch for a large one."""
+    """True if append_to must take the micro-batch for a large one."""
     return (batch_id + int(step["append_to"]["turn"])) % 2 == 1
 
 
@@ -189,8 +189,8 @@ class Driver:
         return rows.writeStream.foreachBatch(write)
 
     def _appended(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
-        """Writes by append_to. The accident happens when the rows are read to be written, not to see how many there are. Where the
-        driver writes them, one task reads all partitions, and a driver dies as it begins the second.
+        """Writes by append_to. The accident happens when the rows are read for the write, not when append_to counts them. If the
+        driver writes, one task reads all partitions, and the driver dies as that task begins the second.
         """
         append, made = appender(step), step.get("accident")
 

@@ -38,7 +38,7 @@ class Relay:
             end.close()
 
     def lose_answers(self) -> None:
-        """From now on, open connections forward requests but drop responses. Later connections are not affected."""
+        """From now on open connections forward requests and drop responses. Later connections are not affected."""
         self._lost = set(self._clients)
 
     def cut(self) -> None:

@@ -193,14 +193,14 @@ class ThreeNodes(Brokerd):
 
 
 class AppendTo(Brokerd):
-    """brokerd, with micro-batches that `append_to` writes: by turns itself, in the driver, and through the sink."""
+    """brokerd, with micro-batches written by `append_to`, in turn by the driver and through the sink."""
 
     name = "append_to"
     lacks = ("programs with a transactional id", "groups", "source of its own")
     _turn = 0  # the micro-batches that the driver writes: 0 = even ones, 1 = odd ones
 
     def sink(self, topics: Sequence[str]) -> dict[str, Any]:
-        """Each run of a query takes the other turn, so that a replay goes the other way."""
+        """Each run of a query swaps the turns, so that a replay uses the other writer."""
         made = super().sink(topics)
         options = {name: value for name, value in made["options"].items() if name != "topic"}
         turn, self._turn = self._turn, 1 - self._turn
@@ -212,7 +212,7 @@ class AppendTo(Brokerd):
 
 
 class AppendToInverted(AppendTo):
-    """The same with the other turns."""
+    """The same with swapped turns."""
 
     name = "append_to-inverted"
     _turn = 1

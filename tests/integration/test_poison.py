@@ -1,4 +1,4 @@
-"""Goal: a batch with correct CRCs that no client can decode never blocks a topic for good. Method: a daemon process and commands."""
+"""Goal: an undecodable batch with correct CRCs never blocks a topic for good. Method: a daemon process, the command line."""
 
 from __future__ import annotations
 
