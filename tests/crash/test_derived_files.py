@@ -38,8 +38,7 @@ def _fill(log: Partition, rng: random.Random, sequences: dict[int, int], count: 
 
 
 def _history(rng: random.Random, ending: str) -> tuple[MemoryFiles, list[MemoryFiles]]:
-    """A directory after several lives, and earlier copies of it, whose derived files are stale. `ending` is how the last life
-    ended.
+    """A directory after several lives, the last with this `ending`, and earlier copies, whose derived files are stale.
 
     The last lives are short, so that a segment spans several of them; each clean stop rewrites its index.
     """

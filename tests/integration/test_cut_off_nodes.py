@@ -180,7 +180,7 @@ def test_a_task_asks_the_former_leader_first(replaced: tuple[str, str], fails: s
 
 
 def test_a_batch_read_that_asks_the_former_leader_first_is_complete(replaced: tuple[str, str]) -> None:
-    """That node must know that its lease is over. The store expired it early, by `expire`."""
+    """Begins once that node knows that its lease is over: only `expire` makes the store end a lease earlier."""
     with BlockingClient(ClientConfig(bootstrap_servers=replaced[1].split(",")[0])) as client:
         wait_until(lambda: client.describe_cluster([]).is_cut_off)
     leases._clients.close()

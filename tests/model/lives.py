@@ -1,5 +1,4 @@
-"""Lives of one partition and its idempotent producers. `run_seed(seed)` raises AssertionError if the log forgets or invents
-producer state.
+"""Lives of one partition and its idempotent producers. `run_seed(seed)` raises AssertionError if state is lost or invented.
 
 Goal: however a life ends, the next one's producer state is the fold of all appended batches that survived (including those that
 retention or DeleteRecords has since removed), minus expired producers. The oracle keeps this history; which of the last batches

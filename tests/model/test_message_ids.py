@@ -1,6 +1,5 @@
 """Goal: in whatever order records finish, and whenever the process dies, a message is not handled again while its id is known,
-unless it failed; two records with one id never run together; no record waits for ever; everything below a committed offset is
-finished.
+unless it failed; records with one id never run together; no record waits for ever; records below a committed offset are finished.
 
 Method: Hypothesis plays the log, the workers and the deaths around the pure state machines of `process`, beside a model.
 """

@@ -421,7 +421,7 @@ async def test_a_copy_that_was_never_in_sync_goes_with_its_topic_though_its_node
 
 
 async def test_who_cannot_make_its_copy_of_a_new_topic_says_so() -> None:
-    """The others in sync lead the topic instead; they would wait for the replica as long as its node is alive."""
+    """Other in-sync replicas then lead instead. Otherwise the cluster would wait for this one as long as its node is alive."""
 
     async with following(1) as directories:
         nodes, node = directories.nodes, directories.nodes.running[1][1]

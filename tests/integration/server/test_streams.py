@@ -66,8 +66,7 @@ def test_a_malformed_hello_names_its_field(client: RawClient, hello: dict[str, A
 
 
 def test_after_a_newer_hello_nothing_of_the_older_stream_is_processed(client: RawClient) -> None:
-    """The race that the fence prevents: the old stream still holds sequence 1 when the new stream retries it under another
-    sequence."""
+    """The race that the fence prevents: the old stream still holds sequence 1 when the new one retries it under another."""
     (tp,) = client.create_topic()
     producer_id = client.new_producer_id()
     old = client.producer(instance_id=INSTANCE, incarnation=1)
@@ -95,8 +94,7 @@ def test_the_fence_outlives_the_stream(client: RawClient, running: RunningDaemon
 
 
 def test_a_request_held_back_by_the_disk_is_fenced_too(running: RunningDaemon, client: RawClient) -> None:
-    """The request is read, then held back (dirty bytes); a newer stream says hello; then there is room. The request must not be
-    appended."""
+    """A request is read, then held back (dirty bytes), a newer stream says hello, and there is room: it must not be appended."""
     (tp,) = client.create_topic()
     dirty = running.daemon.broker.dirty
     old = client.producer(instance_id=INSTANCE, incarnation=1)

@@ -53,9 +53,8 @@ def session() -> SparkSession:
 
 
 def shuffled(frame: DataFrame) -> DataFrame:
-    """Puts each key into one task. A key's rows come from one partition of the source, and a shuffle keeps the order of rows from
-    one task (a stream cannot be sorted). The number of partitions is explicit, since a checkpoint overrides the session's setting.
-    """
+    """Puts each key into one task. Its rows come from one source partition, and a shuffle keeps the order of rows from one task (a
+    stream cannot be sorted). The number of partitions is explicit, since a checkpoint overrides the session's setting."""
     return frame.repartition(settings.get("partitions", 2), "key").selectExpr(f"{settings.get('key', 'key')} AS key", "value")
 
 

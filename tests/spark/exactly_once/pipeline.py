@@ -24,7 +24,7 @@ from tests.support.reading import by_key, committed_rows, values_of
 ROOT = Path(__file__).resolve().parents[3]
 PARTITIONS = 4
 JOB_TIMEOUT_S = 300
-TOO_BUSY = "Python worker failed to connect back"  # Spark gives each process of its own ten seconds to start, whatever its settings
+TOO_BUSY = "Python worker failed to connect back"  # Spark allows its processes ten seconds to start; no setting changes this
 _STARTS = 3  # of a driver that Spark ends for this reason
 
 

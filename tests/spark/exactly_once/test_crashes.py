@@ -1,5 +1,4 @@
-"""Exactly once through Spark, whichever process dies: the cases of the crash table with a real driver, real tasks and a real
-broker.
+"""Exactly once through Spark, whichever process dies: the cases of the crash table with real driver, tasks and broker.
 
 In each case the committed rows are the input, each once, in order per key, and no read_committed reader saw a row that is missing
 later.

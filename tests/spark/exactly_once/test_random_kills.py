@@ -1,6 +1,5 @@
-"""Random kills of drivers, Python workers and the broker do not change what a pipeline writes. BROKERD_TEST_KILLS sets their
-number, BROKERD_TEST_SEED the seed, BROKERD_TEST_NODES the nodes (default: one, and three). A failure names the seed and each kill.
-"""
+"""Random kills of drivers, Python workers and the broker do not change a pipeline's output. BROKERD_TEST_KILLS sets their number,
+BROKERD_TEST_SEED the seed, BROKERD_TEST_NODES the nodes (default: one, and three). A failure names the seed and each kill."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which way each micro-batch is read and written. Each deciding process writes notes to a file in the directory that the
-environment names."""
+"""Which way each micro-batch is read and written. Each deciding process notes it in a file; the environment names the directory."""
 
 from __future__ import annotations
 
