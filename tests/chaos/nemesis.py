@@ -99,7 +99,7 @@ class Nemesis:
             self._proxy.release_answers()
 
     def inject(self, name: str) -> None:
-        """Makes system calls of the daemon fail or slow for a while. After an fsync error the daemon is killed and restarted."""
+        """Makes system calls of the daemon fail or stall for a while. After an fsync error the daemon is killed and restarted."""
         calls, rule = _STRACE_RULES[name]
         with tempfile.NamedTemporaryFile("r") as seen:
             command = ["strace", "-f", "-qq", "-o", seen.name, "-e", f"trace={calls}"]

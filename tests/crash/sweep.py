@@ -91,7 +91,7 @@ class Tally:
 
 
 class Lived(NamedTuple):
-    """One life of the broker: directory, expected state, the calls that changed the directory, and how many came before it served."""
+    """One life of the broker: directory, expected state, the calls that changed the directory, how many came before it served."""
 
     directory: Path
     expected: Expected

@@ -292,7 +292,7 @@ def a_read_above_the_high_watermark_belongs_to_no_epoch(check_tenure: Any, self:
 
 @bug(PartitionCore, "__init__")
 def a_replica_leads_until_it_is_told_otherwise(init: Any, self: PartitionCore, *args: Any) -> None:
-    """Schedule: a deposed leader restarts while coordination is slow, and alone acknowledges a producer with old metadata."""
+    """Schedule: a deposed leader restarts while coordination is slow, and alone acknowledges a stale producer's batches."""
     init(self, *args)
     self.role, self.leader_epoch = Role.LEADER, max(self.epochs.latest, 1)
     self.ends.lead()

@@ -120,7 +120,7 @@ def test_a_batch_as_large_as_the_limit_is_accepted_and_one_step_more_is_not(
 
 
 def _batch_of_size(tp: TopicIdPartition, size: int) -> pa.Buffer:
-    """A batch of exactly this size. Batches are padded to 8 bytes and values to 64, so payloads grow in steps; a key fills the rest."""
+    """A batch of exactly this size. Batches are padded to 8 bytes, values to 64: payloads grow in steps, a key fills the rest."""
     for value_size in range(size - 1_500, size):
         for key_size in (0, 64, 128):
             batch = new_batch(key_values([b"v" * value_size], keys=[b"k" * key_size]), tp=tp)

@@ -52,7 +52,7 @@ async def rewrite(
 
 async def lost(directories: Directories, name: str = "orders") -> TopicIdPartition:
     """A partition on three nodes with no replica in sync: that one was on a lost disk of node 3. Of the coordinator's log, node 3
-    then has no replica."""
+    has no other replica."""
     if name == "orders":
         tp = TopicIdPartition((await directories.topics[1].create("orders", 1, {}, 3)).id, 0)
     else:

@@ -178,7 +178,7 @@ class RestlessPipeline:
         self._driver.start(**self._settings())
 
     def _take_stock(self) -> None:
-        """Checks the failures of this run of the driver: a query may fail only after a worker was killed."""
+        """Checks the failures of this run of the driver: a query may fail only if a worker was killed or Spark was too busy."""
         failures = self._driver.failures()
         for failure in failures[self._failures_seen :]:
             assert self._workers_killed or TOO_BUSY in failure, f"a query failed by itself: {failure}"

@@ -50,7 +50,7 @@ class Query:
     copy: str  # the topic that it copies its rows to, "" if none
 
     def settings(self, rng: random.Random, servers: str, *, drain: bool) -> dict[str, Any]:
-        """The settings for a driver's start, random except for the filter. The last start reads the rest, in larger micro-batches."""
+        """Settings for a driver's start, random except for the filter. The last start reads the rest, in larger micro-batches."""
         possible: dict[str, Any] = {
             "maxOffsetsPerTrigger": rng.randrange(100, 400) if drain else rng.randrange(1, 80),
             "maxBytesPerTrigger": rng.choice((20_000, 200_000)) if drain else rng.choice((1, 2_000, 20_000)),
