@@ -1,10 +1,10 @@
 """Exactly once through Spark: real drivers, tasks and brokers; streams, `foreachBatch` and `append_to` (`make exactly-once`).
 
-Each test ends with the rows of the input, each once and in order per key, and a reader of committed records that polls throughout
-sees no row that is missing later.
+Each test ends with the rows of the input, each once and in order per key, and a read_committed reader that polls throughout sees no
+row that is missing later.
 
-    the driver is killed while tasks write, before, in or after its commit         test_driver_killed_around_its_commit
-    likewise in append_to, and the replay goes the same way or the other           test_driver_killed_in_append_to
+    the driver is killed while tasks write, or before, in or after its commit      test_driver_killed_around_its_commit
+    the same in append_to; the replay uses the same writer or the other            test_driver_killed_in_append_to
     a task fails after writing, or its Python worker is killed                     test_task_that_is_run_again
     two attempts of a task write at once on two hosts, the loser after the commit  test_rows_of_a_speculative_twin_are_there_once
     an executor is killed while its tasks write                                    test_executor_killed_in_the_middle_of_its_rows
