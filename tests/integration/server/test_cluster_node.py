@@ -26,7 +26,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_store import COORDINATOR_LOG
-from brokerd.errors import CoordinationError, DataDirectoryError, NotLeaderError, NotReadyError
+from brokerd.errors import CoordinationError, DataDirectoryError, ErrorCode, NotLeaderError, NotReadyError
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import OpenMembersRequest, OpenMembersResponse
 from brokerd.server.cluster import adoption
@@ -37,10 +37,13 @@ from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator import producer_ids
 from brokerd.server.daemon import Daemon
 from brokerd.server.handlers.groups import check_deleted
+from brokerd.server.handlers.transactions import end_transaction
 from brokerd.server.metrics.families import families
+from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.sharing import BROKER
 from brokerd.wire.errors import from_proto
 from brokerd.wire.v1.topics_pb2 import DescribeTopicsRequest, DescribeTopicsResponse
+from brokerd.wire.v1.transaction_pb2 import TRANSACTION_DECISION_COMMIT, EndTransactionRequest
 from tests.support.build import append
 from tests.support.certificates import Authority
 from tests.support.clock import START_WALL_MS
@@ -565,6 +568,27 @@ async def test_what_is_known_to_be_deleted_costs_no_look_at_the_store() -> None:
             before = cluster_of(one).figures().calls
             await check_deleted(one.broker, [asked])
             assert (cluster_of(one).figures().calls > before) == costs
+
+
+@pytest.mark.parametrize("is_of_group", [False, True])
+async def test_a_commit_waits_for_news_of_its_partitions(monkeypatch: pytest.MonkeyPatch, is_of_group: bool) -> None:
+    """A partition that the coordinator has not heard of is not taken for deleted: it would get no marker."""
+    async with around_an_etcd() as machines, machines.node(1) as one, client_of(one) as client:
+        topic_id = await create_topic(client, "orders", 1)
+        await init_producer_id(client)  # creates the coordinator's log
+        topics = one.broker.topics
+        monkeypatch.setattr(topics, "count_of", lambda _topic_id: 0)  # as before it hears of the topic
+        request = EndTransactionRequest(
+            transactional_id="tx",
+            execution_id="e",
+            run_id="r",
+            decision=TRANSACTION_DECISION_COMMIT,
+            group_id="g" if is_of_group else "",
+        )
+        (request.group_offsets if is_of_group else request.partitions).add(topic_id=topic_id, partition=0)
+        response = await end_transaction(one.broker, TopicAuthorizer(ANYBODY, topics), request)
+        assert response.error.code == ErrorCode.NOT_READY
+        assert "has not heard of partition 0" in response.error.message
 
 
 def cluster_of(daemon: Daemon) -> ClusterNode:

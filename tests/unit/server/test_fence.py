@@ -53,7 +53,7 @@ def test_it_agrees_with_a_fence_that_never_forgets_within_its_time() -> None:
     last_seen: dict[bytes, int] = {}
     now_ms = 0
     for _ in range(5_000):
-        now_ms += rng.choice((0, 1, 1_000, REMEMBERED_MS // 2))
+        now_ms += rng.choice((0, 1, 1_000, REMEMBERED_MS // 2, REMEMBERED_MS - 1))
         instance_id = bytes([rng.randrange(8)]) * 16
         if open_streams and rng.random() < 0.5:
             closed = open_streams.pop(rng.randrange(len(open_streams)))
