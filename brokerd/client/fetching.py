@@ -343,7 +343,7 @@ class Pump:
 
     def _on_end(self) -> None:
         """Delivers the last item; called also if the loop closes before `_run` begins."""
-        if self._error is None and not self._is_done:
+        if self._error is None and not (self._is_done or self._is_stopped):
             self._error = ClientError("the client of this fetcher was closed")
         self._deliver(None if self._is_stopped else self._error)  # stopping may have broken a stream
 

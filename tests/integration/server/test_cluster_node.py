@@ -26,7 +26,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_store import COORDINATOR_LOG
-from brokerd.errors import CoordinationError, DataDirectoryError, ErrorCode, NotLeaderError, NotReadyError
+from brokerd.errors import CoordinationError, DataDirectoryError, NotLeaderError, NotReadyError
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import OpenMembersRequest, OpenMembersResponse
 from brokerd.server.cluster import adoption
@@ -587,8 +587,8 @@ async def test_a_commit_waits_for_news_of_its_partitions(monkeypatch: pytest.Mon
         )
         (request.group_offsets if is_of_group else request.partitions).add(topic_id=topic_id, partition=0)
         response = await end_transaction(one.broker, TopicAuthorizer(ANYBODY, topics), request)
-        assert response.error.code == ErrorCode.NOT_READY
-        assert "has not heard of partition 0" in response.error.message
+        with pytest.raises(NotReadyError, match="has not heard of partition 0"):
+            raise from_proto(response.error)
 
 
 def cluster_of(daemon: Daemon) -> ClusterNode:
