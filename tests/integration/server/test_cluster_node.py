@@ -486,7 +486,7 @@ async def test_a_start_waits_for_a_store_that_is_away(monkeypatch: pytest.Monkey
 
     def hasty(config: BrokerConfig, clock: Clock) -> CoordinationClient:
         client = made(config, clock)
-        client.timeout_ms = 300
+        client.timeout_ms = 1_000
         return client
 
     monkeypatch.setattr(node_module, "coordination_client", hasty)
