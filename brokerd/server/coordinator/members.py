@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -50,9 +50,6 @@ from brokerd.server.delayed_produce import Appended, wait_durable
 from brokerd.server.paging import Pauses
 from brokerd.sharing import CALLER
 from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
-
-if TYPE_CHECKING:
-    from brokerd.server.coordinator.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +98,26 @@ class Peers(Protocol):
         Raises the WireError in the response; NotReadyError if the node cannot be reached."""
 
 
+class Coordinator(Protocol):
+    """What the leader's side asks of the coordinator, if it is on this node (transactions.py, which builds on this module)."""
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of its log."""
+
+    def open_member(self, producer_id: int) -> OpenMember | None:
+        """The member; None if it is not open. Raises CoordinatorNotAvailableError while it is being decided."""
+
+    def renew(self, producer_id: int) -> None:
+        """Renews a member's time-out. No effect for other producer ids."""
+
+    async def verify_members(self, asked: pb.VerifyMembersRequest) -> pb.VerifyMembersResponse:
+        """The members that are open. Raises retriable errors."""
+
+    async def prepared_holds(self, asked: pb.PreparedHoldsRequest) -> pb.PreparedHoldsResponse:
+        """What prepared commits hold back. Raises retriable errors."""
+
+
 class _Verified(NamedTuple):
     """The coordinator's confirmation that a member is open. `leads`: PartitionTable.leads at the request."""
 
@@ -134,7 +151,7 @@ class Members:
         time: DirectoryTime,
         purgatory: TimedPurgatory,
         peers: Peers,
-        hosted: Callable[[], Transactions | None],
+        hosted: Callable[[], Coordinator | None],
     ) -> None:
         """`hosted`: the coordinator, if this node hosts it and has loaded its log."""
         self.partitions = partitions
@@ -263,7 +280,7 @@ class Members:
         """Members with open data in any partition."""
         return self._members.keys()
 
-    def _coordinator_here(self) -> Transactions | None:
+    def _coordinator_here(self) -> Coordinator | None:
         hosted = self._hosted()
         return hosted if hosted is not None and hosted.epoch >= self._coordinator_epoch else None
 

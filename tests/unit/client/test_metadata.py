@@ -89,20 +89,15 @@ def test_an_unknown_node_is_any_node() -> None:
     assert Nodes(("a:1",)).address(7) == "a:1"
 
 
-def test_another_name_of_the_node_that_failed_is_not_the_next() -> None:
-    nodes = Nodes(("localhost:1", "127.0.0.1:1", "b:1"))
+@pytest.mark.parametrize(("others", "failed", "expected"), [(("b:1",), "127.0.0.1:1", "b:1"), ((), "localhost:1", "127.0.0.1:1")])
+def test_another_name_of_the_node_that_failed_is_next_only_if_it_is_alone(
+    others: tuple[str, ...], failed: str, expected: str
+) -> None:
+    nodes = Nodes(("localhost:1", "127.0.0.1:1", *others))
     nodes.answered("localhost:1", 0)
     nodes.answered("127.0.0.1:1", 0)
-    nodes.failed("127.0.0.1:1")
-    assert nodes.any == "b:1"
-
-
-def test_a_node_with_two_names_that_is_alone_is_asked_by_the_other() -> None:
-    nodes = Nodes(("localhost:1", "127.0.0.1:1"))
-    nodes.answered("localhost:1", 0)
-    nodes.answered("127.0.0.1:1", 0)
-    nodes.failed("localhost:1")
-    assert nodes.any == "127.0.0.1:1"
+    nodes.failed(failed)
+    assert nodes.any == expected
 
 
 def test_a_coordinator_that_does_not_answer_is_looked_up() -> None:

@@ -186,6 +186,8 @@ def test_an_unknown_topic_is_waited_for_and_then_named(broker: BrokerDouble) -> 
             UnknownTopicOrPartitionError, match=r"'nowhere' still does not exist after max\.block\.ms \(500 ms\): create it \("
         ):
             producer.send("nowhere", b"x")
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"'__own' still does not exist .*: names that start with '__'"):
+            producer.send("__own", b"x")  # creating it would be refused
         broker.metadata_errors.extend([BrokerUnreachableError("nobody at 127.0.0.1:9")] * 1000)
         with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9192: nobody at 127\.0\.0\.1:9"):
             producer.send("other", b"x")

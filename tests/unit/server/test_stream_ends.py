@@ -133,6 +133,24 @@ async def test_responses_dropped_with_their_client_hold_no_bytes_of_the_streams_
         assert stream._waiting_bytes == 0
 
 
+@pytest.mark.parametrize("error", [grpc.aio.UsageError("gone"), asyncio.InvalidStateError("gone")])
+async def test_a_parked_fetch_whose_client_is_gone_is_no_internal_error(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        (tp, _) = await broker.topic()
+        context = Context([fetch_request(tp)])
+
+        async def gone(data: bytes) -> None:
+            raise error
+
+        context.write = gone  # type: ignore[method-assign]
+        serving = asyncio.create_task(stream_of(FetchHandler, broker, context).run())
+        await all_wait()
+        assert broker.broker.fetch_purgatory.force_complete(1) == 1
+        await serving
+        assert "internal error" not in caplog.text
+        assert context.code is grpc.StatusCode.OK
+
+
 async def test_a_parked_fetch_whose_client_goes_while_its_response_is_queued_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(MemoryFiles(), ManualClock()) as broker:
         (tp, _) = await broker.topic()
