@@ -1,4 +1,4 @@
-"""One execution of a transaction inside a broker, and how far readers of committed records get."""
+"""One execution of a transaction inside a broker, and the last stable offsets of its partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ONE = Execution(0, "one", "run")
 
 
 def stable(broker: TransactionBroker, tps: list[TopicIdPartition]) -> list[int]:
-    """Last stable offsets."""
+    """The last stable offsets of partitions."""
     return [broker.log(tp).ends.last_stable_offset for tp in tps]
 
 

@@ -1,4 +1,4 @@
-"""A periodic job that fails for long does not fill the log."""
+"""A periodic job that keeps failing does not flood the log."""
 
 from __future__ import annotations
 

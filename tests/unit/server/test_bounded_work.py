@@ -1,4 +1,4 @@
-"""A call costs what its caller may see, and none holds the loop for long: long ones go on in pieces, callers in turn."""
+"""A call costs no more than what its caller may see. Long calls run in pieces, callers in turn, and never block the event loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.loop import one_turn
 from tests.support.transaction_bench import Execution, commit_of
 
 OWNED = 5_000
-PIECE_MAX = 2_000  # names that a list looks at between two turns
+PIECE_MAX = 2_000  # names that a list examines between two pauses
 NOBODY = Principal("nobody", TopicRights({}))
 OWNER = Principal("owner", TopicRights({Right.READ: ["narrow"]}, ["id-*"]))
 
@@ -39,14 +39,14 @@ def authorizer_of(broker: BrokerParts, principal: Principal) -> TopicAuthorizer:
 
 
 def at_once(work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of what waits for nobody."""
+    """The result of a coroutine that completes without waiting."""
     with pytest.raises(StopIteration) as end:
         work.send(None)
     return end.value.value
 
 
 class CountingNames(dict[str, tuple[str, int]]):
-    """Names, and how many were looked up since the last pause; the most of these."""
+    """Names that count their look-ups: since the last pause, and the most between two pauses."""
 
     def __init__(self, names: Mapping[str, int]) -> None:
         super().__init__({name: (name, one) for name, one in names.items()})
@@ -62,7 +62,7 @@ class CountingNames(dict[str, tuple[str, int]]):
 
 
 class CountedPauses(Pauses):
-    """Tells the names of each pause."""
+    """Reports each pause to the names."""
 
     def __init__(self, names: CountingNames) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ async def test_a_page_is_what_a_sort_of_all_has_there_and_is_found_in_pieces(see
 
 
 def own_many(broker: TransactionBroker, tp: TopicIdPartition) -> None:
-    """Ids of transactions and groups that belong to OWNER."""
+    """Creates OWNED transactional ids and groups that belong to OWNER."""
     for number in range(OWNED):
         name = f"id-{number * 7919 % OWNED:05d}"
         for event in (commit_of(Execution(0, "e", "")), CommitCompleted()):
@@ -175,7 +175,7 @@ async def test_refused_entries_are_answered_in_pieces() -> None:
 
 
 def pages_of(topic_ids: Iterator[bytes], tps: list[TopicIdPartition]) -> list[transaction_pb2.EndTransactionRequest]:
-    """A commit whose pages name partitions that there are, among many of topics that there are not."""
+    """The pages of a commit that names existing partitions among many of unknown topics."""
     partition = transaction_pb2.TransactionPartition
     pages = 5
     return [

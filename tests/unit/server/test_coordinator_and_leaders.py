@@ -1,4 +1,4 @@
-"""The coordinator and leaders on different nodes: what is asked of whom, what is fenced, and what a node that starts shows."""
+"""The coordinator and leaders on different nodes: who is asked, what is fenced, and what a restarted node shows to readers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from tests.support.wait import DEADLINE_S
 
 
 async def unfinished(running: InnerCluster, member: MemberOpened, lost: str, *, at: int | None = None, version: int = 0) -> None:
-    """A commit fails, since calls of this name are lost on their way to one node, or to all; they are from then on."""
+    """Loses all calls named `lost`, to node `at` or to all nodes, from now on; asserts that a commit fails for it."""
     running.loses = lambda node_id, name: name == lost and at in (None, node_id)
     with pytest.raises(
         NotReadyError, match=None if lost == "FreezeMembers" else "version . .*: it is committed, but not visible yet: "
@@ -72,14 +72,14 @@ async def unfinished(running: InnerCluster, member: MemberOpened, lost: str, *, 
 
 
 async def half_marked(running: InnerCluster) -> MemberOpened:
-    """A member whose commit is prepared, with markers everywhere but at node 2, which is not reached for them."""
+    """The member of a prepared commit whose markers are written everywhere but at node 2, which the calls do not reach."""
     member = await begin(running)
     await unfinished(running, member, "WriteMarkers", at=2)
     return member
 
 
 async def released_elsewhere(running: InnerCluster, member: MemberOpened, version: int = 0) -> None:
-    """A commit: once the marker of partition 1 is durable at node 1, its release goes to node 2."""
+    """Commits. Partition 1 moves to node 2 once node 1 has been sent its markers, so the release goes to node 2."""
 
     def moves(node_id: int, name: str) -> bool:
         if (node_id, name) == (1, "WriteMarkers"):
@@ -92,7 +92,7 @@ async def released_elsewhere(running: InnerCluster, member: MemberOpened, versio
 
 
 async def test_who_waited_while_another_principal_used_the_id_first_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be refused by its members, one confirmation after another, and the owner would wait for all of them."""
+    """Otherwise each outsider would hold the id's lock while its refusal is confirmed, and the owner would wait for all of them."""
     async with cluster(ManualClock()) as running:
         transactions = running.nodes[0].broker.transactions
         asked, decided = end_request(NAME, Execution(7, "e", "r"), []), list[str]()
@@ -189,7 +189,7 @@ async def test_a_leader_without_a_coordinator_refuses_a_member_it_does_not_know(
 
 @pytest.mark.parametrize("later", [0, 1])
 async def test_only_the_last_coordinator_says_that_a_member_has_ended(later: int) -> None:
-    """A node that was the coordinator, and has not heard of the next one, does not know whom that has opened."""
+    """A former coordinator that has not learned of its successor does not know the members that the successor has opened."""
     async with cluster(ManualClock()) as running:
         await begin(running)
         node, log = running.nodes[0], running.nodes[0].coordinator_log
@@ -206,7 +206,7 @@ async def test_only_the_last_coordinator_says_that_a_member_has_ended(later: int
         for _ in range(20):
             await one_turn()
         assert produced.done() == (later == 0)
-        node.logs.partitions.resign([COORDINATOR_LOG])  # it hears of the next one, if there is one
+        node.logs.partitions.resign([COORDINATOR_LOG])  # it learns of the next coordinator, if there is one
         with pytest.raises(CoordinatorNotAvailableError if later else InvalidTxnStateError):
             await produced
 
@@ -267,7 +267,7 @@ async def test_a_commit_needs_an_answer_of_every_leader_that_it_names() -> None:
         del running.leaders[running.tps[1]]
         with pytest.raises(NotReadyError, match="has no leader"):
             await commit(running, member)
-        running.leaders[running.tps[1]] = 0  # as an old image says
+        running.leaders[running.tps[1]] = 0  # as in a stale image
         with pytest.raises(NotReadyError, match="is not on this node"):
             await commit(running, member)
         running.leaders[running.tps[1]] = 1
@@ -321,7 +321,7 @@ async def test_a_leader_that_starts_holds_back_what_is_prepared() -> None:
             log.latest_offset(is_committed=True)
         running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
         assert not await running.nodes[1].broker.members.settle()
-        with pytest.raises(OffsetNotAvailableError):  # the leader before may have shown more
+        with pytest.raises(OffsetNotAvailableError):  # the previous leader may have shown more
             log.latest_offset(is_committed=True)
         running.loses = lambda _node_id, _name: False
         await commit(running, member)
@@ -347,7 +347,7 @@ async def test_a_leader_whose_release_went_to_the_one_before_asks_again() -> Non
 
 
 async def test_what_the_coordinator_named_is_forgotten_with_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeleteRecords has passed it, so nothing of it is held back."""
+    """DeleteRecords has moved the log start past the data, so the commit holds back nothing there."""
     async with cluster(ManualClock(), nodes=3) as running:
         await half_marked(running)
         await running.stop(1)
@@ -361,7 +361,7 @@ async def test_what_the_coordinator_named_is_forgotten_with_its_data(monkeypatch
 
 
 async def former(_asked: ReleaseRequest) -> ReleaseResponse:
-    """Of a node that led before."""
+    """The response of a former leader."""
     return ReleaseResponse()
 
 
@@ -406,7 +406,7 @@ async def test_a_partition_that_comes_to_a_leader_during_a_freeze_is_counted_and
 
 
 async def test_a_partition_that_two_nodes_count_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former leader has not heard of the next one yet."""
+    """The former leader has not learned of its successor yet."""
     async with cluster(ManualClock()) as running:
         member = await begin(running)
         asked = running.nodes[0].broker.transactions.leaders
@@ -428,7 +428,7 @@ async def test_a_partition_that_two_nodes_count_is_asked_for_again(monkeypatch: 
 
 
 async def test_a_partition_that_another_node_counts_than_the_one_known_as_its_leader_is_asked_for_again() -> None:
-    """The coordinator's node has led it, and has not heard of the next leader. It would find nothing there that needs a marker."""
+    """The coordinator's node led the partition and does not know the next leader. Its own copy has no data that needs a marker."""
     async with cluster(ManualClock()) as running:
         member = await begin(running)
         asked, tp = running.nodes[0].broker.transactions.leaders, running.tps[1]
@@ -442,7 +442,7 @@ async def test_a_partition_that_another_node_counts_than_the_one_known_as_its_le
 
 
 async def test_a_node_that_does_not_answer_is_named_though_it_leads_nothing_that_the_driver_names() -> None:
-    """This node may not have heard that it does."""
+    """The coordinator may not have learned yet that the silent node leads one of the named partitions."""
     async with cluster(ManualClock()) as running:
         member = await begin(running)
         asked, at_node_0 = running.nodes[0].broker.transactions.leaders, running.tps[::2]
@@ -492,13 +492,13 @@ async def test_a_leader_that_has_not_written_a_topic_yet_has_not_marked_it(monke
         with pytest.raises(NotReadyError, match="does not have partition"):
             await members.write_markers(asked)
         running.topics.clear()
-        await members.write_markers(asked)  # it is deleted
+        await members.write_markers(asked)  # the topic is deleted
 
 
 @pytest.mark.parametrize("later", [None, 0, 1], ids=["store away", "current", "replaced"])
 @pytest.mark.parametrize("asked", ["commit", "abort", "ended member", "holds", "offsets"])
 async def test_a_refusal_and_what_is_read_are_confirmed_by_the_store_or_the_log(asked: str, later: int | None) -> None:
-    """The coordinator may have been moved to the other replica in sync without having heard of it."""
+    """The other in-sync replica may have become the coordinator without this node's knowledge."""
     async with cluster(ManualClock()) as running:
         member, broker, log = (
             await begin(running),
@@ -526,7 +526,7 @@ async def test_a_refusal_and_what_is_read_are_confirmed_by_the_store_or_the_log(
             other.close()
         (found,) = await asyncio.gather(task, return_exceptions=True)
         assert isinstance(found, TxnAbortedError) == (asked == "commit")
-        entries = 0 if later == 0 else 1  # which the other one has taken
+        entries = 0 if later == 0 else 1  # an entry that the other replica has copied
         assert log.ends.high_watermark == log.ends.log_end_offset == end + entries
 
 
@@ -543,7 +543,7 @@ async def test_an_open_member_and_what_one_reads_who_cannot_be_succeeded_need_no
 
 
 async def test_a_group_that_is_read_is_renewed_without_an_entry() -> None:
-    """Each of its readers asks for that every half minute."""
+    """Each polling consumer renews its group every half minute."""
     async with cluster(ManualClock()) as running:
         broker, log = running.nodes[0].broker, running.nodes[0].coordinator_log
         offset = CommittedOffset(topic_id=running.topic.id, partition=0, timestamp=broker.time.now_ms())
@@ -601,7 +601,7 @@ async def test_a_new_epoch_is_another_coordinator_and_the_former_records_nothing
         with pytest.raises(NotCoordinatorError):
             await former.abort_all(NAME, "")
         await commit(running, member)
-        assert await running.nodes[0].broker.members.settle()  # it begins in the background where a node leads anew
+        assert await running.nodes[0].broker.members.settle()  # `lead` only starts it in the background
         assert shown(running) == [1, 1, 1, 1]
 
 
@@ -652,7 +652,7 @@ async def test_what_is_being_released_is_held_back_by_nobody_who_starts() -> Non
 
 
 async def test_a_read_that_waits_for_a_thread_shows_nothing_once_another_node_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an unfinished commit holds back is known to the leader alone."""
+    """Only the leader knows what an unfinished commit holds back."""
     async with cluster(ManualClock(), nodes=3) as running:
         await commit(running, await begin(running))
         await unfinished(running, await begin(running, version=1), "WriteMarkers", at=2, version=1)
@@ -679,7 +679,7 @@ async def test_a_read_that_waits_for_a_thread_shows_nothing_once_another_node_le
 
 
 async def test_a_coordinator_that_reaches_nobody_renews_no_member() -> None:
-    """Another one may have been elected, at which it would expire."""
+    """Another coordinator may have been elected, and the member would expire there."""
     async with cluster(ManualClock()) as running:
         member = await begin(running)
         log = running.nodes[0].coordinator_log
@@ -758,7 +758,7 @@ async def test_a_node_that_ends_while_it_is_asked_is_left_out() -> None:
 
 @pytest.mark.parametrize("step", ["freeze", "abort"])
 async def test_a_question_that_is_cancelled_before_it_is_asked_leaves_no_coroutine(step: str) -> None:
-    """As at a stop. A coroutine that was made and not begun is warned of when it is collected."""
+    """As at a stop. Python warns when it collects a coroutine that was never awaited."""
     async with cluster(ManualClock()) as running:
         asked = running.nodes[0].broker.transactions.leaders
         with warnings.catch_warnings(record=True) as told:
@@ -855,7 +855,7 @@ async def test_a_log_that_cannot_be_used_is_tried_again(monkeypatch: pytest.Monk
 async def test_an_answer_about_holds_is_of_the_epoch_in_which_it_was_asked(
     monkeypatch: pytest.MonkeyPatch, leads_again: bool
 ) -> None:
-    """Another node has led meanwhile: what it took of a commit is not known here, and what it released is not held here."""
+    """Another node has led in between. This node knows neither the markers that it took nor the holds that it released."""
     async with cluster(ManualClock()) as running:
         await begin(running)
         node, tp = running.nodes[1], running.tps[1]
@@ -890,7 +890,7 @@ async def test_an_answer_about_holds_is_of_the_epoch_in_which_it_was_asked(
 
 
 async def test_what_was_released_at_a_leader_in_between_is_not_held_back_for_ever() -> None:
-    """The former leader never heard of it, and is elected again."""
+    """The former leader missed the release, and is elected again."""
     async with cluster(ManualClock(), nodes=3) as running:
         await released_elsewhere(running, await begin(running))
         assert running.nodes[1].log(running.tps[1]).is_leader
@@ -908,7 +908,7 @@ async def test_versions_that_begin_anew_are_held_back_though_a_higher_one_moved_
         await running.lead(1)
         assert await node.broker.members.settle()
         await running.nodes[0].broker.transactions.forget(NAME)
-        node.broker.members.hold(NAME, 5, tp, 0)  # what a release may have missed
+        node.broker.members.hold(NAME, 5, tp, 0)  # a hold that a release may have missed
         await half_marked(running)
         assert shown(running) == [1, 1, 1, 1], "the commit is prepared, and not marked everywhere"
 
@@ -918,12 +918,12 @@ async def test_a_partition_that_leaves_between_two_pages_is_not_counted_without_
         monkeypatch.setattr(f"brokerd.server.coordinator.{module}.PARTITIONS_MAX", 2)
     async with cluster(ManualClock(), partitions=10) as running:
         member = await begin(running)
-        node, tp, asked = running.nodes[1], running.tps[5], list[str]()  # it leads 1, 3, 5, 7 and 9, on three pages
+        node, tp, asked = running.nodes[1], running.tps[5], list[str]()  # node 1 leads 1, 3, 5, 7 and 9: three pages
 
         def goes(node_id: int, name: str) -> bool:
             if (node_id, name) == (1, "FreezeMembers"):
                 asked.append(name)
-                if len(asked) == 4:  # two checks, and the first page
+                if len(asked) == 4:  # after two checks and the first page
                     node.logs.partitions.resign([tp])
             return False
 

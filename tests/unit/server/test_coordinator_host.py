@@ -1,4 +1,4 @@
-"""Goal: a coordinator that is loaded in a new leader epoch finishes what is prepared at once, whatever the former one waits for."""
+"""A coordinator loaded in a new leader epoch finishes prepared commits at once, even while its predecessor's sweep still waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.wait import DEADLINE_S
 
 
 class Transactions:
-    """Those of one epoch; `sweep` ends when `may_end` is set."""
+    """Stands in for the transactions of one epoch; `sweep` ends once `may_end` is set."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -54,11 +54,11 @@ async def test_a_sweep_of_a_former_coordinator_holds_up_no_other() -> None:
     for epoch in (1, 2):
         log.leader_epoch = epoch
         await host.follow()
-        await host.follow()  # as when a node hears of others
+        await host.follow()  # as after a change of other nodes' roles
         async with asyncio.timeout(DEADLINE_S):
             await loaded[-1].begun.wait()
         assert [(one.epoch, one.sweeps) for one in loaded] == [(number, 1) for number in range(1, epoch + 1)]
-    await host.sweep()  # the periodic one: the sweep of this epoch is under way
+    await host.sweep()  # the periodic sweep, while the sweep of this epoch is under way
     assert loaded[-1].sweeps == 1
     for one in loaded:
         one.may_end.set()

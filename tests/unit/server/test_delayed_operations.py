@@ -1,4 +1,4 @@
-"""A request that waits for many partitions: one of them that moves costs one look, and the sum is that of a look at all."""
+"""Requests that wait for many partitions: a change of one partition costs one look at it, and the running sum equals a recount."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPIRY_MS = 1_000
 
 
 class Moving:
-    """A partition whose ends the test moves, and how often somebody has looked at them."""
+    """A partition whose ends the test moves; counts the reads of its ends."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -58,7 +58,7 @@ class Moving:
         Partition.wake(self.partition, moved)
 
     def parked(self, *, max_bytes: int = 2**20) -> ParkedPartition:
-        """At its high watermark: nothing is left to read."""
+        """The partition parked at its high watermark, with nothing left to read."""
         return ParkedPartition(
             self.partition, self.leader_epoch, self._ends.high_watermark, 0, self._ends.readable_bytes, None, max_bytes
         )
@@ -129,7 +129,7 @@ async def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -
 
 
 def is_due(partitions: list[ParkedPartition], end: LogEnd, min_bytes: int) -> bool:
-    """Whether a fetch is to be answered, by a look at all of its partitions."""
+    """True if a fetch must be answered, determined by a look at all of its partitions."""
     available_bytes = 0
     for parked in partitions:
         ends = parked.partition.ends

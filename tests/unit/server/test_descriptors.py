@@ -1,4 +1,4 @@
-"""Settings are fitted into the limit of open files."""
+"""Connections and open log files are reduced to fit the limit of open files."""
 
 from __future__ import annotations
 

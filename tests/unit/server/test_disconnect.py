@@ -1,4 +1,4 @@
-"""A connection is ended by its peer's name, and no other one with it."""
+"""Closing connections by a peer's name or by a port, and no others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_open(client: socket.socket, server: socket.socket) -> bool:
 
 
 def has_ipv6() -> bool:
-    """True if this machine has the second version of loopback: a container often has not, and no such connection either."""
+    """True if this machine has an IPv6 loopback address; containers often have none."""
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             return True

@@ -1,4 +1,4 @@
-"""Members that have ended, on several nodes: which of their records are void, and which get their markers again."""
+"""Ended members on several nodes: which of their records are void, and which get their markers again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.transaction_bench import Execution
 @pytest.mark.parametrize("is_early", [False, True])
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_data_that_no_commit_has_counted_is_void(is_restarted: bool, is_early: bool) -> None:
-    """A leader that no commit names could not be asked, and had verified the member before."""
+    """The freeze does not reach a leader that has verified the member; the commit names none of its partitions."""
     async with cluster(ManualClock()) as running:
         member = await running.nodes[0].init(NAME, Execution(0, "e0", "r"), bytes(16))
         tp, other = running.tps[0], running.tps[1]
@@ -40,7 +40,7 @@ async def test_data_that_no_commit_has_counted_is_void(is_restarted: bool, is_ea
 
 
 async def aborted(running: InnerCluster) -> None:
-    """Version 0 is aborted, and its lost markers are written: the coordinator has looked into its log."""
+    """Aborts version 0 without its markers, which the sweep then writes. For that, the coordinator reads its log."""
     await begin(running)
     running.loses = lambda _node_id, name: name == "WriteMarkers"
     await running.nodes[0].broker.transactions.abort_all(NAME, "")
@@ -49,7 +49,7 @@ async def aborted(running: InnerCluster) -> None:
 
 
 async def settled(running: InnerCluster) -> None:
-    """What sweeps write is durable, and each leader knows what its partitions hold back."""
+    """Waits until the sweeps' writes are durable, and each leader knows its partitions' holds."""
     await running.swept()
     for node in running.nodes.values():
         assert await node.broker.members.settle()
@@ -61,11 +61,11 @@ async def settled(running: InnerCluster) -> None:
 async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
     has_aborted: bool, is_loaded_anew: bool, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node is restored to what it was before them, or a copy that lacks them leads by an unclean election."""
+    """As when a node is restored from an older disk, or an unclean election picks a copy without the markers."""
     monkeypatch.setattr(CoordinatorLog, "has_grown", lambda _log: True)
     async with cluster(ManualClock()) as running:
         running_transactions = running.nodes[0].broker.transactions
-        if has_aborted:  # and has looked into its log before
+        if has_aborted:  # the coordinator has read its log once before
             await aborted(running)
         member = await begin(running, version=1)
         disk = running.disk_of(1)
@@ -82,7 +82,7 @@ async def test_a_copy_without_the_markers_of_a_complete_commit_gets_them_again(
 
 @pytest.mark.parametrize("is_loaded_anew", [False, True])
 async def test_a_copy_without_the_markers_of_an_earlier_commit_gets_them_again(is_loaded_anew: bool) -> None:
-    """The coordinator's log has them still."""
+    """The coordinator's log still has the earlier commit."""
     async with cluster(ManualClock()) as running:
         await aborted(running)
         member = await begin(running, version=1)
@@ -98,7 +98,7 @@ async def test_a_copy_without_the_markers_of_an_earlier_commit_gets_them_again(i
 
 
 async def test_a_leader_that_does_not_say_what_it_has_of_a_winner_is_told_of_no_abort() -> None:
-    """It has only said that it has something."""
+    """The leader answers OpenMembers, but the OpenData call is lost."""
     async with cluster(ManualClock()) as running:
         running_transactions = running.nodes[0].broker.transactions
         member = await begin(running)
@@ -114,7 +114,7 @@ async def test_a_leader_that_does_not_say_what_it_has_of_a_winner_is_told_of_no_
 
 
 async def test_a_coordinator_that_was_replaced_voids_nothing() -> None:
-    """Its sweep takes a member for ended that its successor knows."""
+    """Its sweep takes a member for ended that its successor has opened."""
     async with cluster(ManualClock()) as running:
         former = running.nodes[0].broker.transactions
         await running.lead(0)
@@ -128,7 +128,7 @@ async def test_a_coordinator_that_was_replaced_voids_nothing() -> None:
 
 
 async def test_nothing_of_others_is_void_without_an_entry_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator that was replaced and has not heard of it cannot make one."""
+    """A replaced coordinator that has not learned of its successor cannot append to the log."""
     async with cluster(ManualClock()) as running:
         former = running.nodes[0].broker.transactions
         await running.lead(0)

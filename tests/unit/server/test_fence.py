@@ -1,4 +1,4 @@
-"""The right to write: the newest incarnation of each instance, remembered past its last stream."""
+"""The hello fence: the newest incarnation of each producer instance, remembered after its last stream has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups inside the broker: time, topics that go, disks that refuse, a log that is compacted."""
+"""Groups inside the broker: expiry, deleted topics, disks that refuse writes, compaction of the log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def commit(broker: TransactionBroker, group_id: str, tp: TopicIdPartition,
 
 
 async def settled(broker: TransactionBroker) -> GroupTable:
-    """The table, once all is durable that it says."""
+    """The table, once everything in it is durable."""
     async with broker.groups.settled() as table:
         return table
 
@@ -168,7 +168,7 @@ async def test_a_topic_that_goes_while_the_log_is_made_leaves_no_offset(monkeypa
 
 @pytest.mark.parametrize("is_behind", [False, True])
 async def test_the_first_commit_of_all_comes_while_its_topic_goes(is_behind: bool) -> None:
-    """If the log is made behind the deletion, there is nothing to commit any more. Nobody has a group of it either way."""
+    """`is_behind`: the log is created after the deletion, so nothing is left to commit. In both cases no group remains."""
 
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock, is_killed=True, max_groups=1) as broker:
@@ -237,7 +237,7 @@ async def test_nobody_is_told_of_an_offset_that_is_not_durable() -> None:
 
 
 async def test_a_description_says_what_was_durable_when_it_began() -> None:
-    """It takes several turns of the loop, in which others commit."""
+    """A description takes several turns of the loop, and others commit in between."""
 
     files = MemoryFiles()
     async with running(files, ManualClock()) as broker:

@@ -1,4 +1,4 @@
-"""Requests between nodes: what violates the contract is refused before anything is done."""
+"""Requests between nodes: one that violates the contract is refused before it has any effect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LONG = "x" * 250
 
 
 async def answered(broker: TransactionBroker, request: Message) -> Message:
-    """The response of one node. Raises MalformedError."""
+    """One node's response. Raises MalformedError."""
     return await METHODS[type(request).__name__.removesuffix("Request")].handle(broker.broker, request)
 
 

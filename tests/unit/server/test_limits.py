@@ -1,4 +1,4 @@
-"""Budgets, threads and changes: owners in turn; nobody is forgotten, not even by a cancel at the wrong moment."""
+"""Budgets, threads and changes: owners are served in turn, and no waiter is lost, even after a cancel at the wrong moment."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_waiters_go_one_after_the_other_as_far_as_the_room_goes() -> None:
 
 
 async def test_what_is_counted_for_nobody_goes_by_turns_of_those_who_wait() -> None:
-    """As the bytes that are not on disk: whoever waits with a thousand streams gets every second turn beside one other."""
+    """Such as unsynced bytes: next to one other owner, an owner that waits with a thousand streams gets every second turn."""
 
     budget = Budget(100)
     budget.add("log", 100)
@@ -273,7 +273,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("name", "request_"), CHANGES)
 async def test_a_change_keeps_its_place_until_it_has_ended_although_its_caller_has_gone(name: str, request_: Message) -> None:
-    """And who has too many of them under way makes no more, so that cancelled calls fill nothing."""
+    """A caller with too many changes under way is refused further ones, so cancelled calls cannot pile up."""
     data = request_.SerializeToString()
 
     async with running(MemoryFiles(), ManualClock(), auto_create_topics=True) as broker:

@@ -1,4 +1,4 @@
-"""Log lines: one an event in either format, whatever stands in a message, an exception or a logger's name."""
+"""Log lines: one per event in either format, whatever a message or an exception contains."""
 
 from __future__ import annotations
 

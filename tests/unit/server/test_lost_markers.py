@@ -1,4 +1,4 @@
-"""A marker that rots after its commit was finished: what the start makes of records that nothing in their partition decides."""
+"""Markers lost to damage after their transaction ended: how the next start decides records without a marker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.server.one_execution import NAME
 
 @pytest.fixture
 def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator's log is replaced however small it is."""
+    """Lets the coordinator's log be compacted at any size."""
     monkeypatch.setattr("brokerd.server.coordinator.log.COMPACTION_MIN_BYTES", 1)
 
 
@@ -48,7 +48,7 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def before(self, **settings: int) -> AsyncIterator[TransactionBroker]:
-        """The life that wrote it. Its end leaves the files on the disk, as after a crash with all durable."""
+        """The broker that writes the directory. At its end the files are as after a crash with everything durable."""
         async with running(self.files, self.clock, is_killed=False, **settings) as broker:
             self.tps = await broker.topic()
             yield broker
@@ -56,20 +56,20 @@ class Scene:
         self.save()
 
     def save(self) -> None:
-        """Puts the files on the disk as they are now; without what a clean stop leaves."""
+        """Writes the current files to the directory, except the clean-shutdown mark and snapshots."""
         for name in self.files.paths():
             if name != "clean-shutdown" and not name.endswith(".snapshot"):
                 (self.path / name).parent.mkdir(exist_ok=True)
                 (self.path / name).write_bytes(self.files.read_file(name))
 
     def append(self, broker: TransactionBroker, value: bytes) -> None:
-        """A batch of no transaction, in partition 0."""
+        """Appends a batch outside of transactions to partition 0."""
         append_here(broker.log(self.tps[0]), raw_batch(value, timestamp_ms=self.clock.wall_ms()), self.clock)
 
     async def execution(
         self, broker: TransactionBroker, version: int, *partitions: int, ends: str = "commit", between: bytes = b""
     ) -> None:
-        """One member's record in each of these partitions, and its end, after another batch in partition 0 if it is given."""
+        """Writes a member's record to each of these partitions, then `between` to partition 0 if given, and ends the member."""
         execution = Execution(version, f"execution {version}", "run")
         tps = [self.tps[partition] for partition in partitions]
         member = await broker.init(NAME, execution, bytes([version + 1]) * 16)
@@ -84,7 +84,7 @@ class Scene:
             await broker.transactions.abort_all(NAME, "")
 
     async def aborted_without_marker_in(self, refusing: int, *partitions: int) -> None:
-        """A life that aborts a member, whose marker one partition refuses, and keeps nothing of it in the coordinator's log."""
+        """Aborts a member whose marker one partition refuses; compaction removes the member from the coordinator's log."""
         async with running(self.files, self.clock, is_killed=True) as broker:
             self.tps = await broker.topic()
             self.append(broker, b"before".ljust(32))
@@ -98,7 +98,7 @@ class Scene:
         self.save()
 
     async def forgotten(self, broker: TransactionBroker, *partitions: int, ends: str = "commit", between: bytes = b"") -> None:
-        """An execution that nothing in the coordinator's log tells of any more. Needs `compacting`."""
+        """An execution of which the coordinator's log keeps nothing. Needs `compacting`."""
         await self.execution(broker, 0, *partitions, ends=ends, between=between)
         if between:
             self.append(broker, between)
@@ -106,17 +106,17 @@ class Scene:
         await self.compact(broker)
 
     async def compact(self, broker: TransactionBroker) -> None:
-        """The coordinator's log becomes a state of everything."""
+        """Replaces the coordinator's log by a state."""
         log = broker.coordinator_log
         await broker.transactions.compact()
         assert log.ends.log_start_offset > 0
 
     def rot(self, number: int, partition: int = 0) -> None:
-        """The batch of this number in a partition rots; each has one record."""
+        """Damages the batch with this number in a partition; each batch has one record."""
         self.rot_at(self.tps[partition], number)
 
     def rot_at(self, tp: TopicIdPartition, offset: int) -> None:
-        """The batch that holds an offset rots."""
+        """Damages the batch that holds an offset."""
         segment = self.path / f"{tp.directory_name}/{0:020d}.log"
         data = bytearray(segment.read_bytes())
         at = 0
@@ -127,12 +127,12 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def after(self) -> AsyncIterator[TransactionBroker]:
-        """The next life."""
+        """A broker restarted on the directory."""
         async with running(RealFiles(str(self.path)), self.clock) as broker:
             yield broker
 
     def outcome(self, broker: TransactionBroker, partition: int = 0) -> str:
-        """The outcome of the first transaction in a partition, as readers of committed records are told it."""
+        """The outcome of the first transaction in a partition, as readers of committed records see it."""
         log = broker.log(self.tps[partition])
         if log.ends.last_stable_offset < log.ends.log_end_offset:
             return f"waiting at {log.ends.last_stable_offset}"
@@ -236,7 +236,7 @@ async def test_a_segment_that_is_lost_with_the_marker(tmp_path: Path, compacting
         await scene.forgotten(broker, 0, between=bytes(4_000))
     segments = sorted((tmp_path / scene.tps[0].directory_name).glob("*.log"))
     assert len(segments) > 3
-    segments[2].unlink()  # the marker alone
+    segments[2].unlink()  # it holds only the marker
     assert errors(accept_damaged(str(tmp_path)))
     async with scene.after() as broker:
         assert scene.outcome(broker) == "waiting at 0"

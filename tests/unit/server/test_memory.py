@@ -1,4 +1,4 @@
-"""When connections are closed because memory is short, and how much memory is short at all."""
+"""When connections are closed because memory is short, and which memory limit applies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNIT = "/sys/fs/cgroup/system.slice/brokerd.service"
 
 
 class Process:
-    """A broker whose memory is as the test says; it notes what is done about it."""
+    """A broker process with the memory that the test sets; counts what the guard does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.resident_bytes = 0
@@ -50,12 +50,12 @@ class Process:
         return 3
 
     def look(self, *, used_bytes: int, kept_bytes: int = 0) -> None:
-        """Does what the broker does every 50 ms; `kept_bytes` are resident, but not in use."""
+        """Runs the guard's check, and lets INTERVAL_MS pass. `kept_bytes` are resident, but not in use."""
         self.resident_bytes, self.kept_bytes = used_bytes + kept_bytes, kept_bytes
         self.look_again()
 
     def look_again(self) -> None:
-        """The same, with the memory as it is."""
+        """The same check, with the memory as it is."""
         asyncio.run(self._guard.look(now_ms=self._now_ms))
         self._now_ms += INTERVAL_MS
 
@@ -126,7 +126,7 @@ def test_freed_memory_stays_resident_until_it_is_given_back() -> None:
 
 
 def least(groups: str, files: Mapping[str, str]) -> int:
-    """Of a machine with 64 GiB."""
+    """The limit on a machine with 64 GiB."""
     return least_bytes(64 * GIB, {"/proc/self/cgroup": groups, **files}.get)
 
 

@@ -1,4 +1,4 @@
-"""The rendered text, as a reader of Prometheus' format finds it, and the figures behind it."""
+"""The metrics text as Prometheus' own parser reads it, and the figures in it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_coordinators_log_that_accepts_no_appends_is_offline_and_counts_
 
 
 def test_groups_beyond_the_limit_are_not_even_counted() -> None:
-    """Thousands of groups of a topic with thousands of partitions would hold up everything else."""
+    """Counting thousands of groups of a topic with thousands of partitions would delay all other work."""
     asked: list[bytes] = []
 
     def count_of(topic_id: bytes) -> int:
@@ -117,7 +117,7 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
 
 
 async def test_what_is_committed_is_told_of_a_partition_whose_end_is_known_elsewhere() -> None:
-    """Its leader's figures tell the lag then. A copy of it here may stand still."""
+    """The partition's leader reports the lag. A copy on this node may be behind."""
     async with running(MemoryFiles(), ManualClock()) as broker:
         tps = await broker.topic()
         await broker.groups.commit("g", "ann", [committed(tp, 7) for tp in tps])

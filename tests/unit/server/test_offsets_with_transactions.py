@@ -1,4 +1,4 @@
-"""A group's offsets that are committed with a transaction: both or neither, what refuses them, and who waits meanwhile."""
+"""Group offsets committed with a transaction: both or neither, what refuses them, and which requests wait meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WRITER = Principal("writer", TopicRights({Right.WRITE: ["t"]}, ["w"]))
 
 
 class Program:
-    """One transaction that has written a row, and what it may commit with it."""
+    """A program's transaction, which may write a row and commit group offsets with it."""
 
     def __init__(self, broker: TransactionBroker, name: str = "app", principal: Principal = ANYBODY) -> None:
         self.broker = broker
@@ -57,7 +57,7 @@ class Program:
         metadata: str = "",
         is_commit: bool = True,
     ) -> str:
-        """Decides it with these offsets, each with what is expected; the error's name, empty if there is none."""
+        """Ends the transaction with these offsets, each with its expected one. Returns the error's name, or an empty string."""
         members = [(self.member.producer_id, 1)] if self.member is not None else []
         decision = transaction_pb2.TRANSACTION_DECISION_COMMIT if is_commit else transaction_pb2.TRANSACTION_DECISION_ABORT
         request = transaction_pb2.EndTransactionRequest(
@@ -91,7 +91,7 @@ async def fetched(broker: TransactionBroker, tps: list[TopicIdPartition], group:
 
 
 async def set_offset(broker: TransactionBroker, tp: TopicIdPartition, offset: int) -> None:
-    """A commit without a transaction."""
+    """Commits one offset without a transaction."""
     entry = offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition, offset=offset)
     request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[entry])
     await groups.commit_group_offsets(broker.broker, TopicAuthorizer(ANYBODY, broker.logs.topics), request)
@@ -207,7 +207,7 @@ async def test_whoever_asks_about_the_group_waits_for_a_decision_that_is_not_dur
 
 
 async def test_no_view_shows_a_version_before_it_is_durable() -> None:
-    """A program that reads it skips the input of that version, which a power cut could take back."""
+    """A program that reads the version skips its input, but a power cut could still undo the commit."""
     files = MemoryFiles()
     async with running(files, ManualClock()) as broker:
         one = await Program(broker).begin()
@@ -239,7 +239,7 @@ async def test_no_view_shows_a_version_that_the_disk_refused() -> None:
 
 
 async def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decision() -> None:
-    """They are of the same group, from other programs: one of them is always not durable yet."""
+    """Other programs commit to the same group, so at any time one commit is not durable yet."""
     async with running(MemoryFiles(), ManualClock()) as broker:
         one = await Program(broker).begin()
         left = 2_000

@@ -1,4 +1,4 @@
-"""Goal: whoever asks about ten thousand partitions at once is answered whole, and others are served in between."""
+"""Requests about many partitions are answered completely, and other callers get their turns in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.log_manager import LogManager
 from tests.support.loop import one_turn
 
 PARTITIONS = 1_000
-OTHERS = 4  # at least as many others are to have had their turn meanwhile
+OTHERS = 4  # other callers must get more turns than this meanwhile
 Handle = Callable[[BrokerParts], Coroutine[Any, Any, Any]]
 
 
@@ -76,13 +76,13 @@ def broker_of(manager: LogManager) -> BrokerParts:
 
 
 def alone(manager: LogManager) -> Alone:
-    """What handlers ask of a cluster, of a node that is alone."""
+    """The cluster as handlers see it on a standalone node."""
     node = Node(0, 0, Registration("localhost", 1, "d"))
     return Alone(lambda: node, manager.partitions, manager.changes, Admin(), lambda _: None)
 
 
 async def answered(work: Coroutine[Any, Any, Any], other: Callable[[], None]) -> Any:
-    """The result of `work`; `other` is called in each turn of the loop until then."""
+    """Returns the result of `work`; calls `other` in each turn of the loop until then."""
     task = asyncio.ensure_future(work)
     while not task.done():
         other()

@@ -1,4 +1,4 @@
-"""Producer ids, which are never given twice: reserved in the coordinator's log, whatever ends it or replaces it."""
+"""Producer ids, reserved in the coordinator's log: none is given twice, whatever ends or replaces the coordinator."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ DIRECTORY = f"{COORDINATOR.id.hex()}-0"
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every log has grown."""
+    """Small blocks of ids. Any log may be compacted, whatever its size."""
     monkeypatch.setattr(producer_ids, "BLOCK", BLOCK)
     monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 1)
 
 
 async def take(ids: ProducerIds) -> int:
-    """As a request gets its number."""
+    """Takes a number as a request does."""
     while not ids.has_next:
         await ids.reserve()
     return ids.take()
@@ -52,7 +52,7 @@ def ids_of(broker: TransactionBroker) -> ProducerIds:
 
 
 async def write(broker: TransactionBroker, tp: TopicIdPartition, number: int) -> None:
-    """The first batch of a producer, which the disk has in the end."""
+    """Appends a producer's first batch, durable on return."""
     append_here(broker.log(tp), raw_batch(b"x" * 32, producer=ProducerIdAndEpoch(number, 0), sequence=0), broker.broker.clock)
     await broker.broker.flusher.drain()
 
@@ -132,7 +132,7 @@ async def test_a_block_is_not_given_again_by_a_crash_before_its_first_id() -> No
 
 
 async def test_a_state_holds_what_is_reserved_before_it_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record is before the state, which removes it."""
+    """The reservation precedes the state in the log, and the compaction removes it."""
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock, is_killed=True) as broker:
         ids = ids_of(broker)

@@ -1,4 +1,4 @@
-"""A follower's report counts whenever it comes: it is not repeated while nothing changes."""
+"""A follower's report counts whenever it arrives: the follower does not repeat it while nothing changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Leader:
         return self.log
 
     def lead(self, epoch: int) -> None:
-        """Leads in a new epoch, of which `leading` has not heard."""
+        """Leads in a new epoch that `leading` does not know yet."""
         self.at = PartitionAt(ENTRY._replace(leader_epoch=epoch), epoch)
         self.log.lead(epoch, in_sync_of(ENTRY))
 
@@ -71,7 +71,7 @@ class Leader:
 
 
 class Context:
-    """A stream that sends what each step returns, and notes the errors of the answers."""
+    """A follower's stream: sends the result of each step, and records the errors in the responses."""
 
     def __init__(self, *steps: Callable[[], bytes]) -> None:
         self._steps = list(steps)
@@ -131,7 +131,7 @@ def test_a_report_counts_though_the_follower_has_heard_first_that_it_was_added()
 
 
 def test_what_comes_late_on_an_older_stream_says_nothing() -> None:
-    """The follower has begun another one since: it would seem to have lost what it had told there."""
+    """The follower has begun a newer stream. Its late report would look like a loss of what it reported there."""
     leader = Leader()
     older, newer = leader.stream(Context()), leader.stream(Context())
     older._take(leader.report(0, 1))
@@ -163,7 +163,7 @@ def test_what_comes_late_on_an_older_stream_says_nothing() -> None:
     ],
 )
 async def test_catching_up_holds_up_no_producers(sizes_mb: list[tuple[str, float]], looked_at: list[str]) -> None:
-    """Those in sync go first, whoever was due first."""
+    """In-sync partitions are served first, whichever became due first."""
     stream: Any = Leader().stream(Context())
     stream._due = stream._followed = dict(enumerate(sizes_mb))
     stream._is_in_sync = lambda number: sizes_mb[number][0] == "in sync"

@@ -1,6 +1,6 @@
-"""Goal: how many entries a request may have, and that none stands twice, is one rule for all methods, and comes before all else.
+"""The limits on a request's entries, and on duplicates, are one rule for all methods, applied before anything else.
 
-Method: the table against the descriptors of all requests; then every field of it at its limit, beyond it, and with a double.
+The table is compared with the descriptors of all requests. Each field is tested at its limit, beyond it, and with a duplicate.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_what_is_named_twice_is_answered_once_or_refused(name: str, repeated: Re
 
 @pytest.mark.parametrize("name", UNARY)
 def test_nothing_is_built_out_of_too_many_fields(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two bytes make an entry of a hundred: whatever the field, known or not, two megabytes of them are refused unbuilt."""
+    """An empty entry grows from two bytes to a hundred: a request full of a field, known or not, is refused before it is built."""
     method = UNARY[name]
     fields = {field.number for field in method.request.DESCRIPTOR.fields} | {99}
 

@@ -1,4 +1,4 @@
-"""The budget of answers to fetches: shares that shrink, and whose stream is ended."""
+"""The budget of fetch responses: shares that shrink, and which clients are disconnected."""
 
 from __future__ import annotations
 

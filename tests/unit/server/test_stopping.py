@@ -1,4 +1,4 @@
-"""The deadline of a stop: what it adds up to, and what is said when it passes."""
+"""The deadline of a stop: its length, and the message when it passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream that ends by itself while it is being ended: gRPC is told of one end of a call only, or logs an error of its own."""
+"""Streams that end by themselves while the broker ends them. gRPC logs an error if it is told of two ends of one call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fetch_request(tp: TopicIdPartition) -> bytes:
 
 
 def stream_of(kind: type[S], broker: TransactionBroker, context: Context) -> S:
-    """A stream of anybody's that has not begun."""
+    """A stream of ANYBODY that has not begun."""
     return kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
 
 
@@ -61,7 +61,7 @@ async def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
     files = MemoryFiles()
     async with running(files, ManualClock()) as broker:
         (tp, _) = await broker.topic()
-        context = Context([produce_request(tp) if kind is ProduceHandler else fetch_request(tp)])  # and the client's end
+        context = Context([produce_request(tp) if kind is ProduceHandler else fetch_request(tp)])  # then the client ends the stream
         stream = stream_of(kind, broker, context)
         with Gate(files, "fdatasync", path=tp.directory_name):
             serving = asyncio.create_task(stream.run())
@@ -75,7 +75,7 @@ async def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
 
 
 async def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its failure waits for a response that the revocation no longer waits for."""
+    """The failing stream still waits for its last response; the revocation no longer does."""
     monkeypatch.setattr(produce, "_LAST_RESPONSES_S", 0)
 
     files = MemoryFiles()
@@ -161,7 +161,7 @@ async def test_a_parked_fetch_whose_client_goes_while_its_response_is_queued_rea
         serving = asyncio.create_task(stream.run())
         await all_wait()
         assert broker.broker.fetch_purgatory.force_complete(1) == 1
-        serving.cancel()  # as gRPC does when the client has gone
+        serving.cancel()  # as gRPC does when the client is gone
         with contextlib.suppress(asyncio.CancelledError):
             await serving
         reads: list[object] = []
@@ -193,7 +193,7 @@ async def test_a_parked_fetch_whose_response_is_cancelled_before_it_begins_does_
         await all_wait()
         serving.cancel()
         (start,) = queued
-        answering = start()  # runs after the cancellation, which cancels it
+        answering = start()  # scheduled after the cancellation, which cancels it
         with contextlib.suppress(asyncio.CancelledError):
             await serving
         await all_wait()

@@ -1,4 +1,4 @@
-"""sd_notify: what is sent where, and that nobody listening is no failure."""
+"""sd_notify: what is sent to which socket; a missing listener is no failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goal: what a task raises is told where somebody looks, or in the log with its cause; asyncio has nothing to report itself."""
+"""A task's exception reaches the code that awaits it, or is logged with its cause; asyncio never has to report it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.wait import DEADLINE_S
 
 
 def run(work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
-    """Runs `work` in a loop of its own; what asyncio itself reports."""
+    """Runs `work` in a new event loop; returns what asyncio itself reports."""
     reports: list[dict[str, Any]] = []
 
     async def main() -> None:

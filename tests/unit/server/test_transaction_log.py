@@ -1,4 +1,4 @@
-"""The compaction of the coordinator's log: in pieces, while events go on, on disks that refuse, cut off anywhere."""
+"""Compaction of the coordinator's log: in pieces, between other events, on disks that refuse writes, interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.transaction_bench import Execution, commit_of, known_of, tota
 from tests.support.wait import DEADLINE_S
 
 IDS = 6
-PIECES = IDS + 1  # of a state of two records each; the last is its end
+PIECES = IDS + 1  # two entries per id on average; the last piece is the end
 DIRECTORY = f"{COORDINATOR.id.hex()}-0"
 SEGMENT = f"{DIRECTORY}/{0:020d}.log"
 MEMBER = MemberOpened(member_id=b"m" * 16, producer_id=7, txn_version=1, execution_id="e1", owner="task", timeout_ms=60_000)
@@ -48,13 +48,13 @@ MEMBER = MemberOpened(member_id=b"m" * 16, producer_id=7, txn_version=1, executi
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two entries each: an id is one or two. Every log has grown."""
+    """Pieces of two entries. Any log may be compacted, whatever its size."""
     monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 1)
     monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 2))
 
 
 async def filled(broker: TransactionBroker, ids: int = IDS) -> None:
-    """Ids with a committed version; the first has an open member, the last is prepared."""
+    """Records ids with a committed version; the first has an open member, the last is prepared."""
     transactions = broker.transactions
     await transactions.log.make()
     for number in range(ids):
@@ -64,7 +64,7 @@ async def filled(broker: TransactionBroker, ids: int = IDS) -> None:
 
 
 def commit(broker: TransactionBroker, name: str, version: int, *, is_complete: bool = True) -> None:
-    """A version without members."""
+    """Records a version without members."""
     broker.transactions._record(name, PRINCIPAL, commit_of(Execution(version, "e", "r"), totals=totals(1)))
     if is_complete:
         broker.transactions._record(name, PRINCIPAL, CommitCompleted(txn_version=version))
@@ -75,7 +75,7 @@ def known(broker: TransactionBroker) -> list[object]:
 
 
 class AfterPieces:
-    """While entered, `act` runs after each piece of a state is appended, with its number."""
+    """Calls `act` with the number of each piece of a state that has been appended."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
         self.pieces = 0
@@ -201,7 +201,7 @@ async def test_events_between_the_pieces_are_read_again_as_they_were(monkeypatch
 
 
 async def loaded(files: MemoryFiles, clock: ManualClock) -> AsyncIterator[TransactionBroker]:
-    """A broker that has read the log, and finished nothing."""
+    """A broker that has read the log, and whose sweep finishes nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("brokerd.server.coordinator.transactions.Transactions.sweep", _nothing)
         async with running(files, clock, is_killed=True) as broker:
@@ -213,10 +213,10 @@ async def _nothing(_self: object) -> None:
 
 
 async def test_cut_off_at_any_piece_the_log_says_what_it_said_there() -> None:
-    """Killed with the last batch whole, torn, or followed by a piece of another; events go on behind it, and the next state too."""
+    """A kill leaves the last batch torn, whole, or followed by a fragment. Later events and the next state follow it."""
 
     files, clock = MemoryFiles(), ManualClock()
-    said: list[tuple[int, list[object]]] = []  # the log's size, and what was known then
+    said: list[tuple[int, list[object]]] = []  # size of the log, and what was known at that size
     async with running(files, clock, is_killed=True) as broker:
         await filled(broker)
 
@@ -246,13 +246,13 @@ async def test_cut_off_at_any_piece_the_log_says_what_it_said_there() -> None:
 
 
 def refusing(_log: Partition, _offset: int) -> Steps[WireError]:
-    """The log start stays where it is, as if the process had been killed before it moved."""
+    """Leaves the log start where it is, as if the process had been killed before it moved."""
     yield lambda: None
     return StorageError("no space")
 
 
 async def check_cut(files: MemoryFiles, clock: ManualClock, expected: list[object] | None) -> None:
-    """All that was known is known again; an event behind it is too, and a state and what follows it."""
+    """Everything known is loaded again, over three starts; at each an event, a state and another event are appended."""
     before = expected
     for _ in range(3):
         async for broker in loaded(files, clock):
@@ -327,7 +327,7 @@ async def test_a_disk_that_cannot_sync_a_state_stops_the_log(caplog: pytest.LogC
 
 @pytest.mark.parametrize("is_stopped", [False, True])
 async def test_nothing_is_given_up_before_the_state_is_durable(is_stopped: bool) -> None:
-    """A stop before that leaves the log as it was."""
+    """A stop before that leaves the log unchanged."""
 
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock) as broker:
@@ -352,7 +352,7 @@ async def test_nothing_is_given_up_before_the_state_is_durable(is_stopped: bool)
 
 
 async def test_others_have_their_turn_while_a_state_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a few hundred of its entries, however many there are."""
+    """Others get a turn after a few hundred entries, however many the state has."""
 
     async with running(MemoryFiles(), ManualClock()) as broker:
         await filled(broker, 500)
@@ -395,7 +395,7 @@ async def test_a_state_of_no_ids() -> None:
 
 @pytest.mark.parametrize("lost", range(PIECES))
 async def test_a_piece_that_damage_took_is_given_up_alone(tmp_path: Path, lost: int) -> None:
-    """An operator has accepted it. Nothing stands before the state, so all else of it counts, and all events after it."""
+    """An operator has accepted the damage. The other pieces and all later events count, since nothing precedes the state."""
 
     clock = ManualClock()
     async with running(RealFiles(str(tmp_path)), clock) as broker:

@@ -1,4 +1,4 @@
-"""Transactions inside the broker: time, stops, disks that refuse, topics that go, and how much is held."""
+"""Transactions inside the broker: expiry, stops, disks that refuse writes, deleted topics, a damaged log."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_last_stable_offsets_move_in_one_step_and_an_init_need_not_wait_fo
             commit = asyncio.create_task(one.commit())
             await asyncio.to_thread(gate.wait_until_reached)
             log = broker.log(one.tps[0])
-            await wait_durable(broker.broker.produce_purgatory, [Appended(log, 1, log.leader_epoch)])  # its marker
+            await wait_durable(broker.broker.produce_purgatory, [Appended(log, 1, log.leader_epoch)])  # the marker of partition 0
             assert stable(broker, one.tps) == [0, 0]
             with pytest.raises(AlreadyCommittedError):
                 await broker.init(NAME, Execution(0, "twin", "another run"), b"t" * 16)
@@ -211,7 +211,7 @@ async def test_an_ended_member_writes_nothing_outside_of_transactions_either(is_
 
 
 def refuse_plain_batch(broker: TransactionBroker, one: OneExecution) -> None:
-    """A batch outside of transactions, under the id of the member."""
+    """Asserts that batches outside of transactions are refused under the member's id."""
     end = broker.log(one.tps[0]).ends.log_end_offset
     for sequence, epoch in ((0, 0), (1, 0), (0, 1)):
         batch = raw_batch(b"plain", producer=ProducerIdAndEpoch(one.member.producer_id, epoch), sequence=sequence)
@@ -257,7 +257,7 @@ async def test_a_broker_does_not_start_without_all_of_its_log(at: int) -> None:
 
 @pytest.mark.parametrize("are_at_work", [False, True])
 async def test_others_have_their_turns_while_many_ids_may_be_forgotten_at_once(are_at_work: bool) -> None:
-    """As an hour after a start, which grants all that it finds the same time."""
+    """As JOB_KEPT_MS after a start, when all loaded ids expire together."""
 
     clock, count = ManualClock(), 400
     async with running(MemoryFiles(), clock) as broker:

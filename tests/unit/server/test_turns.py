@@ -1,4 +1,4 @@
-"""A client that sends much waits alone: one request in each turn of the loop, principals and connections in turn."""
+"""A busy client delays only itself: one request per turn of the loop, round-robin over principals and their connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.loop import all_wait, counted_turns, one_turn
 
 
 async def taken(turns: Turns, order: list[str], principal: str, peer: str, name: str) -> None:
-    """Takes a turn and notes it."""
+    """Takes a turn and records its name."""
     await turns.take(Caller(principal, peer))
     order.append(name)
 
@@ -22,7 +22,7 @@ async def test_a_turn_is_there_at_once_for_who_is_alone() -> None:
     for _ in range(3):
         with pytest.raises(StopIteration):
             turns.take(Caller("p", "c")).send(None)
-        await all_wait()  # that turn is over
+        await all_wait()  # the turn is over
 
 
 async def test_principals_and_their_connections_take_turns() -> None:
@@ -76,7 +76,7 @@ async def test_after_a_long_turn_all_who_come_are_let_in_before_the_next() -> No
 
         turns, order = Turns(lambda: now_ns), list[str]()
         tasks = [asyncio.create_task(long(f"many {number}")) for number in range(4)]
-        for number in range(10):  # gRPC hands them over one by one
+        for number in range(10):  # gRPC delivers calls one by one
             await one_turn()
             turns.arrived += 1
             order.append(f"call {number}")
@@ -95,7 +95,7 @@ class LongTurns:
         self.turns = Turns(lambda: self._now_ns)
 
     async def take(self) -> None:
-        """Takes a turn, and its time."""
+        """Takes a turn of 5 ms."""
         await self.turns.take(Caller("p", "c"))
         self._now_ns += 5_000_000
 

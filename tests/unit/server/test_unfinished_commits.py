@@ -1,4 +1,4 @@
-"""Commits that are decided and cannot be finished: visible nowhere, in this life and the next ones, until they are everywhere."""
+"""Decided commits that cannot be finished: visible nowhere, over restarts too, until all partitions have their markers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.unit.server.one_execution import NAME, ONE, OneExecution, stable
 
 
 def no_space(files: MemoryFiles, tp: TopicIdPartition) -> Gate:
-    """A partition that takes no more batches."""
+    """Lets a partition refuse further batches."""
     return Gate(files, "pwritev", path=tp.directory_name, error=errno.ENOSPC)
 
 
 async def prepared_with_one_marker(files: MemoryFiles, clock: ManualClock) -> OneExecution:
-    """A commit whose marker one partition has, and the other one refused; its broker has stopped."""
+    """A prepared commit of a stopped broker: one partition has its marker, the other refused it."""
     async with running(files, clock) as broker:
         one = await OneExecution(broker).begin()
         with no_space(files, one.tps[1]), pytest.raises(StorageError, match="is committed, but not visible yet"):
@@ -43,7 +43,7 @@ async def prepared_with_one_marker(files: MemoryFiles, clock: ManualClock) -> On
 
 
 async def committed_elsewhere(broker: TransactionBroker, version: int) -> list[bytes]:
-    """Lets another query write a version of another topic; returns all that readers see there."""
+    """Commits a version of another query to another topic; returns all that readers see there."""
     (other,) = await broker.topic("other", 1)
     execution = Execution(version, f"another {version}", "run")
     member = await broker.init("another", execution, bytes([version]) * 16)
@@ -119,7 +119,7 @@ async def test_a_damaged_partition_takes_its_marker_once_an_operator_has_decided
 
 
 async def damaged_after_a_decision(path: Path, clock: ManualClock) -> OneExecution:
-    """A directory with a commit whose marker one partition has; the other one refused it, and its first batch has rotted since."""
+    """A directory with a prepared commit: one partition has its marker, the other refused it and has a damaged first batch."""
     files = MemoryFiles()
     async with running(files, clock) as broker:
         tps = await broker.topic()
@@ -128,7 +128,7 @@ async def damaged_after_a_decision(path: Path, clock: ManualClock) -> OneExecuti
         with no_space(files, one.tps[1]), pytest.raises(StorageError):
             await one.commit()
     for name in files.paths():
-        if name != "clean-shutdown":  # so that all is read again
+        if name != "clean-shutdown":  # without it, the start reads everything again
             (path / name).parent.mkdir(exist_ok=True)
             (path / name).write_bytes(files.read_file(name))
     segment = path / f"{one.tps[1].directory_name}/{0:020d}.log"
@@ -152,7 +152,7 @@ async def test_an_operator_finds_what_holds_back_readers() -> None:
 
 
 async def hanging(broker: TransactionBroker, principal: Principal, idle_ms: int) -> list[tuple[int, int, int, str, int]]:
-    """Partition, first offset, producer id, transactional id and time of each that holds back readers."""
+    """Partition, first offset, producer id, transactional id and idle time (ms) of each transaction that holds back readers."""
     authorizer = TopicAuthorizer(principal, broker.logs.topics)
     request = transaction_pb2.FindHangingTransactionsRequest(idle_ms=idle_ms)
     response = await transaction_admin.find_hanging_transactions(broker.broker, authorizer, request)
@@ -177,7 +177,7 @@ async def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch:
 
 @contextlib.asynccontextmanager
 async def refusing(files: MemoryFiles, clock: ManualClock, one: OneExecution) -> AsyncIterator[TransactionBroker]:
-    """A broker that could not finish the commit when it started, but could now."""
+    """A broker that could not finish the commit at its start, but can now."""
     gate = no_space(files, one.tps[1])
     gate.__enter__()
     async with running(files, clock) as broker:
