@@ -1,4 +1,4 @@
-"""Goal: copies become equal whatever happens to roles meanwhile. Method: real directories, leaders and copiers, in one process."""
+"""Copies become equal whatever happens to roles meanwhile: real directories, leaders and copiers in one process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_copy_that_was_in_sync_when_an_older_one_was_elected_is_not_cut(
         one, two = all_of_them
         await one.takes_role(all_of_them.entry(1, 1))
         await two.takes_role(all_of_them.entry(2, 2))
-        append(two.log(), b"of two alone")  # its high watermark does not tell that it was acknowledged
+        append(two.log(), b"of two alone")  # its high watermark does not show that it was acknowledged
         was = all_of_them.entry(2, 2, [2])
         elected = elected_unclean(was, one.image.nodes[1])
         await one.hears(elected, 2)
@@ -58,7 +58,7 @@ async def test_a_copy_that_was_in_sync_when_an_older_one_was_elected_is_not_cut(
 
 
 async def test_a_copy_that_was_in_sync_when_an_older_one_was_elected_does_not_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
-    """As once retention has passed its end at the leader, before its disk is back."""
+    """As when retention at the leader has passed the copy's end before the copy's disk is back."""
     async with copies() as all_of_them:
         one, two = all_of_them
         await one.takes_role(all_of_them.entry(1, 1))
@@ -77,12 +77,12 @@ async def test_a_copy_that_was_in_sync_when_an_older_one_was_elected_does_not_be
 
 
 async def test_a_copy_of_a_history_that_the_store_has_forgotten_is_not_cut(caplog: pytest.LogCaptureFixture) -> None:
-    """Both nodes have led in epoch 2, as in the restored store it is node 1's. What node 2 took may have been acknowledged."""
+    """Both nodes lead in epoch 2, which the restored store gives to node 1. Node 2 may have acknowledged its records."""
     async with copies() as all_of_them:
         one, two = all_of_them
         await two.takes_role(all_of_them.entry(2, 2))
         append(two.log(), b"of two alone")
-        two.log().resign()  # a new life
+        two.log().resign()  # a restart
         restored = all_of_them.entry(1, 2)
         await all_of_them.hear(restored, 2)
         await until(lambda: one.leading._led[tp_of(0)]._is_disputed)
@@ -96,10 +96,10 @@ async def test_a_copy_of_a_history_that_the_store_has_forgotten_is_not_cut(caplo
 
 
 async def test_a_follower_is_cut_in_several_steps() -> None:
-    """Their logs part where each has led in turn: it asks again after each cut, and has written nothing in between."""
+    """The logs diverge over several epochs. The follower asks again after each cut, and appends nothing in between."""
     async with copies() as all_of_them:
         one, two = all_of_them
-        # Both have epoch 1; node 2 also 3 and 5, and node 1 epoch 4, each unread by the other.
+        # Both lead in epoch 1, then node 2 in 3 and 5, node 1 in 2 and 4; neither copies from the other.
         await one.takes_role(all_of_them.entry(1, 1))
         await two.takes_role(all_of_them.entry(2, 1))
         await two.takes_role(all_of_them.entry(2, 3))
@@ -116,9 +116,8 @@ async def test_a_follower_is_cut_in_several_steps() -> None:
 
 
 async def test_a_follower_that_ends_below_the_log_start_is_cut_where_the_logs_part() -> None:
-    """A batch that reaches above the log start begins where the follower ends. What it has below is of another leader: nobody reads
-    that, but it would take a record that was never committed for its producer's last one.
-    """
+    """The follower's end is the start of a batch that reaches above the leader's log start. Its own record before that is of
+    another leader. No reader sees this record, but producer state would keep an uncommitted batch as its producer's last one."""
     async with copies() as all_of_them:
         one, two = all_of_them
         await two.takes_role(all_of_them.entry(2, 1))
@@ -135,8 +134,8 @@ async def test_a_follower_that_ends_below_the_log_start_is_cut_where_the_logs_pa
 
 
 async def test_a_follower_goes_on_where_its_leaders_earlier_epochs_are_unknown() -> None:
-    """As after a recovery without a snapshot, from a first segment that begins where the follower ends. It cannot be told to cut
-    everything, which is below its high watermark."""
+    """As after a recovery without a snapshot, from a first segment that begins where the follower ends. The follower cannot be told
+    to cut everything: all of it is below its high watermark."""
     async with copies() as all_of_them:
         one, two = all_of_them
         await all_of_them.hear(all_of_them.entry(1, 1), 2)
@@ -171,7 +170,7 @@ async def test_who_meets_damage_waits_for_another_leader_where_a_copy_is_in_sync
 
 
 async def filled_alone(all_of_them: Copies, count: int) -> PartitionEntry:
-    """Node 1 leads alone, and has appended so many records."""
+    """Node 1 leads alone, and has appended `count` records."""
     one, _ = all_of_them
     alone = all_of_them.entry(1, 1, [1])
     await one.hears(alone, 2)
@@ -196,7 +195,7 @@ async def test_a_copy_does_not_drop_what_is_below_a_batch_that_was_taken_out(cap
 
 @pytest.mark.parametrize("before", [1, 2])
 async def test_a_report_that_comes_before_the_leader_counts_is_not_lost(before: int) -> None:
-    """A follower tells how far it is once. Its leader has the role then, and looks at the entries a moment later."""
+    """A follower reports its position once. The leader has its role by then, but looks at the entries a moment later."""
     async with copies() as all_of_them:
         one, two = all_of_them
         first = all_of_them.entry(before, 1)
@@ -242,7 +241,7 @@ async def test_a_follower_that_is_registered_anew_reports_again() -> None:
 
 
 async def test_a_follower_leaves_a_stream_to_an_earlier_life_of_its_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that lost its power and is back before its lease has ended, or at another address, has left it open and silent."""
+    """A machine that is back from a power loss before its lease ends, or at another address, leaves the stream open and silent."""
     async with copies() as all_of_them:
         one, _ = all_of_them
         before = all_of_them.entry(1, 1)
@@ -261,7 +260,7 @@ async def test_a_follower_leaves_a_stream_to_an_earlier_life_of_its_leader(monke
 async def test_a_stream_that_grpc_has_ended_is_followed_by_another_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends_in: str, error: type[BaseException]
 ) -> None:
-    """Between two rounds; or because the connection was closed: another call has found a newer address, or certificate."""
+    """It ends between two rounds, or because another call found a newer address or certificate and closed the connection."""
     async with copies() as all_of_them:
         one, two = all_of_them
         replicate, ended = two.replicate, list[bool]()
@@ -302,7 +301,7 @@ async def test_a_watch_that_is_silent_does_not_hold_up_further_changes(monkeypat
         one, _ = all_of_them
         entry = all_of_them.entry(1, 1, [1])
         await all_of_them.hear(entry, 2)
-        one.store.answers = [3]  # the change is made, but this node does not hear of it
+        one.store.answers = [3]  # the change is made, but this node's watch is silent
         monkeypatch.setattr(one.membership, "until", lambda _revision: asyncio.Event().wait(), raising=False)
         running = asyncio.create_task(one.leading.run())
         await until(lambda: len(one.store.asked) > 1, "it looks again")
@@ -341,7 +340,7 @@ async def test_a_leader_whose_records_have_changed_on_the_disk_copies_them_to_no
 
 
 async def test_a_response_has_no_batch_twice(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A partition gets more while another one is read from the disk for the same response."""
+    """A partition grows while another one is read from disk for the same response."""
     caplog.set_level(logging.DEBUG)
     async with copies() as all_of_them:
         one, two = all_of_them
@@ -364,7 +363,7 @@ async def test_a_response_has_no_batch_twice(monkeypatch: pytest.MonkeyPatch, ca
 
 
 async def test_a_leader_that_is_replaced_tells_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader knows what commits hold back, and forgets it when it follows. What it said last would count as shown to readers."""
+    """A leader that becomes a follower forgets its holds. A stable offset sent after that would count as shown to readers."""
     async with copies() as all_of_them:
         one, two = all_of_them
         await all_of_them.hear(all_of_them.entry(1, 1), 2)
@@ -391,7 +390,7 @@ async def test_a_leader_that_is_replaced_tells_nothing_any_more(monkeypatch: pyt
 
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_deleted_records_are_not_promised_by_a_leader_that_is_replaced(is_told: bool) -> None:
-    """The next leader may have them. `is_told`: that one follows is told before anybody looks at its followers."""
+    """The next leader may still have the records. `is_told`: `leading` has seen the image before the deletion waits."""
     async with copies() as all_of_them:
         one, _ = all_of_them
         entry = all_of_them.entry(1, 1)
@@ -530,7 +529,7 @@ async def test_a_copy_that_could_not_begin_anew_tries_again(monkeypatch: pytest.
 
 
 async def test_a_copy_that_has_caught_up_has_the_log_start_without_further_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It hears of the log start with batches that are not durable yet, and a log start never lies above the high watermark."""
+    """The log start arrives with batches that are not durable yet, and it never lies above the high watermark."""
     async with copies() as all_of_them:
         one, two = all_of_them
         alone = await filled_alone(all_of_them, 3)
@@ -549,7 +548,7 @@ async def test_a_copy_that_has_caught_up_has_the_log_start_without_further_news(
 
 
 async def test_a_quiet_partition_hears_of_its_ends_beside_a_busy_one() -> None:
-    """A copy that does not know the log start could not join."""
+    """A copy that does not know the log start cannot join."""
     async with copies() as all_of_them:
         one, two = all_of_them
         for number in (0, 1):
@@ -571,7 +570,7 @@ async def test_a_quiet_partition_hears_of_its_ends_beside_a_busy_one() -> None:
 
 
 async def test_what_passes_is_told_if_it_does_not(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A file of the copy that cannot be read holds it up for good, without damage that anybody has found."""
+    """An unreadable file stops the copy for good, although no damage is found."""
     monkeypatch.setattr("brokerd.server.replication.copying._PASSES_WITHIN_MS", 1_200)
     failed = list[float]()
 
@@ -592,8 +591,8 @@ async def test_what_passes_is_told_if_it_does_not(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("room_bytes", "least_bytes"), [(CATCH_UP_BYTES, CATCH_UP_BYTES), (5, 1)])
 async def test_a_response_has_few_snapshots(monkeypatch: pytest.MonkeyPatch, room_bytes: int, least_bytes: int) -> None:
-    """Of a hundred thousand producers one has 20 MB: two of them would be more than a message may have, each time anew. And with
-    each the follower has many files to sync, before it reports what producers wait for."""
+    """A snapshot of 100,000 producers has 20 MB: two would exceed the size of a message, at every attempt. After each snapshot, the
+    follower also syncs many files before it reports what producers wait for."""
     taken = list[int]()
     take = Copier._take
 
@@ -623,7 +622,7 @@ async def test_a_response_has_few_snapshots(monkeypatch: pytest.MonkeyPatch, roo
 
 
 async def test_changes_that_cannot_be_written_together_are_written_one_by_one() -> None:
-    """The entry of one partition has changed a moment ago: the others do not wait for it."""
+    """One partition's entry has just changed, and the others do not wait for it."""
     async with copies() as all_of_them:
         one, _ = all_of_them
         for number in (0, 1):
@@ -636,7 +635,7 @@ async def test_changes_that_cannot_be_written_together_are_written_one_by_one() 
 
 
 async def test_a_leader_that_reaches_nobody_takes_nothing_that_all_shall_have() -> None:
-    """Neither the store nor a follower: another node may lead by now."""
+    """Without the store and its followers, a leader refuses acks=all appends: another node may already have been elected."""
     async with copies() as all_of_them:
         one, two = all_of_them
         entry = all_of_them.entry(1, 1)

@@ -17,7 +17,7 @@ from brokerd.server.replication import leading
 
 @pytest.mark.parametrize("is_fate_unknown", [True, False])
 async def test_a_store_that_does_not_answer_ends_a_round(monkeypatch: pytest.MonkeyPatch, is_fate_unknown: bool) -> None:
-    """Each piece would wait for seconds, and until then no partition would learn that it is cut off, or no longer."""
+    """Each piece would wait for seconds, and meanwhile no partition would learn whether it is cut off."""
     monkeypatch.setattr(leading, "_PROPOSALS_MAX", 1)
     monkeypatch.setattr(leading, "_INTERVAL_S", 0)
     asked, given_up = list[Any](), list[Proposal]()
