@@ -1,4 +1,4 @@
-"""The audit trail: a limited number of lines for each caller and a count of the rest, on one line each, whatever was sent."""
+"""The audit trail: a limited number of lines per caller and a count of the rest, one line per entry, whatever was sent."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_change_is_described_once_it_is_made_and_none_has_no_line(caplog: pyte
 async def test_records_that_may_have_been_deleted_have_their_line(
     before_offset: int, below: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its last step failed: the log start may have moved after a restart."""
+    """The last step failed: after a restart, the log start may have moved."""
     caplog.set_level(logging.INFO, logger="brokerd.audit")
 
     async def fails(_steps: object) -> list[StorageError]:

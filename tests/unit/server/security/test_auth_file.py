@@ -1,4 +1,4 @@
-"""The auth file: what is accepted, and that every refusal names the principal and holds no credential."""
+"""The auth file: what is accepted, and that every refusal names the principal and contains no credential."""
 
 from __future__ import annotations
 

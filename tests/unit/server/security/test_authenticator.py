@@ -55,7 +55,7 @@ def test_who_shows_no_right_token_is_refused_without_an_echo(metadata: Sequence[
 
 
 def shown(directory: Path, common_name: str, *names: str) -> dict[str, list[bytes]]:
-    """The auth context of a connection with such a certificate."""
+    """The auth context of a connection with a certificate of these names."""
     return {"x509_pem_cert": [Path(Authority(directory).issue(common_name, *names).certificate_file).read_bytes()]}
 
 

@@ -1,4 +1,4 @@
-"""Whether a call is still its caller's after the auth file has changed, and what it leaves in the audit trail."""
+"""Revocation of calls after a change of the auth file, and the lines that calls leave in the audit trail."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_certificate_whose_name_is_taken_out_is_revoked(tmp_path: Path) -> Non
 
 
 def test_ipv6_addresses_are_readable(caplog: pytest.LogCaptureFixture) -> None:
-    """gRPC encodes their brackets as in a URL."""
+    """gRPC percent-encodes the brackets, as in a URL."""
     authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
     callers = Callers(authenticator, TopicStore(MemoryFiles()), Audit(ManualClock()))
     call = with_token(TOKENS["boss"])._replace(host="ipv6:%5B2001:db8::7%5D")

@@ -1,4 +1,4 @@
-"""Only whole common names and DNS names say who a certificate is."""
+"""Only whole common names and DNS names identify the principal of a certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner of a producer id is given by its tag alone, for ever."""
+"""The tag in a producer id alone determines its owner, permanently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions about topics: remembered, never stale, and word for word the same for what is hidden and what is missing."""
+"""Authorization of topics: grants are cached, refusals are not, and hidden and missing topics get the same answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READABLE, HIDDEN, MISSING = b"r" * 16, b"h" * 16, b"m" * 16
 
 
 class CountingStore(TopicStore):
-    """Topics, and how often one was looked up."""
+    """Topics; counts look-ups by id."""
 
     def __init__(self) -> None:
         super().__init__(MemoryFiles())
