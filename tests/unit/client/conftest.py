@@ -1,4 +1,4 @@
-"""The client and the cluster that tests of calls use."""
+"""A client and a cluster, for tests of calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.fake_broker import FakeBroker, FakeCluster, fake_cluster
 
 @pytest.fixture
 def client(broker: FakeBroker) -> Iterator[BlockingClient]:
-    """Repeats at once what fails."""
+    """A client with a retry backoff of 1 to 2 ms."""
     config = ClientConfig(
         bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, api_timeout_ms=10_000
     )
@@ -23,6 +23,6 @@ def client(broker: FakeBroker) -> Iterator[BlockingClient]:
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    """Three nodes."""
+    """A cluster of three nodes."""
     with fake_cluster() as cluster:
         yield cluster

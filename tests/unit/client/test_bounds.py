@@ -1,4 +1,4 @@
-"""Goal: where a command starts and ends is read as it is documented, and resolved to an offset of each partition."""
+"""Goal: the bounds of a command are parsed as documented, and resolved to an offset of each partition."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_bound_is_an_offset_of_each_partition(bound: Bound, log: LogBounds, ex
 
 @pytest.fixture
 def growing(broker: FakeBroker) -> Partition:
-    """A partition with ten records, and ten more after each look-up."""
+    """A partition with ten records, and ten more after each call of ListOffsets."""
     (partition,) = broker.create("t")
     fill(partition, [10])
     broker.after["ListOffsets"] = lambda: fill(partition, [10])
@@ -125,7 +125,7 @@ def growing(broker: FakeBroker) -> Partition:
 def test_all_bounds_are_of_one_end_of_a_log_that_is_written(
     client: BlockingClient, growing: Partition, start: Bound, end: Bound | None, offsets: tuple[int, int]
 ) -> None:
-    growing.first_in_time = 15  # came after the end was looked up
+    growing.first_in_time = 15  # appended after the end was looked up
     (one,) = ranges_of(client, {growing.tp: "t"}, start, end, READ_COMMITTED)
     assert (one.start_offset, one.until_offset) == offsets
 

@@ -1,4 +1,4 @@
-"""Goal: calls ride over what is passing, tell at once what is not, and say where and how long they tried."""
+"""Goal: calls retry temporary failures, raise final ones at once, and report where and how long they tried."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.support.wait import wait_until
 
 @pytest.fixture
 def silent_address() -> Iterator[str]:
-    """Takes connections and never says a word."""
+    """The address of a server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -97,14 +97,14 @@ def test_second_bootstrap_server_is_tried_when_the_first_is_gone(broker: FakeBro
 
 
 def test_second_bootstrap_server_has_its_time_when_the_first_is_silent(broker: FakeBroker, silent_address: str) -> None:
-    """Each has its share of the time: 500 ms. A machine that needs longer has more tries."""
+    """The first attempt at an address ends after 1 s. Each unanswered one doubles the next, so that a slow machine succeeds too."""
     servers = ",".join([silent_address] + [f"127.0.0.1:{broker.port}"] * 17)
     with BlockingClient(ClientConfig(bootstrap_servers=servers, api_timeout_ms=9_000)) as client:
         assert client.server_info().software_version == "9.9"
 
 
 def test_bootstrap_server_that_was_waited_for_in_vain_is_not_the_next_one_asked(broker: FakeBroker, silent_address: str) -> None:
-    """By somebody with less patience than a connection attempt has, such as a producer with a short request.timeout.ms."""
+    """The caller gives up before the connection attempt does, as a producer with a short request.timeout.ms may."""
     servers = f"{silent_address},127.0.0.1:{broker.port}"
 
     async def impatient() -> str:
@@ -274,7 +274,7 @@ def test_list_offsets_that_never_succeeds_answers_with_the_last_error(broker: Fa
     broker.errors["ListOffsets"] = [NotReadyError("starting")] * 10_000
     with BlockingClient(config(f"127.0.0.1:{broker.port}"), HastyClock()) as client:
         assert isinstance(client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp], NotReadyError)
-    # The clock says that a fourth try has no time left: it would be a race with one millisecond.
+    # HastyClock leaves no time for a fourth attempt: with a timeout of 1 ms, its outcome would be a race.
     assert 10_000 - len(broker.errors["ListOffsets"]) == 3
 
 
@@ -286,7 +286,7 @@ def test_init_producer_id_new_and_raised(broker: FakeBroker, client: BlockingCli
 
 
 def test_a_host_that_does_not_answer_is_named_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as taken:  # bound, and nobody listens
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         loop_thread = LoopThread()

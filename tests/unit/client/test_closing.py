@@ -1,4 +1,4 @@
-"""Goal: a loop that closes leaves nothing behind in gRPC, whose one poller would hand it over inside somebody else's loop."""
+"""Goal: a loop that closes leaves no operation in gRPC, whose only poller would hand it over inside another loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def noise(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Exceptions in callbacks that loops of this process reported."""
+    """Exceptions in callbacks, as logged by this process's loops."""
     return [record.getMessage() for record in caplog.records if record.name == "asyncio" and record.levelno >= logging.ERROR]
 
 
@@ -67,7 +67,7 @@ def test_producers_that_close_disturb_no_other_loop(broker: FakeBroker, caplog: 
 def test_what_grpc_completes_after_a_loop_has_closed_is_reported_by_no_loop(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture, foreign: bool
 ) -> None:
-    """gRPC completes a watch when the channel's state changes, which is after the loop of the watch has closed."""
+    """gRPC completes a watch when the channel's state changes, here after the watch's loop has closed."""
     channels: list[grpc.aio.Channel] = []
 
     async def watch() -> None:
@@ -85,7 +85,7 @@ def test_what_grpc_completes_after_a_loop_has_closed_is_reported_by_no_loop(
             loop_thread.run(watch())
     with BlockingClient(config) as living:
         channels[0].get_state(try_to_connect=True)
-        for _ in range(ROUNDS):  # the loops of this client and of the fake broker hand over
+        for _ in range(ROUNDS):  # the loops of this client and of the fake broker hand operations over
             assert living.metadata().nodes
     assert noise(caplog) == []
 
@@ -110,7 +110,7 @@ def test_close_cleans_up_after_what_runs_was_cancelled() -> None:
 
     loop_thread.at_close(fail)
     loop_thread.at_close(clean_up)
-    running = loop_thread.submit(run())  # kept: a loop holds its tasks weakly, and nothing else holds one that waits for ever
+    running = loop_thread.submit(run())  # kept: a loop holds its tasks weakly, and nothing else holds a task that waits forever
     assert started.wait(DEADLINE_S)
     assert not running.has_ended
     loop_thread.close()

@@ -1,5 +1,5 @@
-"""Goal: calls find the node that answers them, in a cluster whose nodes die, fall silent, move and change their roles; a node alone
-is asked nothing more. Method: nodes in memory that count their calls.
+"""Goal: calls find the right node in a cluster whose nodes die, fall silent, move and change roles; a single node gets no extra
+calls. Method: nodes in memory that count their calls.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def client(cluster: FakeCluster) -> Iterator[BlockingClient]:
 def client_of(
     servers: str, *, request_timeout_ms: int = 5_000, api_timeout_ms: int = 10_000, metadata_max_age_ms: int = 300_000
 ) -> BlockingClient:
-    """Repeats at once what fails."""
+    """A client with a retry backoff of 1 to 2 ms."""
     config = ClientConfig(
         bootstrap_servers=servers,
         retry_backoff_ms=1,
@@ -67,14 +67,14 @@ def client_of(
 
 
 class Middle(random.SystemRandom):
-    """Back-offs take what is configured."""
+    """Makes backoffs as long as configured, without jitter."""
 
     def random(self) -> float:
         return 0.5
 
 
 def calls_of(node: FakeBroker) -> dict[str, int]:
-    """How often methods were called, but GetServerInfo, and forgets it."""
+    """The number of calls by method, for those in CALLS. Resets the counts."""
     calls = {name: count for name, count in node.calls.items() if name in CALLS}
     node.calls.clear()
     return calls
@@ -106,7 +106,7 @@ def test_another_node_than_the_coordinator_is_asked_once(cluster: FakeCluster, c
 
 
 def test_who_tries_a_call_once_finds_the_coordinator_within_it(cluster: FakeCluster) -> None:
-    """A producer retries by itself."""
+    """As for a producer, which retries by itself."""
     cluster.elect_coordinator(cluster.nodes[2])
 
     async def once() -> ProducerIdAndEpoch:
@@ -126,7 +126,7 @@ def test_a_decision_that_a_former_coordinator_may_have_made_is_not_called_undone
 ) -> None:
     cluster.elect_coordinator(cluster.nodes[1])
     former, present = cluster.nodes[:2]
-    former.coordinator = former  # it takes the call, and fails
+    former.coordinator = former  # it accepts the call, and fails
     former._FindCoordinator = present._FindCoordinator  # type: ignore[method-assign]
     former.errors["EndTransaction"] = [NotCoordinatorError("deposed", fate=fate)]
     present.errors["EndTransaction"] = [ProducerFencedError("a newer execution")]
@@ -165,7 +165,7 @@ def test_a_coordinator_that_is_silent_is_asked_for_at_another_node(cluster: Fake
 
 def test_an_election_of_the_coordinator_is_waited_for(cluster: FakeCluster, client: BlockingClient) -> None:
     cluster.elect_coordinator(None)
-    cluster.nodes[1].coordinator = cluster.nodes[1]  # it alone has heard of the election
+    cluster.nodes[1].coordinator = cluster.nodes[1]  # only this node has learned of the election
     client.init_producer_id()
     assert cluster.nodes[1].calls["InitProducerId"] == 1
 
@@ -194,7 +194,7 @@ def test_it_is_told_that_there_is_no_coordinator(cluster: FakeCluster) -> None:
 
 
 def test_the_pages_of_a_decision_go_to_one_node(cluster: FakeCluster, client: BlockingClient) -> None:
-    """Another node has not seen the first page."""
+    """Another node would lack the first page."""
     for node in cluster.nodes:
         node.limits["max.partitions.per.request"] = 1
     cluster.elect_coordinator(cluster.nodes[1])
@@ -268,7 +268,7 @@ def test_metadata_is_asked_for_again_after_its_time(cluster: FakeCluster) -> Non
 
 
 def test_a_node_that_knows_nothing_new_is_left_for_another(cluster: FakeCluster, client: BlockingClient) -> None:
-    """It may be cut off from the others, and lead for all that it knows."""
+    """A node that repeats known metadata may be cut off from the others, and still believe that it leads."""
     cluster.create("t")
     client.metadata(["t"])
     for node in cluster.nodes:
@@ -291,7 +291,7 @@ def test_the_one_node_that_is_away_is_named(cluster: FakeCluster, caplog: pytest
 
 
 def test_what_one_node_answers_says_more_than_that_another_is_away(cluster: FakeCluster) -> None:
-    """The second attempt is the last one, and has time for an answer."""
+    """The second attempt is the last one, and has enough time for an answer."""
     servers = f"127.0.0.1:{cluster.nodes[2].port},127.0.0.1:{cluster.nodes[0].port}"
     config = ClientConfig(bootstrap_servers=servers, retry_backoff_ms=1_200, retry_backoff_max_ms=1_200, api_timeout_ms=2_300)
     cluster.stop(0)
@@ -307,7 +307,7 @@ def test_what_one_node_answers_says_more_than_that_another_is_away(cluster: Fake
 
 
 def test_what_the_only_node_has_answered_is_told_if_the_call_ends_before_the_next_answer(broker: FakeBroker) -> None:
-    """As if each answer took it five seconds: etcd is away, and it waits as long."""
+    """As with a node that needs five seconds for each answer, because it waits that long for etcd."""
     settings = {"bootstrap_servers": f"127.0.0.1:{broker.port}", "retry_backoff_ms": 100, "retry_backoff_max_ms": 100}
     error = broker._error
 
@@ -329,7 +329,7 @@ def test_what_the_only_node_has_answered_is_told_if_the_call_ends_before_the_nex
 
 
 def test_an_answer_of_long_ago_does_not_hide_that_nobody_responds(broker: FakeBroker) -> None:
-    """The last attempts are short, and refused at once."""
+    """The last attempts have little time, but are refused before it runs out."""
     config = ClientConfig(
         bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=200, retry_backoff_max_ms=200, api_timeout_ms=900
     )
@@ -371,7 +371,7 @@ def test_one_partition_that_is_asked_again_does_not_repeat_the_others(cluster: F
     assert [node.calls["ListOffsets"] for node in cluster.nodes] == [1, 2, 1]
 
 
-# --- what no node knows alone
+# --- descriptions that need several nodes
 
 
 @pytest.mark.parametrize("is_told", [False, True])
@@ -451,13 +451,13 @@ def test_topics_are_described_without_the_partitions_that_nobody_leads(cluster: 
 
 
 def why_unknown(client: BlockingClient, number: int) -> str:
-    """What the description of a partition says of its leader."""
+    """The error message in a partition's description."""
     topic = client.describe_topics(["t"])["t"]
     assert isinstance(topic, TopicDescription)
     return topic.partitions[number].error.message
 
 
-# --- nodes that have not heard of everything
+# --- nodes with stale metadata
 
 
 def test_a_node_that_is_cut_off_is_believed_only_if_all_are(cluster: FakeCluster) -> None:
@@ -478,7 +478,7 @@ def test_a_node_that_is_cut_off_is_believed_only_if_all_are(cluster: FakeCluster
 
 
 def test_nodes_that_are_all_cut_off_answer_as_long_as_one_does(cluster: FakeCluster) -> None:
-    """As while the store is away, and a node is dead that they list still: producers look up once, and repeat it themselves."""
+    """As while etcd is down and the nodes still list a dead one. Like a producer's, this client tries each call once."""
     cluster.create("t")
     for node in cluster.nodes:
         node.is_cut_off = True
@@ -524,7 +524,7 @@ def test_tasks_of_one_client_believe_no_node_that_is_cut_off(cluster: FakeCluste
 @pytest.mark.parametrize("names", [["t"], None])
 @pytest.mark.parametrize("told", ["fewer", "none", "other"])
 def test_a_node_that_tells_less_than_is_known_has_not_heard_of_it(cluster: FakeCluster, names: list[str] | None, told: str) -> None:
-    """It takes itself for connected. Partitions never go, and an id that another node has is not gone."""
+    """The node does not report being cut off. But topics lose no partitions, and an id that another node knows was not deleted."""
     other = cluster.create("t")
     partitions = cluster.create("t")
     cluster.nodes[0].told = {"u": other} if told == "none" else {"t": other if told == "other" else partitions[:2]}

@@ -1,4 +1,4 @@
-"""Goal: each way in which gRPC says that a call failed becomes the error that says what to do."""
+"""Goal: each kind of failure that gRPC reports becomes an error that says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goal: columns and offsets agree row by row, in whole batches and cut ones; nonsense is refused."""
+"""Goal: columns and offsets agree row by row, in whole and in cut batches; invalid batches are refused."""
 
 from __future__ import annotations
 

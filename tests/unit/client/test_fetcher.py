@@ -1,5 +1,5 @@
-"""Goal: the fetcher delivers exactly the records of its ranges, in order, whatever happens to its streams, and ends or raises
-when it should. Method: a broker in memory behind a real port, told to fail.
+"""Goal: the fetcher delivers exactly the records of its ranges, in order, whatever happens to its streams, and ends or raises when
+it should. Method: a broker in memory behind a real port, with injected faults.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def fetching(
 def read(
     broker: FakeBroker, ranges: list[FetchRange], *, clock: Clock | None = None, **settings: int | str
 ) -> dict[int, list[int]]:
-    """Offsets read, per partition; each value is its record's offset as text."""
+    """Reads the ranges; returns the offsets read by partition. Checks that each value is its record's offset as text."""
     offsets: dict[int, list[int]] = {}
     with fetching(broker, ranges, clock=clock, **settings) as fetcher:
         for batch in fetcher:
@@ -202,11 +202,11 @@ def test_the_time_that_a_reader_takes_is_not_time_without_progress(broker: FakeB
     ):
         assert fetcher.next_batch() is not None
         wait_until(lambda: fetcher._items.qsize() == RESPONSES_AHEAD)
-        client.metadata()  # a round trip later, it waits for room
+        client.metadata()  # after this round trip, the pump waits for room
         clock.advance(2 * consumer.api_timeout_ms)
         for _ in range(RESPONSES_AHEAD):
             assert fetcher.next_batch() is not None
-        wait_until(lambda: fetcher._items.qsize() > 0 or len(broker.fetched_offsets) > 10)  # several empty responses later
+        wait_until(lambda: fetcher._items.qsize() > 0 or len(broker.fetched_offsets) > 10)  # after several empty responses
         if is_appended:
             fill(partition, [1])
             batch = fetcher.next_batch()
@@ -220,7 +220,7 @@ def test_the_time_that_a_reader_takes_is_not_time_without_progress(broker: FakeB
 
 @pytest.fixture
 def late(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
-    """The clock of a reader whose fetches all take longer than its time limit."""
+    """The clock of a reader whose fetches each take twice its time limit."""
     clock, answer = ManualClock(), broker._fetched
 
     def answer_late(request: Any) -> bytes:
@@ -367,7 +367,7 @@ def test_slow_reader_holds_the_broker_back(broker: FakeBroker) -> None:
     consumer = config(broker, max_partition_fetch_bytes=1)
     with BlockingClient(consumer) as client, PartitionFetcher(client, [FetchRange(partition.tp, 0, 500)], consumer) as fetcher:
         assert fetcher.next_batch() is not None
-        client.metadata()  # a round trip later, nothing more is asked for
+        client.metadata()  # after these round trips, nothing more is fetched
         client.metadata()
         assert len(broker.fetched_offsets) <= 4
         assert sum(batch.record_count for batch in fetcher) == 490

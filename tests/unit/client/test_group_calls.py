@@ -1,4 +1,4 @@
-"""The calls about groups: requests that are split, pages, lost responses; and what a broken broker may not do."""
+"""Group calls: split requests, pages and lost responses, and invalid responses of a faulty broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TPS = [TopicIdPartition(b"t" * 16, number) for number in range(10)]
 
 
 def answer_with(broker: FakeBroker, method: str, *answers: Message | WireError) -> list[Any]:
-    """Lets the broker answer so, one after the other, the last one for ever; returns the requests as they come."""
+    """Makes the broker return `answers` in order, the last one repeatedly. Returns the list that its requests are appended to."""
     left = list(answers)
     asked: list[Any] = []
     response_type: Any = type(answers[-1])

@@ -1,5 +1,5 @@
-"""Goal: a broker that is broken or hostile costs a client one error that says what is wrong: no traceback of another kind, no
-wait of weeks, no memory beyond a bound, nothing that a terminal would obey.
+"""Goal: a faulty or hostile broker causes one error that names the fault: no other exception, no wait of weeks, no unbounded
+memory, and no text that a terminal would obey.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\n\u202e"
 
 
 def answer_with(broker: FakeBroker, method: str, answer: Message) -> None:
-    """From now on the broker answers so, whatever it is asked."""
+    """Makes the broker respond to every call of `method` with `answer`."""
     setattr(broker, f"_{method}", lambda _: answer)
 
 

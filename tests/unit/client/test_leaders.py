@@ -1,5 +1,5 @@
-"""Goal: a client keeps the highest leader epoch that it has seen of each partition, and never goes back to an older leader.
-Method: the merge by itself; a broker whose metadata and refusals are given.
+"""Goal: a client keeps the highest leader epoch that it has seen of each partition, and never returns to an older leader. Method:
+the merge by itself; a broker with given metadata and refusals.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_a_call_with_an_old_epoch_refreshes_its_metadata_once(broker: FakeBroker
 
 
 def test_fetches_with_an_old_epoch_refresh_their_metadata_once(broker: FakeBroker, client: BlockingClient) -> None:
-    """However many partitions are read: the topic is looked up, not each partition."""
+    """The topic is looked up once, however many of its partitions are read."""
     partitions = broker.create("t", 3)
     for partition in partitions:
         partition.put(new_batch(key_values([b"a"]), tp=partition.tp))
@@ -115,7 +115,7 @@ def test_fetches_with_an_old_epoch_refresh_their_metadata_once(broker: FakeBroke
 def test_a_position_is_compared_with_the_history_after_a_refusal_too(
     broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who refuses has compared nothing, and another partition keeps the stream open."""
+    """A node that refuses a fetch has not compared its position. The other partition keeps the stream open."""
     compared: list[bool] = []
     led = FakeBroker.led
 
@@ -152,7 +152,7 @@ def test_leaders_without_records_do_not_keep_others_waiting() -> None:
 def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
     broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """Nobody will ever hear of the higher epoch again: the call fails after its time-out, and the next one begins anew."""
+    """No node will report the higher epoch again: the call fails after its timeout and forgets it, so the next one succeeds."""
     once = BrokerClient.call_once
 
     async def cut_short(self: BrokerClient, node_id: int, request: Any, response_type: Any, *more: Any) -> Any:
@@ -192,7 +192,7 @@ def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
     ids=["retention", "its end", "another history"],
 )
 def test_a_former_leader_cannot_say_that_records_are_gone(broker: FakeBroker, said: WireError) -> None:
-    """It does not know that it was deposed, and neither does a reader with old metadata. Nothing is skipped or reported lost."""
+    """Neither the deposed leader nor a reader with old metadata knows of the election. Nothing is skipped or reported lost."""
     partition = broker.create("t")[0]
     partition.put(new_batch(key_values([b"a"]), tp=partition.tp))
     servers = {"bootstrap.servers": f"127.0.0.1:{broker.port}", "retry.backoff.ms": 1, "auto.offset.reset": "latest"}
@@ -216,7 +216,7 @@ def test_records_are_not_said_to_be_gone_while_it_is_unknown_who_leads(broker: F
 
 
 def test_a_leader_that_says_that_records_are_gone_is_believed(broker: FakeBroker) -> None:
-    """After one more look at the metadata."""
+    """After a refresh of the metadata."""
     partition = broker.create("t")[0]
     broker.errors["Fetch"] = [OffsetOutOfRangeError("it starts at offset 9", log_start_offset=9)]
     with Consumer({"bootstrap.servers": f"127.0.0.1:{broker.port}", "auto.offset.reset": "none"}) as consumer:

@@ -1,4 +1,4 @@
-"""Goal: what is lent is made once per process and settings, closed only when nobody uses it, and never taken over a fork."""
+"""Goal: leased objects are created once per process and settings, closed only while unused, and never used across a fork."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.clock import ManualClock
 
 
 class Lent:
-    """A leased object without further use."""
+    """A leased object that only notes that it was closed."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
@@ -111,7 +111,7 @@ def test_error_of_one_leaves_what_others_share(shared: LeaseCache[ClientConfig, 
 def test_child_forgets_what_its_parent_has_and_closes_nothing_of_it(single: LeaseCache[ClientConfig, Lent]) -> None:
     with single.lease(HERE) as idle:
         pass
-    with contextlib.suppress(RuntimeError), single.lease(THERE) as leased:  # a child leaves its parent's block by an error
+    with contextlib.suppress(RuntimeError), single.lease(THERE) as leased:  # a child leaves its parent's block with an error
         single.forget()
         with single.lease(HERE) as own:
             assert own is not idle

@@ -1,4 +1,4 @@
-"""Goal: the bridge between threads and loop ends what it started, in every way that a process can end."""
+"""Goal: the bridge between threads and an event loop ends all that it has started, however the process ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_run_returns_and_raises_what_the_coroutine_does() -> None:
 def test_a_call_that_races_with_close_is_refused(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     loop_thread = LoopThread()
     loop, told = loop_thread.loop, threading.Event()
-    monkeypatch.setattr(loop_thread, "_check_open", lambda coro: None)  # it saw an open loop
+    monkeypatch.setattr(loop_thread, "_check_open", lambda coro: None)  # as if it had found the loop open
     calls = []
 
     def late() -> None:
@@ -98,7 +98,7 @@ def test_forgotten_clients_do_not_keep_the_interpreter_alive() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "unreachable\n", "")
 
 
-# A coroutine whose maker is struck before it is handed over was never awaited, and Python says so.
+# Python warns that a coroutine was never awaited if the interrupt strikes before the loop has it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
 def test_whoever_is_struck_while_he_waits_leaves_the_loop_to_others() -> None:
     loop_thread = LoopThread()
@@ -106,7 +106,7 @@ def test_whoever_is_struck_while_he_waits_leaves_the_loop_to_others() -> None:
     places = (*STRUCK, concurrent.futures.__path__[0], threading.__file__)
     with ThreadPoolExecutor(1) as others:
         while strike(lambda: loop_thread.run(answer()), at, places):
-            # Were the loop waiting for a lock that is lost, nobody would be answered.
+            # If the loop waited for a lock that the interrupted call never released, this call would hang.
             assert others.submit(loop_thread.run, answer()).result(DEADLINE_S) == 42
             at += 1
     assert at > 50

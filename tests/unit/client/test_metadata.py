@@ -1,4 +1,4 @@
-"""Goal: answers become values; a client asks the node that is right, or one that is alive. Method: the choice by itself."""
+"""Goal: metadata responses become values, and a client asks the right node, or one that is alive. Method: `Nodes` by itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Goal: of what the broker answers, exactly the range is read: cut at both ends, without control and aborted batches, over
-gaps, ending with or without data at the end. Method: histories of batches as data, fed to a position.
+"""Goal: of the broker's responses, exactly the range is read: cut at both ends, without control and aborted batches, across gaps,
+ending with or without records at the end. Method: batches as data, fed to a RangePosition.
 """
 
 from __future__ import annotations
@@ -151,10 +151,10 @@ def test_aborted_batches_are_left_out_for_read_committed() -> None:
 @pytest.mark.parametrize(
     ("base_offset", "producer_id", "attributes", "expected"),
     [
-        (10, 7, TRANSACTIONAL, True),  # its first offset
+        (10, 7, TRANSACTIONAL, True),  # the transaction's first offset
         (15, 7, TRANSACTIONAL, True),
-        (9, 7, TRANSACTIONAL, False),  # before it
-        (20, 7, TRANSACTIONAL, False),  # the marker's own place, and beyond
+        (9, 7, TRANSACTIONAL, False),  # before the transaction
+        (20, 7, TRANSACTIONAL, False),  # the marker's offset, and beyond
         (30, 7, TRANSACTIONAL, False),
         (15, 8, TRANSACTIONAL, False),  # another producer
         (15, 7, 0, False),  # not transactional
@@ -176,7 +176,7 @@ def test_answer_that_makes_no_progress_is_refused() -> None:
 
 
 def refuses(reader: RangePosition, data: pa.Buffer, *, match: str) -> None:
-    """The batch is asked for once more, and then refused."""
+    """Asserts that the batch is fetched once more, and then refused."""
     assert reader.accept(*answer(data)) == []
     assert reader.is_in_doubt
     with pytest.raises(CorruptMessageError, match=match):

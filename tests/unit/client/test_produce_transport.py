@@ -1,4 +1,4 @@
-"""Goal: requests and answers of the producer's transport travel unchanged; a lost stream is told, once, to both sides."""
+"""Goal: the producer's transport carries requests and responses unchanged; a lost stream ends both send and receive."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_metadata_and_producer_ids(broker: FakeBroker, loop_thread: LoopThread) 
 
 
 def test_a_node_that_is_behind_does_not_name_the_former_topic(loop_thread: LoopThread) -> None:
-    """It takes itself for connected. The producer would take the topic for recreated, and fail what is on its way."""
+    """The node does not report being cut off. The producer would take the topic for recreated, and fail its pending batches."""
     with fake_cluster(2) as cluster:
         old, new = cluster.create("t"), cluster.create("t")
 
@@ -76,7 +76,7 @@ def test_a_node_that_is_behind_does_not_name_the_former_topic(loop_thread: LoopT
                 return view.topic_id
 
             assert await named() == new[0].tp.topic_id
-            for node in cluster.nodes:  # whichever is asked
+            for node in cluster.nodes:  # whichever node is asked
                 node.told = {"t": old}
                 assert await named() == new[0].tp.topic_id
                 node.told = {}

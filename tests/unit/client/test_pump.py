@@ -1,4 +1,4 @@
-"""Goal: a pump that is told to stop stops, whatever strikes it at the same moment. Method: a client that strikes just then."""
+"""Goal: a pump that is stopped ends, whatever fails at the same moment. Method: a client that fails just then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.wait import DEADLINE_S
 
 
 def test_stop_is_not_lost_if_a_stream_breaks_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be retried for ever."""
+    """Otherwise the pump would retry forever."""
     items: queue.SimpleQueue[Item] = queue.SimpleQueue()
     pumps: list[Pump] = []
     is_made = threading.Event()

@@ -1,5 +1,5 @@
-"""Goal: reading of one leader's partitions goes on whatever becomes of another leader, and of the partitions of that one as soon as
-somebody leads them. Method: three nodes in memory, of which one dies, falls silent, refuses, is deposed or comes back elsewhere.
+"""Goal: a fault of one leader does not stop reading from the others, and its partitions are read again as soon as they have a
+leader. Method: three nodes in memory, one of which dies, falls silent, refuses, is deposed or returns at another address.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEADLINE_MS = int(DEADLINE_S * 1_000)
 
 
 def config(cluster: FakeCluster, **settings: int) -> ConsumerConfig:
-    """Repeats at once what fails."""
+    """A configuration with a retry backoff of 1 to 2 ms."""
     return ConsumerConfig(
         **{
             "bootstrap_servers": cluster.servers,
@@ -143,7 +143,7 @@ def test_a_partition_that_is_refused_does_not_end_the_stream_of_the_others(clust
     for one in partitions:
         one.leader = 1
         put(one)
-    cluster.nodes[1].errors["Fetch"] = [error] * 3  # of the first partitions that are asked for
+    cluster.nodes[1].errors["Fetch"] = [error] * 3  # for the first partitions requested
     with reading(cluster, partitions) as fetcher:
         assert sorted(read(fetcher, 3)) == [(0, 0), (1, 0), (2, 0)]
     assert cluster.nodes[0].calls["Fetch"] == 0
@@ -164,7 +164,7 @@ def test_one_stream_to_a_leader_reads_what_moves_to_it(cluster: FakeCluster) -> 
 
 
 def test_a_leader_that_does_not_know_of_its_successor_is_left_in_time(cluster: FakeCluster) -> None:
-    """As it serves whom it wants, no error says so: metadata.max.age.ms is the limit."""
+    """The deposed leader still serves fetches, so no error reveals its successor: metadata.max.age.ms is the limit."""
     (partition, *_) = cluster.create("t")
     settings = config(cluster, metadata_max_age_ms=20)
     old = cluster.nodes[0]
@@ -174,12 +174,12 @@ def test_a_leader_that_does_not_know_of_its_successor_is_left_in_time(cluster: F
     ):
         put(partition)
         read(fetcher, 1)
-        old.topics = {"t": [Partition(partition.tp, end_offset=1)]}  # it has heard of nothing since
+        old.topics = {"t": [Partition(partition.tp, end_offset=1)]}  # it learns of nothing from now on
         old.nodes = cluster.nodes[:1]
         lead(partition, 2)
         put(partition)
         cluster.nodes[1].topics = cluster.nodes[2].topics
-        client.broker_client._nodes.failed(client.broker_client._nodes.any)  # or it would tell the old story itself
+        client.broker_client._nodes.failed(client.broker_client._nodes.any)  # so that another node answers Metadata
         assert read(fetcher, 1) == [(0, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Goal: a call is repeated only where it can help, waits grow and are bounded, and the last error says where and how long."""
+"""Goal: a call is retried only if that can help, waits grow up to a limit, and the last error says where and how long it tried."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Goal: a request to a node that hangs ends as soon as other nodes know better, and is repeated elsewhere, once and in order; one
-that merely waits at a node that is alive goes on waiting. Method: nodes in memory that take requests and answer none.
+"""Goal: a request to a node that hangs ends as soon as other nodes report a change, and is repeated elsewhere, once and in order; a
+request to a slow but live node keeps waiting. Method: nodes in memory that accept requests and answer none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.fake_broker import FakeBroker, FakeCluster, fake_cluster
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S, wait_until
 
-LONG_MS = int(20 * DEADLINE_S * 1_000)  # no test waits for it
+LONG_MS = int(20 * DEADLINE_S * 1_000)  # no test waits that long
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def config(servers: str) -> ClientConfig:
 
 
 def hang(cluster: FakeCluster, node_id: int) -> None:
-    """Makes a node silent, and others lead its partitions."""
+    """Makes a node silent, and elects other leaders for its partitions."""
     cluster.nodes[node_id].is_silent = True
     cluster.take_for_dead(node_id)
     for partitions in cluster.nodes[0].topics.values():
@@ -200,7 +200,7 @@ def test_the_next_bootstrap_server_is_asked_soon_when_the_first_hangs(
     async def version() -> str:
         client = BrokerClient(config(cluster.servers), SystemClock())
         try:
-            async with asyncio.timeout(DEADLINE_S):  # the share of an address is longer
+            async with asyncio.timeout(DEADLINE_S):  # an address's share of the timeout is longer
                 return (await client.server_info()).software_version
         finally:
             await client.close()

@@ -1,4 +1,4 @@
-"""The calls of transactions: pages, repeated questions, values; and what a broken broker may not do."""
+"""Transaction calls: pages, retries and values, and invalid responses of a faulty broker."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_decision_is_given_up_after_its_time(broker: FakeBroker) -> None:
 @pytest.mark.parametrize("error", [StorageError("committed"), CoordinatorLoadInProgressError("loading")])
 @pytest.mark.parametrize("is_one_write", [True, False])
 def test_a_batch_write_is_told_that_a_commit_given_up_may_be_done(broker: FakeBroker, error: WireError, is_one_write: bool) -> None:
-    """Run again, it is another write. Whoever repeats a version learns how it has ended."""
+    """A batch write that runs again is another write, whereas a repeated version learns the outcome of the first attempt."""
     config = ClientConfig(bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2)
     with BlockingClient(config, HastyClock()) as client:
         broker.errors["EndTransaction"] = [error] * 100
@@ -180,7 +180,7 @@ def test_a_coordinator_that_was_being_loaded_has_committed_nothing(broker: FakeB
 @pytest.mark.parametrize("minutes", [59, 60])
 def test_a_machine_that_slept_is_not_told_that_nothing_was_committed(broker: FakeBroker, minutes: int, is_one_write: bool) -> None:
     class SleepyClock(ManualClock):
-        """The machine falls asleep whenever it has looked at this clock."""
+        """The machine is suspended after each reading of this clock."""
 
         def boot_ms(self) -> int:
             now_ms = super().boot_ms()
