@@ -1,1 +1,1 @@
-"""The consumer of plain Python against a broker in memory."""
+"""The plain Python consumer, against a broker in memory."""

@@ -1,4 +1,4 @@
-"""The consumer that most tests use: that of threads, and that of asyncio."""
+"""The consumer of most tests. Some modules run with both the blocking and the asyncio consumer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of the two."""
+    """Selects the blocking or the asyncio consumer."""
     take_face(request, monkeypatch, sys.modules[__name__])
 
 
 @pytest.fixture
 def consumer(broker: FakeBroker) -> Iterator[Consumer]:
-    """Begins at the first record."""
+    """A consumer that begins at the first record."""
     with Consumer(settings(broker)) as consumer:
         yield consumer

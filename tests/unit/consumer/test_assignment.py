@@ -1,4 +1,4 @@
-"""Goal: positions say what is processed. Method: the pure assignment alone."""
+"""Goal: positions reflect what is processed. Method: Assignment by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.consumers import T0, T1
 
 
 def test_all_that_is_finished_when_the_work_ends_counts_as_processed() -> None:
-    """Also what was handed over last, of partitions whose records are all finished."""
+    """Includes the records handed over last, in partitions whose records are all finished."""
     assignment = Assignment()
     assignment.assign([T0, T1])
     ids = [TopicIdPartition(b"t" * 16, number) for number in range(2)]
@@ -39,7 +39,7 @@ def test_a_partition_that_is_gone_goes_on_at_its_first_unfinished_record() -> No
 
 
 def test_a_partition_is_read_once_the_groups_offset_is_known_again() -> None:
-    """A transaction of what is read next asks for it, also after a seek."""
+    """The next transaction needs the group's offset, even if a seek has set the position."""
     assignment = Assignment()
     assignment.assign([T0])
     (one,) = assignment.partitions.values()

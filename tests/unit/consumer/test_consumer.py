@@ -1,5 +1,5 @@
-"""Goal: poll hands over each record once, in order, from where it should, whatever is sought, paused or assigned meanwhile; a
-position moves only with what was handed over. Method: a broker in memory behind a real port.
+"""Goal: `poll` hands over each record once, in order, from the right offset, whatever is sought, paused or assigned meanwhile; a
+position moves only with the records handed over. Method: a broker in memory behind a real port.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_iteration_ends_when_the_consumer_is_closed(broker: FakeBroker, consumer
 
 
 def test_no_change_of_the_assignment_waits_for_the_thread_that_fetches(broker: FakeBroker, consumer: Consumer) -> None:
-    """It may be busy: `poll` returns in time all the same, and goes on when it is not."""
+    """While that thread is busy, `poll` still returns in time; it continues once the thread is free."""
     for partition in broker.create("t", 2):
         fill(partition, [5, 5])
     consumer.assign([T0, T1])
@@ -178,7 +178,7 @@ def test_position_stays_before_the_markers_while_records_before_them_are_left(br
     assert consumer.position(T0) == 4
 
 
-# --- where it begins
+# --- where reading begins
 
 
 @pytest.mark.parametrize(("reset", "first"), [("earliest", 4), ("latest", 10)])
@@ -231,7 +231,7 @@ def test_seek_hands_over_nothing_that_was_fetched_before(broker: FakeBroker, con
     assert offsets(consumer.poll(LONG_MS, 3)) == [0, 1, 2]
     consumer.seek_to_end()
     assert consumer.poll(20) == []
-    assert consumer.position(T0) == 500  # known before more comes
+    assert consumer.position(T0) == 500  # known before more records arrive
     fill(partition, [2])
     assert offsets(consumer.poll(LONG_MS)) == [500, 501]
 

@@ -1,5 +1,5 @@
-"""Goal: partitions that are added to a topic and that nobody reads are told, once, with what to do. Method: a broker in memory, and
-a clock that the test moves.
+"""Goal: partitions that are added to a topic and left unread are reported once, with what to do. Method: a broker in memory, and a
+clock that the test moves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def look(consumer: Consumer, clock: ManualClock) -> None:
-    """One look, to its end."""
+    """Runs one check for unread partitions to its end."""
     clock.advance(LOOK_MS)
     consumer.poll(0)
     wait_until(lambda: consumer._looking is not None and consumer._looking.has_ended)

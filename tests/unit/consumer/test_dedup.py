@@ -1,5 +1,5 @@
-"""Goal: `process` hands a message to the handler once, by the id in its header, also over a death if there is a file; one that
-failed, and one whose id is not known any more, comes again. Method: a broker in memory, handlers that wait for one another.
+"""Goal: `process` passes a message to the handler once, by the id in its header; with a file, also across crashes. A message that
+failed, or whose id is no longer known, is handled again. Method: a broker in memory, handlers that wait for one another.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tests.unit.consumer.test_process import Gate, Processing
 
 
 def put(partition: Partition, ids: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> None:
-    """A batch of records with these ids."""
+    """Appends a batch of records with these ids."""
     values = [b"%d" % (partition.end_offset + number) for number in range(len(ids))]
     headers = [[("trace", b"x")] if one is None else [("message-id", one), ("trace", b"x")] for one in ids]
     partition.put(new_batch(key_values(values, keys=keys or [b"key"] * len(ids), headers=headers), tp=partition.tp))
 
 
 def is_all_finished(consumer: Consumer, broker: FakeBroker) -> bool:
-    """True if `process` has nothing left to do but to write and to commit."""
+    """True once `process` has nothing left but to write ids and to commit."""
     first_unfinished: Any = consumer._assignment.first_unfinished
     ends = {tp: broker.topics[tp.topic][tp.partition].end_offset for tp in consumer._assignment.partitions}
     is_here = all(one.position == ends[tp] for tp, one in consumer._assignment.partitions.items())
@@ -43,7 +43,7 @@ def is_all_finished(consumer: Consumer, broker: FakeBroker) -> bool:
 
 
 def process_all(consumer: Consumer, broker: FakeBroker, handler: Callable[[ConsumerRecord], object], **options: Any) -> object:
-    """Processes all that is in the topics; what comes of that, None if all goes well."""
+    """Processes all records in the topics; returns the outcome, None if nothing failed."""
     processing = Processing(consumer, handler, dedup_header="message-id", **options)
     wait_until(lambda: processing.is_over or is_all_finished(consumer, broker))
     if not processing.is_over:
@@ -53,7 +53,7 @@ def process_all(consumer: Consumer, broker: FakeBroker, handler: Callable[[Consu
 
 
 def handle_all(consumer: Consumer, broker: FakeBroker, **options: Any) -> list[int]:
-    """Offsets that came to the handler."""
+    """Processes all records in the topics; returns the offsets that reached the handler."""
     handled: list[int] = []
     assert process_all(consumer, broker, lambda record: handled.append(record.offset), **options) is None
     return handled
@@ -122,7 +122,7 @@ def test_the_window_is_bounded_and_of_all_partitions_of_a_topic(consumer: Consum
     assert sorted(handle_all(consumer, broker, dedup_window=2)) == [0, 1], "1 of topic t is known"
 
 
-# --- in a file
+# --- ids in a file
 
 
 def rows(path: Path) -> list[tuple[int, str, bytes]]:
@@ -145,7 +145,7 @@ def test_a_file_knows_what_was_handled_before(broker: FakeBroker, tmp_path: Path
 def test_ids_are_written_before_the_offsets_beyond_them_are_committed(
     broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As seen by the broker, at each commit."""
+    """Checked by the broker at each commit."""
     broker.create("t")
     ids: list[bytes | None] = [b"%d" % number for number in range(300)]
     put(broker.topics["t"][0], ids, [b"%d" % (number % 7) for number in range(300)])
@@ -178,7 +178,7 @@ def test_ids_are_written_before_the_offsets_beyond_them_are_committed(
 
 
 class Disk:
-    """Where ids are written: it fails once `is_full`."""
+    """The disk of the id file: writes fail once `is_full`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = False
@@ -188,7 +188,7 @@ class Disk:
         monkeypatch.setattr(IdFile, "write", lambda file, numbered, limit: disk.write(file, numbered, limit))
 
     def write(self, file: IdFile, numbered: Any, limit: int) -> None:
-        """In the place of IdFile's."""
+        """Replaces IdFile.write."""
         if self.is_full and numbered:
             with file._explained():
                 raise self.error
@@ -239,7 +239,7 @@ def test_an_interrupt_as_a_transaction_begins_leaves_none_open(tmp_path: Path, m
         database = file._database
 
         class Interrupting:
-            """The database, with an interrupt right behind the first statement."""
+            """The database, with an interrupt right after the first statement."""
 
             def execute(self, *statement: Any) -> Any:
                 database.execute(*statement)
@@ -260,7 +260,7 @@ def test_an_interrupt_as_a_transaction_begins_leaves_none_open(tmp_path: Path, m
 def test_an_interrupt_before_ids_are_written_holds_back_offsets_that_are_committed_later(
     broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a close, which commits by itself."""
+    """`close` commits by itself, and must leave out the offsets of unwritten ids."""
     broker.create("t")
     put(broker.topics["t"][0], [b"1", b"2", b"3"])
     stop = Work.end
@@ -292,7 +292,7 @@ def test_the_error_of_a_file_that_cannot_be_written_says_what_to_do(tmp_path: Pa
 def test_a_file_that_was_removed_while_open_ends_process_before_anything_beyond_it_is_committed(
     broker: FakeBroker, tmp_path: Path, suffix: str, is_replaced: bool
 ) -> None:
-    """A message that has no place in the file that the next process opens would be handled again."""
+    """A message whose id is missing in the file that the next process opens would be handled again."""
     broker.create("t")
     put(broker.topics["t"][0], [b"%d" % number for number in range(20)])
     path = tmp_path / "ids"

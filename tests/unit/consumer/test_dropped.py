@@ -1,4 +1,4 @@
-"""Goal: a consumer that its program drops without `close` ends its thread, which would read ahead for ever, and says so."""
+"""Goal: a consumer that is dropped without `close` ends its thread, which would otherwise read ahead forever, and warns."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Goal: what fails is told, with what to do, and stops nothing else; calls that make no sense are refused. Method: a broker in
-memory, told to fail.
+"""Goal: failures are reported with what to do, and stop nothing else; invalid calls are refused. Method: a broker in memory, with
+injected faults.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_topic_or_partition_that_is_not_there(broker: FakeBroker, consumer: Cons
     assert consumer.poll(10) == []
 
 
-# --- questions
+# --- look-ups
 
 
 def test_offsets_and_partitions_are_told(broker: FakeBroker, consumer: Consumer) -> None:
@@ -217,7 +217,7 @@ def test_a_batch_that_cannot_be_decoded_does_not_hold_up_what_arrives_after_it(b
 def test_a_broker_that_starts_again_with_lower_limits_is_asked_by_them(
     broker: FakeBroker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a request names beyond them is refused, each time again."""
+    """The broker refuses the partitions beyond its limit, in every request."""
     fetched, named = FakeBroker._fetched, list[int]()
 
     def counted(broker: FakeBroker, request: fetch_pb2.FetchRequest) -> bytes:
@@ -261,7 +261,7 @@ def test_an_interrupt_does_not_hide_a_batch_that_cannot_be_decoded(broker: FakeB
     for _ in range(2):
         with pytest.raises(CorruptMessageError):
             consumer.poll(LONG_MS)
-        consumer._fetching.reset()  # what is buffered may be half done
+        consumer._fetching.reset()  # as an interrupt does: the buffer may be inconsistent
 
 
 def test_who_waits_for_a_position_reads_no_more_than_a_buffer_of_others(broker: FakeBroker) -> None:
@@ -349,7 +349,7 @@ def test_a_topic_that_is_seen_again_is_read_on(broker: FakeBroker) -> None:
 
 
 def told_and_read(consumer: Consumer, count: int) -> str:
-    """Reads so many records of `t-0`, and meets an error; returns its text."""
+    """Reads at least `count` records, all of `t-0`, and until an error was raised as well; returns the error's text."""
     seen: list[ConsumerRecord] = []
     text = ""
     while len(seen) < count or not text:

@@ -1,5 +1,5 @@
-"""Goal: a group's consumer begins where the group has got to, and commits what is processed: never a record that nobody has come
-back from. Method: a broker in memory that keeps group offsets, and a clock that the test moves.
+"""Goal: a group's consumer begins at the committed offset, and commits only processed records, never one that the application may
+still be working on. Method: a broker in memory that keeps group offsets, and a clock that the test moves.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def group_consumer(broker: FakeBroker, clock: ManualClock | None = None, **given
 
 
 def await_background_commit(consumer: Consumer) -> None:
-    """Waits until the consumer has the response too."""
+    """Waits until the consumer, too, has the response to its commit."""
     under_way = consumer._committing._under_way
     assert under_way is not None
     wait_until(lambda: under_way.has_ended)
 
 
-# --- where it begins
+# --- where reading begins
 
 
 def test_partition_begins_at_the_committed_offset(broker: FakeBroker) -> None:
@@ -84,7 +84,7 @@ def test_committed_offset_that_is_gone_obeys_auto_offset_reset(broker: FakeBroke
 
 
 def test_a_consumer_that_only_seeks_reads_whosever_the_group_is(broker: FakeBroker) -> None:
-    """The group's offset is asked for in case a transaction expects it: only that fails if the broker does not say."""
+    """The group's offset is requested only for a possible transaction: if the broker refuses it, only the transaction fails."""
     filled(broker, [5])
     broker.errors["FetchGroupOffsets"] = [GroupAuthorizationFailedError("not yours")]
     with group_consumer(broker, enable_auto_commit=False) as consumer:
@@ -102,7 +102,7 @@ def test_a_consumer_that_only_seeks_reads_whosever_the_group_is(broker: FakeBrok
 
 
 def test_a_partition_that_begins_at_the_group_s_offset_needs_it(broker: FakeBroker) -> None:
-    """Beside one that does not: reading on from elsewhere would pass over records."""
+    """Even beside a partition with a position of its own. To begin elsewhere would skip records."""
     for partition in broker.create("t", 2):
         fill(partition, [5])
     broker.errors["FetchGroupOffsets"] = [GroupAuthorizationFailedError("not yours")]
@@ -216,7 +216,7 @@ def test_group_ids_are_checked(group_id: str) -> None:
     ],
 )
 def test_offsets_are_checked(broker: FakeBroker, given: Any, error: type[Exception]) -> None:
-    """Before the broker is asked: for a commit, and for offsets that go with a transaction."""
+    """Before any request, both in `commit` and for a transaction's offsets."""
     with group_consumer(broker) as consumer, pytest.raises(error, match=r"offset|metadata|epoch|partition"):
         consumer.commit(given)
     with pytest.raises(error, match=r"offset|metadata|epoch|partition"):
@@ -231,7 +231,7 @@ def test_no_metadata_and_no_epoch_may_be_none_as_in_kafkas_clients(broker: FakeB
         assert consumer.committed(T0) == {T0: OffsetAndMetadata(1)}
 
 
-# --- by itself
+# --- automatic commits
 
 
 def test_auto_commit_comes_with_the_polls_of_an_interval(broker: FakeBroker) -> None:
@@ -261,7 +261,7 @@ def test_auto_commit_of_an_iteration_ends_before_the_record_in_hand(broker: Fake
 
 
 def test_auto_commit_commits_where_a_partition_begins(broker: FakeBroker) -> None:
-    """Otherwise one that begins at the latest record, is stopped before it reads any, and starts again, skips records."""
+    """Otherwise a consumer that begins at the latest offset, and restarts before it has read a record, skips records."""
     partition = filled(broker, [10])
     with group_consumer(broker, auto_offset_reset="latest") as consumer:
         consumer.assign([T0])
@@ -338,7 +338,7 @@ def test_the_end_leaves_what_was_committed(broker: FakeBroker, end: Callable[[Co
 @pytest.mark.parametrize("offset", [0, 3])
 @pytest.mark.parametrize("polls", [0, 2])
 def test_what_was_committed_stands_as_long_as_no_record_comes(broker: FakeBroker, offset: int, polls: int) -> None:
-    """The position is another one: somebody sets the group's offset, and ends."""
+    """As in a program that sets the group's offset, which differs from the position, and ends."""
     filled(broker, [4])
     with group_consumer(broker) as consumer:
         consumer.assign([T0])
@@ -387,7 +387,7 @@ def test_partition_that_is_given_up_is_committed(broker: FakeBroker) -> None:
 
 
 def test_partition_that_is_given_up_is_committed_at_once_and_never_later(broker: FakeBroker) -> None:
-    """Also if nothing is assigned then, so that `poll` raises. Later, it would undo the work of whoever reads it by then."""
+    """Even if nothing is assigned then, so that `poll` raises. A later commit would undo those of the partition's next reader."""
     filled(broker, [10])
     with group_consumer(broker) as first, group_consumer(broker) as second:
         first.assign([T0])
@@ -444,7 +444,7 @@ def test_a_refusal_is_not_of_what_was_given_up_and_committed_after_it(broker: Fa
 
 
 def test_commit_of_what_is_given_up_is_not_repeated_after_it_has_failed(broker: FakeBroker) -> None:
-    """By then another consumer may have gone on."""
+    """By then, another consumer may have read further."""
     filled(broker, [10])
     broker.errors["CommitGroupOffsets"] = [GroupAuthorizationFailedError("it is etl's")]
     with group_consumer(broker) as consumer:
@@ -478,7 +478,7 @@ def test_partition_given_up_and_assigned_again_begins_where_its_group_is_by_then
 
 
 def test_partition_given_up_and_assigned_again_begins_where_it_was_given_up(broker: FakeBroker) -> None:
-    """Also before that is committed: `latest` would pass over records."""
+    """Even before that position is committed: `latest` would skip records."""
     filled(broker, [10])
     with group_consumer(broker, auto_offset_reset="latest") as consumer:
         consumer.assign([T0])
@@ -493,7 +493,7 @@ def test_partition_given_up_and_assigned_again_begins_where_it_was_given_up(brok
 
 
 def test_auto_commit_comes_while_a_call_waits_for_records(broker: FakeBroker) -> None:
-    """An iteration that waits for its next record for hours has its last one committed, not only then."""
+    """An iteration may wait for hours for its next record: the last one is committed meanwhile."""
     filled(broker, [3])
     consumer = group_consumer(broker, auto_commit_interval_ms=200)
     consumer.assign([T0])
@@ -537,7 +537,7 @@ def test_a_commit_that_may_have_been_made_is_not_taken_for_the_one_before(broker
 
 
 def test_offset_of_another_history_is_committed_though_its_number_is_the_same(broker: FakeBroker) -> None:
-    """Without it, the group would keep a position that no log has any more."""
+    """Otherwise the group would keep a position in a history that no log has any more."""
     clock = ManualClock()
     filled(broker, [10])
     with group_consumer(broker, clock) as consumer:
@@ -548,14 +548,14 @@ def test_offset_of_another_history_is_committed_though_its_number_is_the_same(br
             clock.advance(INTERVAL_MS)
             consumer.poll(0)
             await_background_commit(consumer)
-        consumer.seek(T0, 10)  # which knows of no history
+        consumer.seek(T0, 10)  # a position of unknown history
         clock.advance(INTERVAL_MS)
         consumer.poll(0)
     assert broker.commits == [{0: 10}, {0: 10}]
 
 
 def test_what_a_group_has_lost_is_committed_again(broker: FakeBroker) -> None:
-    """It was deleted, or has expired, while there was nothing to read."""
+    """The offset was deleted, or has expired, while there was nothing to read."""
     clock = ManualClock()
     for partition in broker.create("t", 2):
         fill(partition, [3])
@@ -601,7 +601,7 @@ def test_what_is_known_of_commits_does_not_grow_with_partitions_of_the_past(brok
     clock = ManualClock()
     with group_consumer(broker, clock, enable_auto_commit=is_automatic) as consumer:
         for _ in range(10):
-            (partition,) = broker.create("t")  # another topic of that name
+            (partition,) = broker.create("t")  # a new topic of the same name
             fill(partition, [3])
             consumer.assign([])
             consumer.assign([T0])

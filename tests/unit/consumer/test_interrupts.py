@@ -1,7 +1,7 @@
-"""Goal: an exception that strikes the thread of `process` anywhere loses no record, commits none that was not handled, ends the
-threads of handlers, and leaves the consumer, and the file of message ids, to be used again.
+"""Goal: an exception at any point in the thread of `process` loses no record, commits no unhandled one, ends the handlers' threads,
+and leaves the consumer, and the file of message ids, usable.
 
-Method: struck at its lines and bytecodes in the consumer's own code, one after another; then what is left is read.
+Method: exceptions at one line and bytecode of the consumer's own code after another; then the remaining records are read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.consumer.test_dedup import put
 
-# A coroutine that is struck before it is handed over was never awaited, and Python says so.
+# Python warns that a coroutine was never awaited if the interrupt strikes before the loop has it.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 RECORDS = 40
 STRIDE = max(1, 307 // TEST_SCALE)
 PACKAGE = Path(brokerd.__file__).parent / "consumer"
-# Not these two: no signal strikes inside of their `with lock`, as bytecodes before the lock is given back look for none.
+# Not these two: an exception right before the end of `with lock` keeps the lock, but CPython checks for no signal there.
 PLACES = tuple(str(path) for path in sorted(PACKAGE.rglob("*.py")) if path.name not in ("guard.py", "work.py"))
 
 
@@ -51,7 +51,7 @@ def handler_threads() -> list[threading.Thread]:
 def test_an_interrupt_of_processing_loses_nothing(
     broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ids: bool
 ) -> None:
-    # An interrupt in a generator that is being closed is swallowed there, and pytest would keep it, with all that its frames hold.
+    # Python only reports an interrupt of a generator's close as unraisable. pytest would keep it, and all objects of its frames.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     (partition,) = broker.create("t")
     put(partition, [b"message %d" % number for number in range(RECORDS)], [b"%d" % (number % 5) for number in range(RECORDS)])
@@ -106,7 +106,7 @@ def test_an_interrupt_on_the_way_back_to_an_unfinished_record_passes_over_nothin
                     consumer.process(handle, workers=2, max_in_flight=10)
             if goes_on == "commit":
                 consumer.commit()
-                first_unhandled = min(set(range(RECORDS)) - set(handled))  # 5, if the handler of 7 has begun before that of 5
+                first_unhandled = min(set(range(RECORDS)) - set(handled))  # 5 if the handler of 7 began before that of 5
                 assert committed(broker) == first_unhandled, where
             while goes_on == "poll" and len(set(handled)) < RECORDS:
                 handled += [record.offset for record in consumer.poll()]

@@ -1,5 +1,5 @@
-"""Goal: `process` handles records of one key in order and one at a time, others side by side; commits nothing beyond what is not
-finished; and ends in order, whatever ends it. Method: a broker in memory, handlers that wait for one another.
+"""Goal: `process` handles the records of one key in order and one at a time, those of others concurrently; commits nothing beyond
+an unfinished record; and ends in order, whatever ends it. Method: a broker in memory, handlers that wait for one another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.support.wait import DEADLINE_S, wait_until
 
 
 def put(partition: Partition, keys: list[bytes | None]) -> None:
-    """A batch; each value is its record's offset as text."""
+    """Appends a batch. Each value is its record's offset as text."""
     first = partition.end_offset
     partition.put(new_batch(key_values([b"%d" % (first + i) for i in range(len(keys))], keys=keys), tp=partition.tp))
 
@@ -52,7 +52,7 @@ def consumer(broker: FakeBroker) -> Iterator[Consumer]:
 
 
 class Gate:
-    """A handler whose records wait until a test lets them go; it notes what runs, and that no lane runs twice at a time."""
+    """A handler that holds records until the test releases them. Notes which run, and asserts that a lane runs one at a time."""
 
     def __init__(self, lane_of: Callable[[ConsumerRecord], object]) -> None:
         self._lane_of = lane_of
@@ -76,19 +76,19 @@ class Gate:
             self._changed.notify_all()
 
     def let(self, *offsets: int) -> None:
-        """Lets these records end."""
+        """Releases these records."""
         with self._changed:
             self._may_end |= set(offsets)
             self._changed.notify_all()
 
     def await_running(self, *offsets: int) -> None:
-        """Waits until exactly these run."""
+        """Waits until exactly these records run."""
         with self._changed:
             assert self._changed.wait_for(lambda: sorted(self.running) == sorted(offsets), DEADLINE_S), self.running
 
 
 class Until:
-    """A handler that calls `end` once so many records have begun."""
+    """A handler that calls `end` when record number `count` begins."""
 
     def __init__(self, count: int, end: Callable[[], None], handler: Callable[[ConsumerRecord], object] = lambda _: None) -> None:
         self._left = count
@@ -106,7 +106,7 @@ class Until:
 
 
 class Processing:
-    """`process` in a thread of its own."""
+    """Runs `process` in its own thread."""
 
     def __init__(self, consumer: Consumer, handler: Callable[[ConsumerRecord], object], **options: Any) -> None:
         self.result: int | BaseException | None = None
@@ -125,7 +125,7 @@ class Processing:
         return not self._thread.is_alive()
 
     def outcome(self) -> int | BaseException | None:
-        """Its result or error, once it is over."""
+        """Waits for the end; returns the result or the error."""
         self._thread.join(DEADLINE_S)
         assert self.is_over
         return self.result
@@ -138,7 +138,7 @@ def lane_of_key(record: ConsumerRecord) -> object:
 def test_keys_run_side_by_side_and_each_in_order(consumer: Consumer, broker: FakeBroker) -> None:
     gate = Gate(lane_of_key)
     processing = Processing(consumer, Until(10, consumer.close, gate), workers=8)
-    gate.await_running(0, 1, 2, 4, 8)  # the first of a, b, no key, c, d
+    gate.await_running(0, 1, 2, 4, 8)  # the first records of keys a, b, None, c, d
     gate.let(0)
     gate.await_running(3, 1, 2, 4, 8)
     gate.let(2, 3, 4)
@@ -179,7 +179,7 @@ def test_nothing_is_committed_beyond_the_first_unfinished_record(consumer: Consu
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set once no further record is begun."""
+    """Set once no further handler starts."""
     event = threading.Event()
     stop = Work.stop
 
@@ -306,7 +306,7 @@ def test_handler_that_hangs_is_told_and_its_record_comes_again(broker: FakeBroke
         assert messages_of(caplog, "brokerd.consumer") == [str(error)]
         assert consumer.position(T0) == 1
     assert committed(broker) == 1
-    gate.let(1, 3)  # so that its thread ends
+    gate.let(1, 3)  # so that the handler's thread ends
 
 
 def test_it_ends_after_so_long_without_a_record(broker: FakeBroker) -> None:
@@ -525,7 +525,7 @@ def test_auto_commit_need_not_be_on(broker: FakeBroker) -> None:
 
 
 def test_close_by_a_signal_ends_it_in_order(consumer: Consumer, broker: FakeBroker) -> None:
-    """As a SIGTERM may: in the thread that processes, which cannot wait for itself."""
+    """As a SIGTERM handler may call it: in the thread of `process`, where `close` cannot wait for `process`."""
     closed = threading.Event()
 
     def close(*_: object) -> None:
@@ -557,7 +557,7 @@ def test_partitions_are_handled_side_by_side(consumer: Consumer, broker: FakeBro
 
 @pytest.mark.parametrize(("reset", "again"), [("earliest", [0, 1, 2, 3]), ("latest", [3])])
 def test_a_log_that_ends_before_the_position_obeys_auto_offset_reset(broker: FakeBroker, reset: str, again: list[int]) -> None:
-    """After a restore, say: records at work are of a log that is gone, and others come at their offsets."""
+    """As after a restore: the records in work are of a log that no longer exists, and other records have their offsets."""
     (partition,) = broker.create("t")
     restored = Partition(partition.tp)
     put(partition, [b"a", b"b", b"c", b"d", b"a"])

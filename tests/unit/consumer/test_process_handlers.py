@@ -1,6 +1,4 @@
-"""Goal: `process` refuses what cannot work: options out of range, and handlers that return before they have done anything.
-Method: a broker in memory.
-"""
+"""Goal: `process` refuses options out of range, and handlers that return without doing their work. Method: a broker in memory."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ def test_arguments_are_checked(consumer: Consumer, handler: Any, options: dict[s
 def test_a_handler_that_returns_work_which_nobody_does_has_handled_nothing(
     consumer: Consumer, broker: FakeBroker, body: Callable[[ConsumerRecord], object], on_error: str
 ) -> None:
-    """A lambda around a coroutine function, say: it returns at once, and its record would be committed without having been read."""
+    """Such as a lambda around a coroutine function: it returns at once, and its record would be committed unprocessed."""
     with pytest.raises(TypeError, match=r"the handler returned an? [a-z ]+, which is never run") as caught:
         consumer.process(lambda record: body(record), workers=1, on_error=on_error, timeout_ms=LONG_MS)
     assert caught.value.__notes__ == ["while handling t-0@0"]

@@ -1,4 +1,4 @@
-"""Goal: one thread at a time; others may wake and close; an interrupt costs no record."""
+"""Goal: one thread at a time uses a consumer; others may wake and close it; an interrupt loses no record."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_position_that_arrives_with_the_end_of_a_fetch_is_seen(
     consumer.assign([T0, T1])
     assert consumer.poll(10) == []
     consumer.position(T1)
-    consumer.poll(0)  # begins to fetch
+    consumer.poll(0)  # starts fetching
     fetching = consumer._fetching
     assert fetching._pump is not None
     stop = fetching._pump.stop
@@ -165,7 +165,7 @@ def test_interrupted_pause_and_assign_leave_the_consumer_in_order(
 def test_records_that_an_interrupt_keeps_from_arriving_come_again(
     broker: FakeBroker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, call: Callable[[Consumer], object]
 ) -> None:
-    """It may strike after the position has moved, on the way out of the call."""
+    """The interrupt may strike after the position has moved, as the call returns."""
     (partition,) = broker.create("t")
     fill(partition, [5] * 3)
     consumer.assign([T0])
@@ -190,7 +190,7 @@ def test_records_that_an_interrupt_keeps_from_arriving_come_again(
 def test_an_interrupt_leaves_the_consumer_to_other_threads(
     broker: FakeBroker, consumer: Consumer, call: Callable[[Consumer], object]
 ) -> None:
-    """Wherever in the guard it strikes, on the way in and out."""
+    """Wherever in the guard the interrupt strikes, as a call begins or ends."""
     filled(broker, [100, 100, 100])
     consumer.assign([T0])
     places = (guard.__file__,)
@@ -211,7 +211,7 @@ def test_an_interrupt_leaves_the_consumer_to_other_threads(
 
 
 def _is_alone(consumer: Consumer) -> bool:
-    """Whether a `close` of this thread would have to wait for no other."""
+    """True if a `close` by this thread would not have to wait for another one."""
     if not consumer._guard.await_user(0):
         return False
     consumer._guard.leave()
@@ -249,7 +249,7 @@ def _interrupt(*_arguments: object, **_options: object) -> None:
     raise KeyboardInterrupt
 
 
-# Without a connection: gRPC does not survive a fork, whatever the child does.
+# No connection is made: gRPC does not survive a fork, whatever the child does.
 _FORKS = """
 import os
 from brokerd import Consumer
@@ -278,7 +278,7 @@ def test_consumer_of_before_a_fork_is_refused_in_the_child_and_closed_at_exit() 
 
 
 class Polling:
-    """A thread that polls, and is inside by now."""
+    """A thread that polls, and is inside `poll` on return."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -295,7 +295,7 @@ class Polling:
             self._error = error
 
     def outcome(self) -> BrokerdError | None:
-        """The error that ended it."""
+        """Waits for the thread; returns the error that ended it."""
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
         return self._error

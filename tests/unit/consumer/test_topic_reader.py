@@ -1,5 +1,5 @@
-"""Goal: `brokerd.read` gives the records between its bounds, as any reader of Arrow streams sees them, as often as it is asked.
-Method: a broker in memory, and pyarrow as the reader.
+"""Goal: `brokerd.read` returns the records between its bounds to any reader of Arrow streams, as often as requested. Method: a
+broker in memory, and pyarrow as the reader.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_stream_that_is_left_early_frees_its_connection(broker: FakeBroker) -> N
 
 
 def test_a_reader_is_no_sequence_of_batches(broker: FakeBroker) -> None:
-    """pandas.DataFrame takes whatever can be iterated over for rows, and would have one column of batches."""
+    """pandas.DataFrame takes any iterable for rows, and would have one column of batches."""
     broker.create("t")
     assert not hasattr(read(broker), "__iter__")
 

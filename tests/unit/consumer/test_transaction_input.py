@@ -1,5 +1,5 @@
-"""Goal: what a consumer has read and a transaction has not committed comes again, wherever the group is and whoever uses the
-consumer just then; and nothing beyond it is committed before. Method: a broker in memory; the calls that a transaction makes.
+"""Goal: records that were read but not committed by a transaction are read again, wherever the group's offset is and whichever
+thread uses the consumer; nothing beyond them is committed before. Method: a broker in memory; the calls that a transaction makes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def reader(broker: FakeBroker, **given: object) -> Consumer:
 
 
 def expected(consumer: Consumer) -> int:
-    """The offset that a transaction of what was read expects."""
+    """The group's offset that a transaction of the records read expects."""
     _, begun = consumer.transaction_input({T0: 0})
     return begun[T0][1]
 
@@ -53,7 +53,7 @@ def test_a_group_without_an_offset_goes_back_to_where_reading_began(broker: Fake
 
 
 def test_what_is_read_anew_before_a_transaction_commits_is_not_its_input(broker: FakeBroker, partition: Partition) -> None:
-    """A partition that is given up and comes back begins at the group's offset, below what the transaction is about to commit."""
+    """A partition that is given up and assigned again begins at the group's offset, below the one about to be committed."""
     fill(partition, [3])
     with reader(broker, auto_offset_reset="earliest") as consumer:
         read(consumer, 3)
@@ -72,7 +72,7 @@ def test_what_is_read_anew_before_a_transaction_commits_is_not_its_input(broker:
 def test_a_topic_that_is_seen_again_is_read_from_what_its_group_has(
     broker: FakeBroker, partition: Partition, committed: int | None, *, has_failed: bool
 ) -> None:
-    """Else what another program has committed meanwhile would be done twice, or what nobody has committed be passed over."""
+    """Otherwise records that another program has committed would be processed twice, or uncommitted ones skipped."""
     fill(partition, [3])
     with reader(broker, auto_offset_reset="latest") as consumer:
         consumer.seek(T0, 1)
@@ -94,7 +94,7 @@ def test_a_topic_that_is_seen_again_is_read_from_what_its_group_has(
 def test_a_group_that_has_lost_its_offset_does_not_begin_again(
     broker: FakeBroker, partition: Partition, *, is_gone_with_its_topic: bool
 ) -> None:
-    """It has expired, or was deleted. Where reading began is behind what its transactions have committed."""
+    """The offset has expired, or was deleted. Transactions have committed records beyond the offset where reading began."""
     fill(partition, [5])
     with reader(broker) as consumer:
         read(consumer, 3)
@@ -102,7 +102,7 @@ def test_a_group_that_has_lost_its_offset_does_not_begin_again(
         consumer.transaction_committed({T0: 3})
         assert read(consumer, 2)
         assert expected(consumer) == 3
-        if is_gone_with_its_topic:  # so it seems to a principal that has lost its rights
+        if is_gone_with_its_topic:  # as it seems to a principal that has lost its rights
             topic = broker.topics.pop("t")
             fill(partition, [1])
             with pytest.raises(UnknownTopicIdError):
@@ -121,7 +121,7 @@ def test_a_group_that_has_lost_its_offset_does_not_begin_again(
 def test_a_topic_that_is_gone_when_a_transaction_fails_may_come_back(
     broker: FakeBroker, partition: Partition, *, is_seen_again: bool
 ) -> None:
-    """The search for the group's offset meets it first. Where reading began is of the old topic alone."""
+    """The look-up of the group's offset finds the topic gone. The offset where reading began is valid for the old topic only."""
     fill(partition, [5])
     with reader(broker, auto_offset_reset="latest") as consumer:
         consumer.seek(T0, 1)
@@ -167,7 +167,7 @@ def test_a_seek_after_a_failure_counts_and_the_group_is_asked_again(broker: Fake
 
 
 def test_a_consumer_that_another_thread_uses_goes_back_with_its_next_call(broker: FakeBroker, partition: Partition) -> None:
-    """Else a later transaction would commit offsets beyond what the failed one has not written."""
+    """Otherwise a later transaction would commit offsets beyond records that the failed one has not written."""
     fill(partition, [2])
     with reader(broker) as consumer:
         assert offsets(read(consumer, 2)) == [0, 1]
@@ -188,7 +188,7 @@ def test_a_consumer_that_another_thread_uses_goes_back_with_its_next_call(broker
 
 
 def test_what_process_has_committed_is_what_a_transaction_expects(broker: FakeBroker, partition: Partition) -> None:
-    """Else the consumer's own commit is taken for another program's, and the transaction is refused."""
+    """Otherwise the consumer's own commit would be taken for another program's, and the transaction refused."""
     fill(partition, [3])
     with reader(broker, auto_commit_interval_ms=0) as consumer:
         with pytest.raises(WakeupError):
