@@ -1,4 +1,4 @@
-"""Tests of what a producer promises are run with that of threads and with that of asyncio."""
+"""Runs the tests of the public Producer with both APIs: threads and asyncio."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.support.faces import both_faces, take_face
 from tests.unit.producer import test_producer
 
-# They look at threads of applications, or strike them.
+# These tests check application threads, or interrupt them.
 OF_THREADS = {
     "test_callbacks_and_await",
     "test_after_a_fork_the_child_is_told",
@@ -22,5 +22,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of the two."""
+    """Sets Producer to the API that the test runs with."""
     take_face(request, monkeypatch, test_producer)

@@ -1,4 +1,4 @@
-"""Queues, memory and metrics, each by itself. Delivery as a whole is in tests/model."""
+"""Unit tests of the accumulator, its batches and the metrics. tests/model tests delivery as a whole."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_batch_closes_when_the_next_piece_does_not_fit() -> None:
     first, second, third = append(queue), append(queue), append(queue)
     assert first is second is not third
     assert (first.state, third.state) == (BatchState.CLOSED, BatchState.OPEN)
-    assert append(queue, size=500).size_bytes == 500  # larger than a batch: one of its own
+    assert append(queue, size=500).size_bytes == 500  # larger than batch.size: a batch of its own
     assert append(queue).size_bytes == 40
 
 
@@ -87,7 +87,7 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
     queue.begin_flush()
     assert set(queue.ready(leader, always, 0).nodes) == {0}  # flushed
     append(queue, OTHER)
-    assert drained(queue, LIMITS, 0)[0].tp == TP  # what came after the flush began still lingers
+    assert drained(queue, LIMITS, 0)[0].tp == TP  # records appended after the flush began still linger
     assert looked(queue, leader, 0) == (set(), 5, set())
     queue.is_closed = True
     assert set(queue.ready(leader, always, 0).nodes) == {0}  # closing
@@ -102,7 +102,7 @@ def test_muted_and_backing_off_are_not_ready() -> None:
     batch.come_back()
     queue.unmute(TP)
     queue.reenqueue(batch, 50)
-    assert looked(queue, leader, 20) == (set(), 50, set())  # backing off, and what is behind it waits
+    assert looked(queue, leader, 20) == (set(), 50, set())  # backing off, and later batches wait behind it
     assert drained(queue, LIMITS, 50) == [batch]
 
 

@@ -1,4 +1,4 @@
-"""Splitting and encoding by column: no row lost, moved or kept alive by another; sizes as accounted."""
+"""Splitting and encoding by column: no row is lost, moved or kept alive by another, and sizes are as accounted."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Goal: an interrupt leaves four things true: memory is accounted, each row is wholly in or wholly out, nobody waits for a lock
-that is lost, each future and each record that was taken ends.
+"""A signal in the main thread may interrupt a call of the producer at any point. Afterwards four properties must hold: buffer
+memory is accounted for, each row is sent whole or not at all, no lock stays held, and every future and accepted record completes.
 
-Method: an interrupt is a signal in the main thread. The calls are struck at every place of the producer's own code where Python
-runs a signal's handler, one after another; in the long run also at random by another thread, while several send. After each, the
-four are looked at.
+The tests interrupt each call at every STRIDE-th point of producer/ and client/ where Python runs signal handlers, and then check
+the four properties. One test interrupts several sending threads at random.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import producer_of
 
-# An interrupt in a generator that is being closed is swallowed there, and Python warns of it.
+# Python swallows an exception raised in a generator that is being closed, and warns.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-STRIDE = max(1, 4 // TEST_SCALE)  # every place from four times the usual size on
+STRIDE = max(1, 4 // TEST_SCALE)  # every point from TEST_SCALE 4 on
 STRIKES = 40 * TEST_SCALE
 THREADS = 3
 
 
 class Witness:
-    """Sends through a producer and knows what must be in the broker, and what may be."""
+    """Sends through a producer, and knows which records the broker must have and which it may have."""
 
     def __init__(self, broker: BrokerDouble, producer: Producer) -> None:
         self.broker = broker
@@ -46,7 +45,7 @@ class Witness:
         self._numbers = iter(range(10**9))
 
     def send(self, **more: Any) -> Any:
-        """One record; its key, header and value say the same."""
+        """Sends a record whose key, header and value hold the same number."""
         number = next(self._numbers)
         text = b"%08d" % number
         future = self.producer.send("t", b"v" + text, key=b"k" + text, headers={"h": text}, **more)
@@ -54,10 +53,10 @@ class Witness:
         return future
 
     def send_batch(self, count: int = 5) -> Any:
-        """Some rows."""
+        """Sends `count` rows."""
         numbers = [next(self._numbers) for _ in range(count)]
         texts = [b"%08d" % number for number in numbers]
-        # Of given types: to guess one, pyarrow imports, and an import that is struck keeps its lock.
+        # With explicit types: to infer one, pyarrow imports, and an interrupted import keeps its lock.
         columns = [pa.array([letter + text for text in texts], pa.binary()) for letter in (b"k", b"v")]
         rows = pa.RecordBatch.from_arrays(columns, ["key", "value"])
         future = self.producer.send_batch("t", rows)
@@ -65,9 +64,9 @@ class Witness:
         return future
 
     def check(self, where: str) -> None:
-        """The four."""
+        """Checks the four properties."""
         with ThreadPoolExecutor(1) as others:
-            others.submit(self.send).result(DEADLINE_S)  # no lock is lost: another thread goes on
+            others.submit(self.send).result(DEADLINE_S)  # no lock stays held: another thread can send
         self.producer.flush(DEADLINE_S)
         metrics = self.producer.metrics()
         assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"], where
@@ -84,7 +83,7 @@ class Witness:
             assert set(numbers) <= set(written), f"{where}: a record that was taken is gone"
 
     def forget(self) -> None:
-        """Makes sure that the checks ran."""
+        """Drops futures and records that were checked."""
         self.futures.clear()
         for partition in range(4):
             self.broker.topics["t"].partitions[partition].records.clear()
@@ -102,7 +101,7 @@ def witness(broker: BrokerDouble) -> Iterator[Witness]:
 
 
 def sweep(witness: Witness, action: Callable[[], object]) -> int:
-    """Strikes `action` at each of its places; how many there were."""
+    """Strikes `action` at every STRIDE-th point. Returns the first point past its end."""
     at = 1
     while where := strike(action, at, is_signal=True):
         witness.check(where)
@@ -120,7 +119,7 @@ def test_send_into_an_open_chunk(witness: Witness) -> None:
 
 
 def test_what_is_sent_after_an_interrupted_send_needs_no_flush(broker: BrokerDouble, witness: Witness) -> None:
-    """The interrupted call may be the one that was to wake the sender for a new chunk: the next one does."""
+    """The interrupted call may have been the one to wake the sender for a new chunk. The next call must wake it."""
 
     def is_written(text: bytes) -> bool:
         return any(text in broker.values("t", partition) for partition in range(4))
@@ -137,7 +136,7 @@ def test_what_is_sent_after_an_interrupted_send_needs_no_flush(broker: BrokerDou
 
 @pytest.fixture(params=["in a chunk", "handed over"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How rows of `send_batch` come to the sender: small batches as entries of a chunk, others by themselves."""
+    """How rows of `send_batch` reach the sender: small batches as entries of a chunk, others handed over."""
     if request.param == "handed over":
         monkeypatch.setattr("brokerd.producer.intake.SMALL_BATCH_BYTES", 0)
 
@@ -145,7 +144,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("way")
 def test_send_batch(witness: Witness) -> None:
     def mixed() -> None:
-        witness.send_batch()  # nothing is staged: if it is handed over, nobody waits for the sender
+        witness.send_batch()  # nothing is staged yet, so a hand-over does not wait for the sender
         witness.send()
         witness.send_batch()
 
@@ -184,8 +183,7 @@ def test_close(broker: BrokerDouble) -> None:
 
 @pytest.mark.parametrize(("memory_bytes", "counts"), [(2_000, (40, 40)), (10_000, (100, 100, 10, 10, 10))])
 def test_waiting_for_memory(broker: BrokerDouble, memory_bytes: int, counts: tuple[int, ...]) -> None:
-    """An abandoned request is not carried out, or holds nothing; of batches that are handed over, and of
-    small ones."""
+    """A call interrupted while it waits for memory keeps none. Covers batches handed over, and small ones."""
     with producer_of(broker, buffer_memory=memory_bytes, linger_ms=5) as producer:
         witness = Witness(broker, producer)
 
@@ -287,7 +285,7 @@ with Producer({}, transport_factory=double.transport) as producer:
 
 
 def test_a_producer_that_is_made_imports_nothing() -> None:
-    """A thread interrupted in an import keeps the lock of the module: the sender would wait for it for ever."""
+    """A thread interrupted in an import keeps the module's import lock, and the sender would wait for it forever."""
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
@@ -318,8 +316,8 @@ def test_strikes_from_another_thread_while_several_send(broker: BrokerDouble) ->
                     struck[name] += 1
 
         def wait_for_rounds(name: int, more: int) -> None:
-            """Returns once a thread has begun so many more. From the second on, a strike before has arrived, and the thread is
-            again where one is caught."""
+            """Waits until the thread has begun `more` further rounds. By the second, an earlier strike has been raised, and the
+            thread is back in the `try`, which catches the next one."""
             until = rounds[name] + more
             wait_until(lambda: rounds[name] >= until, what=f"round {until} of thread {name}")
 

@@ -1,4 +1,4 @@
-"""Goal: at exit all producers together take the time of one, and each has had it."""
+"""At exit, all producers share the time limit of one, and all send before the first is waited for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.clock import ManualClock
 
 
 class Slow:
-    """A producer whose broker does not answer: it takes all the time that it is given."""
+    """A producer whose broker does not respond: `close` takes its whole time-out."""
 
     def __init__(self, clock: ManualClock, calls: list[str]) -> None:
         self.abandoned_count = 0

@@ -1,4 +1,4 @@
-"""A producer as a member of a transaction, over the double: lazily begun, ended as a whole, and warm for the next one."""
+"""A producer as a transaction's member: requests its id lazily, ends as a whole, and keeps its stream for the next member."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def member(version: int = 1, timeout_ms: int = 900_000) -> Membership:
 
 
 def wait_awake(producer: Producer, clock: ManualClock, condition: Callable[[], bool]) -> None:
-    """Waits for a condition while a clock that is set by hand goes on, and the producer looks at it."""
+    """Waits for a condition, advancing the manual clock and waking the producer before each check."""
 
     def goes_on() -> bool:
         clock.advance(1)
@@ -101,7 +101,7 @@ def test_a_member_without_a_row_asks_for_nothing(broker: BrokerDouble, producer:
 
 
 def test_a_member_that_waits_for_its_first_row_shows_that_it_lives() -> None:
-    """Its siblings have ended: without it nobody would keep their transaction open."""
+    """Its siblings have ended: only its heartbeats keep the transaction open."""
     identity = Identity(ProducerConfig(bootstrap_servers="h:1"), random.Random(1), member(timeout_ms=3_000))
     commands: list[Command] = []
     assert identity.step(commands, 10_000, has_rows=False) == 11_000
@@ -329,7 +329,7 @@ def test_rows_of_a_failed_member_are_refused_however_they_are_sent(broker: Broke
 
 
 def test_a_member_whose_topic_is_recreated_ends(broker: BrokerDouble, producer: Producer) -> None:
-    """It has one epoch, and what it wrote before is gone."""
+    """A member has one epoch, and its earlier records are gone with the old topic."""
     producer.begin_member(member())
     producer.send("t", b"old", partition=0).result(DEADLINE_S)
     broker.create_topic("t", 2)

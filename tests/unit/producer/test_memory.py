@@ -1,4 +1,4 @@
-"""The accounting of buffer.memory: room goes to the calls in the order in which they came, and to none that is over."""
+"""Accounting of buffer.memory: calls get room in the order in which they came; calls that are over are skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOTAL = 100
 
 @dataclass(eq=False)
 class Call:
-    """A call that waits."""
+    """A waiting call."""
 
     is_over: bool = False
 

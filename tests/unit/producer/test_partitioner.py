@@ -1,4 +1,4 @@
-"""murmur2 by column against Kafka's published values and against a plain implementation; the sort by partition."""
+"""Columnar murmur2 against Kafka's published values and a plain implementation, and the sort by partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PUBLISHED = {
 
 
 def plain_murmur2(key: bytes) -> int:
-    """The same, one byte string at a time."""
+    """murmur2 of one byte string."""
     m, mask = 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ len(key)
     whole = len(key) & ~3

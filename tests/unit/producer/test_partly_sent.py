@@ -1,6 +1,4 @@
-"""Goal: whoever hears of a failure knows which rows it is about: of a call that raises, of a batch that failed in one partition, of
-a block that was left by an exception.
-"""
+"""A failure says which rows it concerns: a call that raised, a batch that failed in one partition, a block left by an exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goal: a refusal that passes costs nothing but time; one that does not is told soon, in the broker's words."""
+"""A transient refusal costs only time. A permanent one is reported soon, with the broker's message."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_keeps_acknowledgements_waiting_is_told_once(broker: BrokerDouble, 
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
     def retry(producer: Producer, ms: int) -> None:
-        """Lets ten retries be refused, about `ms` apart."""
+        """Waits for ten refused retries, about `ms` apart."""
         for _ in range(10):
             before = len(broker.faults)
             wait_awake(producer, clock, lambda before=before: len(broker.faults) < before)  # type: ignore[misc]

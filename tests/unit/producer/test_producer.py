@@ -1,4 +1,4 @@
-"""The public Producer over the double: records go through the real core, sender and bytes."""
+"""The public Producer against the broker double, with the real core, sender and encoding."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def broker() -> BrokerDouble:
 
 
 class Given(Producer):
-    """Gives up at once where a test fails: nobody sets its clock any more."""
+    """Closes without waiting if a test fails, since a manual clock no longer advances."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, AssertionError | pytest.fail.Exception):
@@ -78,7 +78,7 @@ def rows(count: int, start: int = 0) -> pa.RecordBatch:
 
 
 def assert_in_order(broker: BrokerDouble, count: int, partitions: int = 4) -> None:
-    """Every row once, each partition in the order of sending, each key where Kafka would put it."""
+    """Every row is there once, each partition in the order of sending, each key in Kafka's partition."""
     everything: list[bytes] = []
     for partition in range(partitions):
         values = broker.values("t", partition)
@@ -176,7 +176,7 @@ def test_a_lost_answer_times_out_and_is_asked_again(broker: BrokerDouble) -> Non
     with producer_of(broker, request_timeout_ms=50) as producer:
         assert producer.send("t", b"v00000000", partition=0).result(DEADLINE_S).offset == 0
     assert broker.values("t", 0) == [b"v00000000"]
-    # Each of the two cost a stream; a machine that stood still may have taken a third for lost.
+    # Each of the two faults costs a stream. If the machine paused, a third request may have timed out.
     assert [hello.incarnation for hello in broker.hellos] == list(range(1, max(3, len(broker.hellos)) + 1))
 
 
@@ -187,7 +187,7 @@ def test_an_unknown_topic_is_waited_for_and_then_named(broker: BrokerDouble) -> 
         ):
             producer.send("nowhere", b"x")
         with pytest.raises(UnknownTopicOrPartitionError, match=r"'__own' still does not exist .*: names that start with '__'"):
-            producer.send("__own", b"x")  # creating it would be refused
+            producer.send("__own", b"x")  # the broker would refuse to create it
         broker.metadata_errors.extend([BrokerUnreachableError("nobody at 127.0.0.1:9")] * 1000)
         with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9192: nobody at 127\.0\.0\.1:9"):
             producer.send("other", b"x")
@@ -327,7 +327,7 @@ def test_many_threads_share_one_producer(broker: BrokerDouble, producer: Produce
 
 
 def in_child(ask: Callable[[], object]) -> str:
-    """The error that `ask` raises, or its result, in a forked process."""
+    """Calls `ask` in a forked process, and returns its error or result as text."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

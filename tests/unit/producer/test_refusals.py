@@ -1,5 +1,5 @@
-"""A record that cannot be sent ends its own futures with a sentence, and nothing else: other topics go on, memory is freed, and
-a producer that has failed for good leaves nobody waiting."""
+"""A record that cannot be sent fails its call, or its chunk, with a clear message. Other topics are unaffected, memory is freed,
+and a producer that fails for good completes all futures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.producer.test_producer import producer_of
 
 
 def shrink_topic(producer: Producer, broker: BrokerDouble) -> None:
-    """The topic is recreated with fewer partitions, and the producer comes to know it."""
+    """Recreates the topic with fewer partitions, and waits until the producer knows."""
     broker.create_topic("t", 2)
 
     def is_known() -> bool:

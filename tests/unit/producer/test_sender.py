@@ -1,4 +1,4 @@
-"""Goal: the sender ends all that it began, whenever the end comes."""
+"""A sender leaves no unfinished task behind, whenever it stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.wait import DEADLINE_S
 
 
 class EndingTransport(TransportDouble):
-    """All tasks are cancelled as a sender that stops does it, just when a stream has begun to be written and read."""
+    """Cancels all tasks, as a stopping sender does, just as the writer and reader of a stream start."""
 
     def __init__(self, broker: BrokerDouble, ended: threading.Event) -> None:
         super().__init__(broker)

@@ -1,4 +1,4 @@
-"""Goal: what a transaction is given to commit is checked when it is given, not when it is to be decided."""
+"""Offsets added to a transaction are checked when they are added, not at the commit."""
 
 from __future__ import annotations
 

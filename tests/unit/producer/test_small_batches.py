@@ -1,5 +1,5 @@
-"""Goal: a small Arrow batch costs its caller no hand-over, and is all the same what `send_batch` promises: all rows or none, in
-order with what `send` brings, each with its place, nothing kept alive and nothing lost where the producer ends.
+"""A small Arrow batch is not handed over to the sender, and keeps the promises of `send_batch`: its rows stay in order with records
+of `send` and get their offsets, its failure affects no other batch, and the caller may reuse its memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def broker() -> BrokerDouble:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
-    """Calls of a method of the intake."""
+    """The arguments of all further calls of a method of the intake."""
     calls: list[Any] = []
     method = getattr(Intake, name)
 
@@ -128,7 +128,7 @@ def test_named_partitions_and_those_of_the_key_go_together(broker: BrokerDouble)
     with producer_of(broker, linger_ms=60_000) as producer:
         by_key = producer.send_batch("t", rows(4))
         mixed = producer.send_batch("t", rows(4), wanted)
-        wanted[:] = 1  # the caller's again
+        wanted[:] = 1  # the caller may reuse its array
         producer.flush()
     places = [
         {row: outcome.partition for outcome in future.outcomes(0) for row in outcome.rows.tolist()} for future in (by_key, mixed)

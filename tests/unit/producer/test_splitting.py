@@ -1,4 +1,4 @@
-"""Batches that the broker finds too large: split in place, each record ended by its own part, one too large fails alone."""
+"""Batches too large for the broker are split in place. Each part completes its own records; an oversized record fails alone."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_batch_larger_than_the_broker_takes_is_split_in_order(broker: BrokerDo
         metrics = producer.metrics()
         assert (metrics["batch-split-total"] > 0) == (metrics["record-retry-total"] == 0) == (metrics["record-error-total"] == 0)
         assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
-        # The lesson is learned: later batches are made to fit.
+        # The producer has learned the limit: later batches fit.
         asked = len(broker.requests)
         producer.send_batch("t", rows(1_001, 1_021))
         producer.flush(DEADLINE_S)
@@ -70,7 +70,7 @@ def test_a_batch_larger_than_the_broker_takes_is_split_in_order(broker: BrokerDo
 
 @pytest.mark.parametrize("limit", [10_000, LIMIT])
 def test_what_was_learned_is_asked_again_when_it_is_old(broker: BrokerDouble, limit: int) -> None:
-    """With the limit raised meanwhile, and with the same limit as before."""
+    """The limit was raised in the meantime, or is unchanged."""
     clock = ManualClock()
     with producer_of(broker, clock, metadata_max_age_ms=60_000) as producer:
         sent = 0
@@ -91,7 +91,7 @@ def test_what_was_learned_is_asked_again_when_it_is_old(broker: BrokerDouble, li
         assert producer.partitions_for("u") == 1, "metadata came meanwhile"
         assert [requests_for_more() for _ in range(5)] == [requests_for_more()] * 5
         assert producer.metrics()["batch-split-total"] == splits, "it is remembered"
-        clock.advance(60_000)  # metadata is asked for again too
+        clock.advance(60_000)  # metadata is requested again, too
         if limit > LIMIT:
             wait_until(lambda: requests_for_more() == 1, what="batches as large as before")
         else:
@@ -151,7 +151,7 @@ def test_what_awaits_a_split_batch_wakes(broker: BrokerDouble) -> None:
 
 
 def test_a_batch_whose_earlier_attempt_was_written_is_split_and_not_written_twice(broker: BrokerDouble) -> None:
-    """The limit fell between an attempt whose response was lost and the next."""
+    """The limit is lowered between an attempt whose response is lost and the retry."""
     broker.max_message_bytes = 100_000
     broker.faults.append(Fault(kill_after=True))
 

@@ -1,8 +1,7 @@
-"""Goal: application threads take records in without waiting for the sender, and all is the same as if they had waited: the order of
-one thread's calls, what flush and close cover, what a full buffer and the producer's end refuse.
+"""Application threads stage records without waiting for the sender, and nothing else changes: the order of one thread's calls, what
+flush and close cover, what a full buffer and a closed producer refuse.
 
-Method: the sender's thread is held inside a callback, and what application threads do meanwhile is looked at; or something is done
-at the one moment that matters.
+The tests block the sender's thread and check what application threads do meanwhile, or act at one critical moment.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tests.unit.producer.test_producer import producer_of, rows
 COUNT = 3_000  # rows of a batch that is too large for a chunk
 SETTINGS: dict[str, Any] = {"linger_ms": 60_000, "delivery_timeout_ms": 200_000, "batch_size": 2**20}
 TINY: dict[str, Any] = {"linger_ms": 0, "buffer_memory": CHUNK_BYTES_MIN, "batch_size": CHUNK_BYTES_MIN}
-LARGE = pa.RecordBatch.from_pydict({"value": [b"v" * 1_000] * 12})  # more than half of that buffer
+LARGE = pa.RecordBatch.from_pydict({"value": [b"v" * 1_000] * 12})  # more than half of TINY's buffer
 
 
 @pytest.fixture
@@ -49,14 +48,14 @@ def others() -> Iterator[ThreadPoolExecutor]:
 
 
 def know(producer: Producer) -> None:
-    """Has the producer know the topic, with nothing under way."""
+    """Has the producer learn the topic, with nothing in flight."""
     producer.send("t", b"first", partition=1)
     producer.flush(DEADLINE_S)
 
 
 @contextmanager
 def held(producer: Producer) -> Iterator[None]:
-    """Keeps the sender's thread busy between two steps, as a long encoding does."""
+    """Blocks the sender's thread between two steps, as a long encoding would."""
     know(producer)
     is_held, is_over = threading.Event(), threading.Event()
 
@@ -75,18 +74,18 @@ def held(producer: Producer) -> Iterator[None]:
 
 
 def send_large(producer: Producer, start: int, count: int = COUNT) -> BatchFuture:
-    """Rows for partition 0."""
+    """Sends a batch to partition 0."""
     return producer.send_batch("t", rows(count, start), np.zeros(count, np.int32))
 
 
 def is_waiting(producer: Producer) -> bool:
-    """True once some call waits."""
+    """True while a call waits."""
     with producer._shared.lock:
         return bool(producer._shared._waits)
 
 
 def numbers(broker: BrokerDouble) -> list[int]:
-    """The values in partition 0."""
+    """The numbers of the rows in partition 0."""
     return [int(value[1:]) for value in broker.values("t", 0)]
 
 
@@ -137,7 +136,7 @@ def test_records_and_batches_stay_in_the_order_of_the_calls(broker: BrokerDouble
 def test_a_batch_stays_behind_a_record_that_is_being_placed(
     broker: BrokerDouble, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sequence: a thread sends a record; the sender seals its chunk; the thread sends a batch; the sender places the record."""
+    """The application sends a record; the sender seals its chunk; the application sends a batch; the sender places the record."""
     place_chunk = Intake._place_chunk
     sent: list[BatchFuture] = []
     with producer_of(broker, **SETTINGS | {"linger_ms": 0}) as producer:
@@ -156,7 +155,7 @@ def test_a_batch_stays_behind_a_record_that_is_being_placed(
 
 @pytest.mark.parametrize("is_in_time", [True, False])
 def test_a_record_for_a_chunk_that_is_sealed_meanwhile_is_written_once(broker: BrokerDouble, *, is_in_time: bool) -> None:
-    """The sequence: a thread looks up its chunk, and adds its record; before or after that the sender seals the chunk."""
+    """A thread looks up its chunk; the sender seals the chunk before or after the thread adds its record."""
     with producer_of(broker, **SETTINGS) as producer:
         know(producer)
         producer.send("t", b"before", partition=0)
@@ -231,7 +230,7 @@ def test_what_was_staged_ends_with_a_producer_that_fails(broker: BrokerDouble) -
 def test_a_record_that_comes_between_the_last_look_at_chunks_and_the_end_is_sent(
     broker: BrokerDouble, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sequence: the sender has placed all that there is; a thread sends a record; another one closes; the sender goes on."""
+    """The sender has placed all records; a thread sends one more; the producer closes; the sender continues."""
     producer = producer_of(broker, **SETTINGS)
     know(producer)
     place_due = Intake.place_due
@@ -300,7 +299,7 @@ def test_a_full_buffer_is_waited_for(broker: BrokerDouble) -> None:
 
 
 def fill(producer: Producer) -> None:
-    """More than fits, while nothing is acknowledged."""
+    """Sends more than fits while nothing is acknowledged."""
     for _ in range(1_000):
         producer.send("t", b"v" * 1_000)
 

@@ -1,5 +1,5 @@
-"""Goal: rows without a key go where Kafka's built-in partitioner would send them: they stick for a while, then turn to partitions
-that can take them, the sooner the fewer batches wait there. Random numbers are counted up, so that frequencies are exact.
+"""Rows without a key go where Kafka's built-in partitioner would send them: to one partition for a run of bytes, then to another
+that accepts records, more often to one with fewer queued batches. "Random" numbers count up, so that frequencies are exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brokerd.producer.core.partitioner import RUN_BYTES, PartitionLoad, StickyPa
 
 
 class CountingRandom(random.Random):
-    """0, 1, 2 and so on."""
+    """Returns 0, 1, 2, ..."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def test_a_large_batch_size_does_not_keep_rows_together_for_longer_than_kafkas()
     partitions = sticky.assign(5_000, 100, load_of(8)).tolist()
     assert set(partitions) == set(range(8))
     run_rows = [len(list(run)) for _, run in itertools.groupby(partitions)]
-    assert max(run_rows) * 100 <= 5 * RUN_BYTES  # the same partition may come several times in a row
+    assert max(run_rows) * 100 <= 5 * RUN_BYTES  # the same partition may be chosen several times in a row
 
 
 def test_a_large_column_is_not_cut_to_pieces() -> None:

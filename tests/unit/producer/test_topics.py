@@ -1,4 +1,4 @@
-"""The producer's knowledge of topics: asked for when needed, forgotten when idle, recognised when recreated."""
+"""The producer's topic metadata is requested when needed and dropped when idle; recreated topics are recognised."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_nothing_in_use_asks_for_nothing(topics: TopicRegistry) -> None:
 
 
 def test_a_new_topic_is_asked_for_at_once_and_alone(topics: TopicRegistry) -> None:
-    for number in range(1_000):  # each asked for right behind the response to the one before
+    for number in range(1_000):  # each requested right after the response to the previous one
         topics.want(f"new-{number}", 1)
         assert topics.due_ms(1, is_busy=False) == 1
         assert topics.begin(1) == (f"new-{number}",)
@@ -161,7 +161,7 @@ def test_a_topic_is_asked_for_until_nobody_wants_it(topics: TopicRegistry) -> No
     topics.on_failure(0)
     topics.want("new", 10)
     assert "new" in topics.begin(20)
-    topics.want("new", 20)  # by a call that began while the request was under way
+    topics.want("new", 20)  # by a call that began while the request was in flight
     topics.on_result({"new": ABSENT}, 20)
     due_ms = topics.due_ms(20, is_busy=False)
     assert 20 < due_ms < NEVER_MS
@@ -304,7 +304,7 @@ def test_what_a_call_waits_for_is_said_early(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_node_that_missed_an_election_does_not_lead_back(topics: TopicRegistry) -> None:
-    """Not even once the topic was forgotten in between: the sequences of its partitions were not."""
+    """This also holds after the topic was forgotten, since the sequences of its partitions were not."""
     tp, elected = TopicPartition("busy", 1), VIEW._replace(leaders=(0, 1), leader_epochs=(3, 5))
     topics.on_result({"busy": elected}, 0)
     stale = VIEW._replace(leaders=(0, 0), leader_epochs=(4, 4))
@@ -332,7 +332,7 @@ def test_a_refusal_that_names_a_newer_leader_is_believed(topics: TopicRegistry) 
 
 
 def test_a_refusal_of_a_partition_that_is_gone_changes_nothing(topics: TopicRegistry) -> None:
-    """As after a restore from before it was added."""
+    """Happens after the restore of a backup older than the partition."""
     topics.on_result({"busy": VIEW._replace(leader_epochs=(3, 3))}, 0)
     before = topics.view("busy")
     topics.note_leader(TopicPartition("busy", 2), 1, 4)
@@ -355,7 +355,7 @@ def test_a_batch_of_an_earlier_member_leaves_nothing_to_settle() -> None:
 
 
 def tell(producer: Producer, broker: BrokerDouble, topic: TopicDouble) -> None:
-    """The next node that is asked tells of this topic."""
+    """The next metadata response describes this topic; waits until the producer knows."""
     broker.topics["t"] = topic
 
     def is_known() -> bool:
@@ -371,7 +371,7 @@ def tell(producer: Producer, broker: BrokerDouble, topic: TopicDouble) -> None:
 
 @pytest.mark.parametrize("is_old_written", [False, True])
 def test_a_node_that_is_behind_makes_no_record_a_duplicate(is_old_written: bool) -> None:
-    """It names the topic's former id once more. The sequences that were used since are used."""
+    """It names the topic's old id once more. Sequences already used in the new topic must not be reused."""
     broker = BrokerDouble()
     old = broker.create_topic("t", 1)
     with producer_of(broker) as producer:

@@ -1,4 +1,4 @@
-"""Sums over rows: the same for the same rows in any order, in batches of any size and type; another for other keys."""
+"""Totals over rows are equal for equal rows in any order, batches and types, and differ for other keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions of one producer, over the double: committed or aborted as a whole, once for each version, whatever strikes."""
+"""Transactions of one producer: committed or aborted as a whole, once per version, despite faults and interrupts."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_exception_aborts(broker: BrokerDouble, coordinator: CoordinatorDoubl
 
 @pytest.mark.parametrize("is_aborted", [False, True])
 def test_a_transaction_is_used_once(producer: Producer, is_aborted: bool) -> None:
-    """A second block would have the first one's offsets and outcome."""
+    """A second block would reuse the first one's offsets and outcome."""
     transaction = producer.transaction()
     with pytest.raises(ZeroDivisionError) if is_aborted else contextlib.nullcontext(), transaction:
         with pytest.raises(TransactionStateError, match="was used before"), transaction:
@@ -259,7 +259,7 @@ def test_struck_anywhere_a_transaction_is_committed_or_not_and_the_next_one_work
             for number in range(3):
                 producer.send("t", b"%d" % number)
 
-    block()  # what is done once is done
+    block()  # does one-time work before the strikes
     at, committed = 1, 1
     while True:
         where = strike(block, at, is_signal=True)
@@ -271,7 +271,7 @@ def test_struck_anywhere_a_transaction_is_committed_or_not_and_the_next_one_work
             break
         try:
             block()
-        except TransactionStateError:  # struck between the block's beginning and its first line: nobody was there to end it
+        except TransactionStateError:  # struck after `__enter__`, before the body: `__exit__` did not run
             producer.abort_member()
             block()
         committed = len(broker.committed_values("t")) // 3
@@ -317,12 +317,12 @@ def test_an_unreachable_broker_is_said_so_at_the_beginning(
 
 
 def test_a_transaction_that_begins_waits_for_max_block_ms(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the coordinator that users have, and no broker."""
+    """With the real coordinator client, and no broker."""
     asked: list[int | None] = []
     retries = BrokerClient.retries
 
     def noted(client: BrokerClient, now_ms: int, timeout_ms: int | None = None) -> CallRetries:
-        if client.config.bootstrap_servers.endswith(f":{port}"):  # clients of earlier tests may still end
+        if client.config.bootstrap_servers.endswith(f":{port}"):  # clients of earlier tests may still be running
             asked.append(timeout_ms)
         return retries(client, now_ms, timeout_ms)
 

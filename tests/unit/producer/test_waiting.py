@@ -1,5 +1,5 @@
-"""Goal: a call that waits gets its result when there is one, and its error at its deadline; one that is interrupted leaves nothing
-behind, and no call is forgotten. Method: a lock whose other side the test plays."""
+"""A waiting call gets its result once there is one, even without a wake-up, and is refused where it would wait forever. The tests
+play the sender's side of the lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.wait import DEADLINE_S, wait_until
 
 
 class Box:
-    """Something that calls wait for."""
+    """Content that calls wait for."""
 
     def __init__(self) -> None:
         self.shared = SharedLock(SystemClock())
@@ -24,7 +24,7 @@ class Box:
         self.polls = 0
 
     def wait(self, *, is_patient: bool = False) -> Wait[str]:
-        """For the content."""
+        """A wait for the content."""
 
         def poll(_now_ms: int) -> str | None:
             self.polls += 1
@@ -33,7 +33,7 @@ class Box:
         return Wait(poll, is_due=lambda: not is_patient or self.content is not None)
 
     def put(self, content: str) -> None:
-        """As the sender does."""
+        """Delivers the content, as the sender would."""
         with self.shared.lock:
             self.content = content
             self.shared.tell_waiting()
