@@ -1,4 +1,4 @@
-"""The log of transactions as a whole: events and states, whole, torn or with a part lost; and its records."""
+"""Replay of the coordinator's log: events and snapshots (states), complete, torn or with lost records; and its record format."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Record = CoordinatorRecord | None
 
 @pytest.fixture
 def bench() -> TransactionBench:
-    """Nothing is known."""
+    """An empty coordinator."""
     return TransactionBench(ids=100, members=1_000)
 
 
 @pytest.fixture
 def lived(bench: TransactionBench) -> TransactionBench:
-    """One id with a completed commit and open members, one that is prepared, one that is open for the first time."""
+    """One id with a completed commit and an open member, one with a prepared commit, one with its first open member."""
     for who, of in (("a", ONE), ("b", ONE), ("c", execution(6, "e2"))):
         bench.init(who, of)
     bench.wrote("a", 3)
@@ -36,28 +36,28 @@ def lived(bench: TransactionBench) -> TransactionBench:
 
 
 def known(bench: TransactionBench) -> list[object]:
-    """All that the coordinator knows, and the slots that it has taken."""
+    """The coordinator's whole state, and the slots in use."""
     return [*known_of(bench.coordinator), bench.ids.taken, bench.members.taken]
 
 
 def load(bench: TransactionBench, entries: list[Record], start: int = 0) -> None:
-    """A new coordinator that has read these."""
+    """Loads a new coordinator from these records."""
     bench.ids.taken = bench.members.taken = 0
     bench.coordinator = loading.load(entries, start, bench._new, bench.now_ms)
 
 
 def load_fails(bench: TransactionBench, log: list[bytes], start: int = 0) -> None:
-    """Fails for want of a whole state."""
+    """Loading fails because there is no complete snapshot."""
     with pytest.raises(CorruptMessageError, match="nothing that replaces it"):
         load(bench, [decode(data) for data in log], start)
 
 
 def decoded(batches: list[list[bytes]]) -> list[Record]:
-    """The records of batches."""
+    """The records of these batches."""
     return [decode(data) for batch in batches for data in batch]
 
 
-# --- whole states
+# --- complete snapshots
 
 
 def test_the_log_read_again_is_the_same_state(lived: TransactionBench) -> None:
@@ -127,7 +127,7 @@ def test_pieces_have_a_limit_of_entries_and_of_bytes(bench: TransactionBench) ->
 @pytest.mark.parametrize("entries_max", [1, 2, 3])
 @pytest.mark.parametrize("at", range(8))
 def test_events_among_the_pieces_count_after_the_state(lived: TransactionBench, entries_max: int, at: int) -> None:
-    """Whichever id has had its turn, and whichever has not."""
+    """This holds for ids already written to the snapshot, and for ids not yet written."""
     for number, piece in enumerate(lived.state_pieces(entries_max)):
         lived.log += piece
         if number == at:
@@ -142,7 +142,7 @@ def test_events_among_the_pieces_count_after_the_state(lived: TransactionBench, 
             lived.abort(lived.end_request(ONE, {"f": 0}, name="another"))
     before = known(lived)
     begins = next(place for place, data in enumerate(lived.log) if decode(data).HasField("state_begins"))
-    for start in (0, begins):  # what stands before it may be gone
+    for start in (0, begins):  # the log before the snapshot may be deleted
         lived.log = lived.log[start:]
         lived.restart()
         assert known(lived) == before
@@ -159,7 +159,7 @@ def test_what_ended_while_a_state_was_written_does_not_begin_again(bench: Transa
     assert (ID, bench.known["a"].member_id) in bench.coordinator._ended
 
 
-# --- torn states
+# --- torn snapshots
 
 
 @pytest.mark.parametrize("entries_max", [1, 2, 3])
@@ -170,7 +170,7 @@ def test_a_state_without_its_end_counts_for_nothing_wherever_it_stands(lived: Tr
         torn = [data for piece in pieces[:count] for data in piece]
         lived.log = log + torn
         lived.restart()
-        lived.finish("prepared")  # goes on behind it
+        lived.finish("prepared")  # an event after the torn snapshot
         before = known(lived)
         lived.log += torn
         lived.init("f", ONE, name="another")
@@ -193,7 +193,7 @@ def test_a_state_that_is_not_whole_is_refused(lived: TransactionBench) -> None:
     pieces = list(lived.state_pieces(1))
     for missing in range(1, len(pieces) - 1):
         names = {decode(data).transactional_id for piece in pieces[:missing] + pieces[missing + 1 :] for data in piece}
-        if len(names) == 4:  # another entry of the id is there
+        if len(names) == 4:  # all three ids are still there
             continue
         lived.log = [data for number, piece in enumerate(pieces) for data in piece if number != missing]
         with pytest.raises(CorruptMessageError, match="ends with 3 transactional ids, but 2 were read"):
@@ -212,7 +212,7 @@ def test_a_piece_or_an_end_without_a_beginning_is_refused(lived: TransactionBenc
 
 @pytest.mark.parametrize("begins", [1, 3, -1])
 def test_a_log_that_begins_among_the_parts_of_a_state_is_read_if_a_whole_one_follows(lived: TransactionBench, begins: int) -> None:
-    """A segment may begin there, and the log start be lost."""
+    """A segment may begin there, and become the log's start if the log start offset is lost."""
     pieces = list(lived.state_pieces(1))
     rest = [data for piece in pieces[begins:] for data in piece]
     state = [data for piece in pieces for data in piece]
@@ -239,14 +239,14 @@ def test_a_log_that_begins_with_a_torn_state_is_read_if_a_whole_one_follows(live
 
 
 def test_a_log_that_has_lost_its_beginning_needs_a_whole_state(lived: TransactionBench) -> None:
-    """Also one that holds nothing but groups, or whose first records are of groups: they say nothing of transactions."""
+    """Records of groups, alone or first, are no substitute: they say nothing about transactions."""
     group = offsets_committed("g", PRINCIPAL, []).SerializeToString()
     state = [data for piece in lived.state_pieces(1) for data in piece]
     for rest in ([], [group], [group, *lived.log]):
         load_fails(lived, rest, start=1)
         load_fails(lived, [*rest, *state[:-1], group], start=1)
         load(lived, decoded([[*rest, *state[:-1], group, state[-1]]]), start=1)
-    load(lived, decoded([[group, *state[:-1]]]))  # from offset 0
+    load(lived, decoded([[group, *state[:-1]]]))  # begins at offset 0
     assert known(lived)[0] == [], "a state that is not whole counts for nothing where nothing was given up"
     load(lived, [LOST, *decoded([lived.log])], start=1)
 
@@ -262,11 +262,11 @@ def test_lost_entries_after_parts_of_no_use_leave_what_follows(lived: Transactio
         assert known(lived) == found
 
 
-# --- lost parts
+# --- lost records
 
 
 def test_a_state_that_lost_a_part_counts_if_nothing_else_is_left(lived: TransactionBench) -> None:
-    """The rest of it, and all that came after."""
+    """Its other pieces are used, and all later events."""
     pieces: list[list[Record]] = [decoded([piece]) for piece in lived.state_pieces(1)]
     lived.finish("prepared")
     after = decode(lived.log[-1])

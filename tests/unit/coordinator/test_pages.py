@@ -1,4 +1,4 @@
-"""Decisions in pages."""
+"""Decisions sent in several pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(
     name: str = ID,
     is_commit: bool = True,
 ) -> EndTransactionRequest:
-    """A page of a decision, with `count` members and partitions from number `first` on."""
+    """A page of a decision, with `count` members and partitions numbered from `first`."""
     numbers = range(first, first + count)
     return EndTransactionRequest(
         transactional_id=name,
@@ -55,7 +55,7 @@ def test_pages_are_put_together() -> None:
     assert pages.add(PRINCIPAL, page(1, 1), 0) is None
     whole = pages.add(PRINCIPAL, page(2, 3, more=False), 0)
     assert whole is not None
-    assert [member.producer_id for member in whole.members] == [0, 1, 1, 2, 3, 4]  # as they were sent
+    assert [member.producer_id for member in whole.members] == [0, 1, 1, 2, 3, 4]  # as sent, duplicates included
     assert [(one.topic_id, one.partition) for one in whole.partitions] == [partition(number) for number in range(5)]
     assert len(pages) == 0
 
@@ -125,7 +125,7 @@ def test_a_decision_has_a_limit(monkeypatch: pytest.MonkeyPatch, name: str, limi
 
 
 def test_ten_thousand_members_in_a_hundred_partitions() -> None:
-    """All write everywhere: a million pieces of open data, decided from a request of a hundred pages."""
+    """Every member writes to every partition: a million entries of open data, and a decision of a hundred pages."""
     members, partitions, per_page = 10_000, 100, 100
     bench = TransactionBench(members=members)
     for number in range(members):

@@ -1,4 +1,4 @@
-"""All transactional ids together: owners, limits, signs of life, and what is forgotten."""
+"""All transactional ids together: owners, limits, renewal and expiry, and which ids are forgotten."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MALLORY = "User:mallory"
 
 @pytest.fixture
 def bench() -> TransactionBench:
-    """Nothing is known."""
+    """An empty coordinator."""
     return TransactionBench(ids=3, members=4)
 
 
@@ -109,7 +109,7 @@ def test_the_memory_of_ended_members_has_a_limit(bench: TransactionBench, monkey
     bench.init("b", ONE, name="another")
 
 
-# --- signs of life
+# --- renewal and expiry
 
 
 def test_a_sign_of_one_member_counts_for_its_execution_alone(bench: TransactionBench) -> None:
@@ -136,7 +136,7 @@ def test_init_repetition_and_data_are_signs_of_life(bench: TransactionBench) -> 
     bench.now_ms = 30
     bench.init("b", ONE)
     assert bench.expires_at("a") == TIMEOUT_MS + 30
-    bench.coordinator.renew(999, 40)  # of a member that is not open: no effect
+    bench.coordinator.renew(999, 40)  # not an open member: no effect
 
 
 def test_an_execution_that_is_too_old_ends_whatever_signs_it_gives(bench: TransactionBench) -> None:
@@ -153,7 +153,7 @@ def test_an_execution_that_is_too_old_ends_whatever_signs_it_gives(bench: Transa
     assert bench.expire() == [member.producer_id for member in members]
     with pytest.raises(InvalidTxnStateError):
         bench.heartbeat(ONE, members[0].member_id)
-    bench.init("again", ONE)  # of the same execution: it is as young as its members
+    bench.init("again", ONE)  # the same execution, whose age starts anew since no member was open
     assert bench.expires_at("again") == AGE_MAX_MS + TIMEOUT_MS
 
 
@@ -200,11 +200,11 @@ def test_what_is_neither_open_nor_prepared_is_void(bench: TransactionBench) -> N
     assert bench.coordinator.prepared() == []
 
 
-# --- members of commits that are complete
+# --- members of completed commits
 
 
 def ended(bench: TransactionBench) -> dict[str, tuple[int, ...]]:
-    """Members of the last commits that are remembered, winners first."""
+    """The remembered members of each id's last commit, winners first."""
     found = {name: state.last for name, state in bench.coordinator.states.items()}
     return {name: (*last.committed_producer_ids, *last.aborted_producer_ids) for name, last in found.items() if last is not None}
 
@@ -261,7 +261,7 @@ def test_a_start_knows_whose_commits_are_the_oldest(monkeypatch: pytest.MonkeyPa
     assert {name: bool(ids) for name, ids in ended(bench).items()} == {"x": True, "y": False, "z": True}
 
 
-# --- what is forgotten
+# --- forgotten ids
 
 
 JOB, OTHER_JOB = (f"job-{uuid.UUID(int=number)}" for number in (1, 2))
@@ -349,7 +349,7 @@ def test_an_operator_has_an_id_forgotten_that_is_not_at_work(bench: TransactionB
     assert event is not None
     bench.record(event)
     assert (bench.ids.taken, dict(bench.coordinator.states)) == (0, {})
-    with pytest.raises(TxnAbortedError):  # a commit that is asked for again is not taken for a new one
+    with pytest.raises(TxnAbortedError):  # a retried commit is not taken for a new one
         bench.commit(asked)
     bench.init("b", execution(1), principal=MALLORY)
     bench.restart()

@@ -1,4 +1,4 @@
-"""The table of answers, cell by cell, and the stories that it was made for."""
+"""The table of answers of a transactional id, cell by cell, and the scenarios that it was designed for."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from tests.support.transaction_bench import (
 )
 
 ONE = execution(5)
-OTHER = execution(5, "e2", "r2")  # another driver's
+OTHER = execution(5, "e2", "r2")  # by another driver
 SECOND = execution(5, "e2", "r1")  # another write of the same run
 NEXT = execution(6, "e3", "r1")
 
 
 @pytest.fixture
 def bench() -> TransactionBench:
-    """Nothing is known."""
+    """An empty coordinator."""
     return TransactionBench()
 
 
 @pytest.fixture
 def committed(bench: TransactionBench) -> TransactionBench:
-    """Version 5 is committed: 3 rows of member a."""
+    """Version 5 is committed with 3 rows of member a."""
     write(bench, "a", ONE, 3)
     bench.commit_all(bench.end_request(ONE, {"a": 3}))
     return bench
@@ -89,7 +89,7 @@ def test_an_ended_member_does_not_begin_again(bench: TransactionBench) -> None:
 
 
 def test_init_aborts_nobody(bench: TransactionBench) -> None:
-    """Two healthy drivers do not duel: the first commit wins."""
+    """Healthy drivers do not end each other's work: the first commit wins."""
     for who, of in (("a", ONE), ("b", OTHER), ("c", SECOND), ("d", NEXT)):
         bench.init(who, of)
     assert len(bench.coordinator.open_members) == 4
@@ -247,7 +247,7 @@ def test_while_a_commit_is_prepared_every_commit_finishes_it_first(bench: Transa
 
 
 def test_a_commit_before_the_last_one_is_known_by_its_execution_and_rows(committed: TransactionBench) -> None:
-    """Its answer was lost, and somebody else went on."""
+    """Its response was lost, and another driver committed newer versions."""
     again = committed.end_request(ONE, {"a": 3})
     for version in range(6, 6 + EARLIER_MAX):
         committed.commit_all(committed.end_request(execution(version, "e9", "r9")))
@@ -266,7 +266,7 @@ def test_a_commit_before_the_last_one_is_known_by_its_execution_and_rows(committ
 
 
 def test_a_commit_before_the_last_one_is_no_replay_of_the_last_one(committed: TransactionBench) -> None:
-    """A driver that asks about its older version may still write the newest one, which another has committed, as a replay."""
+    """A driver that retries its older commit may still replay the newest version, which another driver has committed."""
     committed.commit_all(committed.end_request(execution(6, "e9", "r9")))
     committed.commit(committed.end_request(ONE, {"a": 3}))
     with pytest.raises(AlreadyCommittedError):
@@ -319,7 +319,7 @@ def test_a_replay_with_equal_totals_is_done(committed: TransactionBench, of: obj
     [
         (totals(2), "rows 2 instead of 3"),  # a copied checkpoint: fewer rows
         (NOTHING, "rows 0 instead of 3"),
-        (totals(3, hash_sum=9), r"\(key_hash_sum 9 instead of 3000\)"),  # as many rows, but others
+        (totals(3, hash_sum=9), r"\(key_hash_sum 9 instead of 3000\)"),  # as many rows, but other keys
         (TransactionTotals(rows=3, key_bytes=12, value_bytes=31, key_hash_sum=3_000), r"\(value_bytes 31 instead of 30\)"),
         (TransactionTotals(rows=3, key_bytes=13, value_bytes=30, key_hash_sum=3_000), r"\(key_bytes 13 instead of 12\)"),
     ],
@@ -351,7 +351,7 @@ def test_a_run_that_repeated_another_version_may_write_this_one(committed: Trans
 
 @pytest.mark.parametrize("what", ["", "restart", "compact"])
 def test_every_run_that_repeated_a_version_is_known_whatever_the_broker_does(committed: TransactionBench, what: str) -> None:
-    """Drivers that stand still wake up between their two writes, while others have repeated the first."""
+    """A driver may be paused between its two writes while others repeat the first."""
     runs = ["r2", "r3", "r4"]
     for run in runs:
         committed.commit_all(committed.end_request(execution(5, f"first of {run}", run), None, totals(3)))
@@ -419,11 +419,11 @@ def test_an_abort_of_a_committed_version_is_refused(committed: TransactionBench)
         committed.abort(committed.end_request(ONE, {"a": 3}))
 
 
-# --- stories
+# --- scenarios
 
 
 def test_the_drivers_abort_after_an_ambiguous_commit(bench: TransactionBench) -> None:
-    """COMMIT is decided, its response is lost, and the driver calls abort(): what is committed stays."""
+    """COMMIT is decided, its response is lost, and the driver calls abort(): the commit stands."""
     write(bench, "a", ONE, 3)
     asked = bench.end_request(ONE, {"a": 3})
     bench.commit(asked)
@@ -443,7 +443,7 @@ def test_a_commit_delayed_past_an_abort_and_a_new_execution(bench: TransactionBe
     with pytest.raises(TxnAbortedError, match="is not open"):
         bench.commit(late)
     assert bench.commit_all(bench.end_request(OTHER, {"b": 3})) is Progress.COMPLETE
-    assert bench.commit_all(late) is Progress.COMPLETE  # the same rows: there, once
+    assert bench.commit_all(late) is Progress.COMPLETE  # the same rows, committed once
 
 
 @pytest.mark.parametrize("commit_is_first", [True, False])
@@ -471,7 +471,7 @@ def test_expiry_racing_a_sign_of_life(bench: TransactionBench) -> None:
 
 
 def test_one_transactional_id_in_two_queries(bench: TransactionBench) -> None:
-    """Both begin at version 0 with other rows: the first to commit wins, and the other is told, at every version."""
+    """Both begin at version 0 with different rows: the first commit wins, and the other query gets an error."""
     mine, theirs = execution(0, "e1", "r1"), execution(0, "e2", "r2")
     write(bench, "a", mine, 3)
     write(bench, "b", theirs, 4)
