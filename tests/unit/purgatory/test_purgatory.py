@@ -1,4 +1,4 @@
-"""Operations complete exactly once, whatever races, and leave nothing behind."""
+"""Operations complete exactly once under any interleaving, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.scale import TEST_SCALE
 
 
 class Waiting(DelayedOperation):
-    """Waits until `condition` says so; counts how often it was completed."""
+    """An operation that waits for `condition`, and records its completions."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ def assert_empty(purgatory: Purgatory, *waiters: Waiters) -> None:
 
 
 def test_an_event_between_the_look_and_the_watch_is_not_lost() -> None:
-    """The look itself causes the event: look (false), event, watch. Nobody will call again."""
+    """The check itself causes the event: check (false), event, watch. No later event follows."""
     purgatory, waiters = Purgatory(), Waiters()
     looks = 0
 
@@ -150,7 +150,7 @@ def test_a_completion_may_complete_others_that_wait_for_the_same_and_add_new_one
 
 
 class World:
-    """Partitions with a high watermark that rises; operations wait for several of them; topics are deleted."""
+    """Partitions whose high watermarks rise, operations that wait for several of them, and topics that are deleted."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -173,7 +173,7 @@ class World:
         assert self.purgatory.try_complete_else_watch(operation) == operation.is_completed
 
     def reenter(self) -> None:
-        """A completion's own consequences: now and then it causes an event itself."""
+        """Sometimes a completion itself causes an event."""
         if self.rng.random() < 0.3:
             self.append()
 
@@ -270,11 +270,11 @@ def test_a_stop_ends_what_waits_a_few_at_a_time_and_drops_the_rest() -> None:
     assert (purgatory.force_complete(3), purgatory.cancel_all()) == (0, 0)
 
 
-# The timer: real time, one timer, no polling
+# TimedPurgatory: real time, one timer, no polling
 
 
 class Alarm(DelayedOperation):
-    """Notes when it expired."""
+    """Records when it expired."""
 
     def __init__(self, expiry_ms: int, clock: SystemClock, left: list[Alarm], done: asyncio.Event) -> None:
         super().__init__(expiry_ms, ())

@@ -1,4 +1,4 @@
-"""The timing wheel against its promises: never early, never late, nothing left behind, O(1)."""
+"""The promises of the timing wheel: never early, never late, nothing left behind, O(1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ YEAR_MS = 365 * 24 * 3_600_000
 
 
 class Entry:
-    """Something with a deadline."""
+    """An object with a deadline."""
 
     def __init__(self, expiry_ms: int) -> None:
         self.expiry_ms = expiry_ms
@@ -32,7 +32,7 @@ def add(wheel: Wheel, expiry_ms: int) -> None:
 
 
 def drive(wheel: Wheel, now_ms: int) -> list[tuple[int, Entry]]:
-    """Advances as a driver does, from one due time to the next, up to `now_ms`: (when, what)."""
+    """Advances from one due time to the next, up to `now_ms`. Returns times and expired entries."""
     fired: list[tuple[int, Entry]] = []
     while (due_ms := wheel.next_due_ms()) is not None and due_ms <= now_ms:
         fired.extend((due_ms, entry) for entry in wheel.advance(now_ms=due_ms))
@@ -149,7 +149,7 @@ def test_cancelled_entries_leave_nothing_behind() -> None:
 
 
 def test_insert_and_cancel_touch_as_much_with_a_million_timers_as_with_a_hundred() -> None:
-    """Counted, not timed: the calls that the interpreter makes for one insert and one cancel."""
+    """Counts the interpreter's calls for one insert and one cancel, instead of timing them."""
     calls = {}
     for count in (100, 100_000):
         wheel: Wheel = TimingWheel(0)
