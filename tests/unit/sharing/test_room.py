@@ -1,6 +1,6 @@
-"""Goal: however much one owner asks for, another waits for one entry of it at most, nobody waits for ever, and the limit holds.
+"""FairQueue: an owner without units waits for at most one entry of each other owner, every entry is served, and the limit holds.
 
-Random schedules on a virtual clock: owners ask for what they like, hold it for as long as they like, and some leave.
+Random schedules on a virtual clock: owners request random units, hold them for random times, and sometimes leave the queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ATTACKER = [Caller("attacker", f"a{number}") for number in range(3)]
 
 
 class Schedule:
-    """Tickets that come, are held and end, in the order of virtual time."""
+    """Tickets (queue entries) that arrive, are held and end, in virtual time."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -30,16 +30,16 @@ class Schedule:
         self.events: list[tuple[int, int, str, Waiting[int]]] = []
         self.waiting: dict[int, Waiting[int]] = {}
         self.held: dict[int, Waiting[int]] = {}
-        self.overtaken: dict[int, Counter[str]] = {}  # by ticket: what others had since it came, where its owner had nothing
+        self.overtaken: dict[int, Counter[str]] = {}  # by ticket, if its owner had nothing: entries served to others since
         self.facts: Counter[str] = Counter()
         self._numbers = itertools.count()
 
     def ask(self, caller: Caller, units: int, *, after: int = 0) -> None:
-        """A ticket that comes `after` so long."""
+        """Schedules a ticket that arrives `after` from now."""
         self._plan(after, "comes", Waiting(caller, units, next(self._numbers)))
 
     def run(self) -> None:
-        """To the end."""
+        """Runs until all tickets have ended or left."""
         while self.events:
             self.now, _, what, ticket = heapq.heappop(self.events)
             if what == "comes":
@@ -197,11 +197,11 @@ def test_the_next_is_the_one_that_a_look_at_all_finds(seed: int) -> None:
             waiting.remove(found)
 
 
-# The line alone
+# RoundRobin alone
 
 
 class Entry:
-    """Counts how often it is compared with another."""
+    """Counts comparisons of entries."""
 
     comparisons = 0
 

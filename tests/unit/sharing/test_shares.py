@@ -1,4 +1,4 @@
-"""Places that nobody fills alone."""
+"""Shares: no principal takes all slots of a limit."""
 
 from __future__ import annotations
 
