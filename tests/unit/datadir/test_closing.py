@@ -1,4 +1,4 @@
-"""A clean stop writes what is dirty, many logs at a time, and leaves alone what the disk has already."""
+"""A clean stop writes dirty logs, many in parallel, and does not touch logs that are already on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.build import append, open_manager, payloads
 from tests.support.files import MemoryFiles, failing
 from tests.support.log_manager import LogManager
 
-PARTITIONS = 40  # enough that several threads end them
+PARTITIONS = 40  # enough to close them in several threads
 
 
 def opened(files: MemoryFiles, partitions: int = PARTITIONS) -> tuple[LogManager, list[Partition]]:
@@ -23,7 +23,7 @@ def opened(files: MemoryFiles, partitions: int = PARTITIONS) -> tuple[LogManager
 
 
 def changes(files: MemoryFiles, manager: LogManager) -> list[str]:
-    """Closes the logs; what was written, renamed or synced in the directories of partitions."""
+    """Closes the logs. Returns the writes, renames and syncs in partition directories."""
     seen: list[str] = []
     files.hook = lambda operation, path: seen.append(f"{operation} {path}") if "/" in path or operation == "sync_dir" else None
     manager.close()

@@ -1,6 +1,6 @@
-"""Goal: a copy that is replaced by one that begins at the leader's log start is the old one, an empty one or the new one, wherever
-its life ends meanwhile; never a damaged one, which nothing would be appended to. A copy that is dropped leaves nothing in the way
-of the next one."""
+"""Goal: if the node crashes while a follower's log is replaced by one that begins at the leader's log start, the next start finds
+the old log, an empty log or the new log, never a damaged one, which would refuse appends. A dropped copy leaves no files or state
+that affect the next copy of the partition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OLD_END, START = 20, 40
 
 
 class Directory(LogManager):
-    """An open directory, and its files."""
+    """An open data directory, and its files."""
 
     def __init__(self, files: MemoryFiles) -> None:
         super().__init__(CONFIG, files, ManualClock(), cluster=ClusterIdentity("prod", "id of prod"))
@@ -63,7 +63,7 @@ def copy_of(manager: LogManager) -> Partition:
 
 
 def led(files: MemoryFiles, count: int) -> LogManager:
-    """A directory with a copy of so many batches, in several segments."""
+    """A directory that leads the partition, with `count` batches in small segments."""
     manager = opened(files)
     run_here(manager.changes.hold(TOPIC, [0]))
     run_here(manager.replicas.lead({TP: 2}, {TP: InSync((9,), 2, 2)}))
@@ -75,7 +75,7 @@ def led(files: MemoryFiles, count: int) -> LogManager:
 
 
 def later(manager: LogManager) -> None:
-    """A copy that begins at START has a few more batches."""
+    """Replaces the copy with one that begins at START and appends a batch to it."""
     run_here(manager.replicas.begin_anew(TP, SNAPSHOT, 4))
     run_here(manager.replicas.lead({TP: 5}, {TP: InSync((9,), 2, 2)}))
     append(copy_of(manager), bytes(300), producer=PRODUCER, sequence=START)
@@ -87,7 +87,7 @@ def later(manager: LogManager) -> None:
 def is_done(
     files: MemoryFiles, change: Callable[[LogManager], Steps[None]], operations: int, before: Callable[[LogManager], None] | None
 ) -> bool:
-    """Changes the copy; False if its life ends after so many operations."""
+    """Changes the copy; False if the process was killed after `operations` file operations."""
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
     if before is not None:
@@ -111,7 +111,7 @@ def is_done(
 def ended_lives(
     change: Callable[[LogManager], Steps[None]], *, is_power_cut: bool, before: Callable[[LogManager], None] | None = None
 ) -> Iterator[MemoryFiles]:
-    """The files, for each moment at which the life that changes the copy may end."""
+    """The files after a crash at each file operation of the change, and last after the whole change."""
     rng = random.Random(1)
     for operations in itertools.count():
         files = MemoryFiles()
@@ -128,7 +128,7 @@ def ended_lives(
 def lives(
     change: Callable[[LogManager], Steps[None]], *, is_power_cut: bool, before: Callable[[LogManager], None] | None = None
 ) -> Iterator[Directory]:
-    """The directory's next life, for each of them."""
+    """The directory as the next start opens it, for each crash."""
     return map(opened, ended_lives(change, is_power_cut=is_power_cut, before=before))
 
 
@@ -209,7 +209,7 @@ def test_a_copy_that_is_dropped_can_be_held_again_wherever_the_life_ends(is_powe
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_read_that_goes_on_late_leaves_nothing_in_the_way_of_the_next_copy(files: MemoryFiles, is_dropped: bool) -> None:
-    """A descriptor of a removed segment that it had opened was taken for the new one's, which has the same name."""
+    """The read opened a removed segment; its cached descriptor was then used for the new segment of the same name."""
     manager = led(files, OLD_END)
     old = copy_of(manager)
     run_here(manager.replicas.follow({TP: 4}))
@@ -238,7 +238,7 @@ def test_a_read_that_goes_on_late_leaves_nothing_in_the_way_of_the_next_copy(fil
 
 
 def test_a_copy_that_begins_anew_knows_the_last_batches_below_it_too() -> None:
-    """One of them may be sent again: its acknowledgement was lost."""
+    """A producer resends one of them if its acknowledgement was lost."""
     leader = copy_of(led(MemoryFiles(), OLD_END))
     snapshot = leader.snapshot_at(OLD_END - 2)
     manager = led(MemoryFiles(), 1)
@@ -255,7 +255,7 @@ def test_a_copy_that_begins_anew_knows_the_last_batches_below_it_too() -> None:
 
 def test_a_copy_that_began_between_a_producers_acknowledged_batches_and_those_in_flight_goes_on_where_these_are_cut() -> None:
     leader = copy_of(led(MemoryFiles(), OLD_END))
-    begin = OLD_END - 5  # all that lie above are in flight
+    begin = OLD_END - 5  # the five batches above are in flight
     manager = led(MemoryFiles(), 1)
     run_here(manager.replicas.follow({TP: 4}))
     run_here(manager.replicas.begin_anew(TP, leader.snapshot_at(begin), 4))
@@ -270,7 +270,7 @@ def test_a_copy_that_began_between_a_producers_acknowledged_batches_and_those_in
 
 
 def cut_with_snapshots(*, above: int, cut_at: int) -> tuple[MemoryFiles, LogManager]:
-    """A follower in several segments, cut at an offset, with snapshots at the beginning of each segment and at `above`."""
+    """A follower of several segments, cut at `cut_at`. It had snapshots at each segment's base offset and at `above`."""
     files = MemoryFiles()
     led(files, above).close()
     manager = opened(files)
@@ -289,7 +289,7 @@ def snapshots_in(files: MemoryFiles) -> list[int]:
 
 
 def test_a_cut_leaves_no_snapshot_of_what_it_has_cut() -> None:
-    """A later cut would restore it, and acknowledge a batch that is nowhere."""
+    """A later cut would restore this producer state, and a removed batch would be acknowledged as a duplicate."""
     bases = [segment.base_offset for segment in copy_of(led(MemoryFiles(), START)).segments]
     files, _ = cut_with_snapshots(above=bases[1] + 3, cut_at=bases[1] + 1)
     assert max(snapshots_in(files)) <= bases[1] + 1
@@ -309,7 +309,7 @@ def test_a_cut_removes_also_snapshots_whose_flush_has_failed() -> None:
 
 
 def test_a_cut_where_a_segment_begins_leaves_the_snapshot_there() -> None:
-    """It may be the only one that knows the producers of segments that retention has removed."""
+    """It may be the only record of producers whose segments retention has removed."""
     bases = [segment.base_offset for segment in copy_of(led(MemoryFiles(), START)).segments]
     files, manager = cut_with_snapshots(above=bases[2] + 1, cut_at=bases[2])
     assert copy_of(manager).ends.log_end_offset == bases[2]
@@ -329,7 +329,7 @@ def test_a_snapshot_that_cannot_be_read_does_not_keep_a_copy_from_being_cut(file
 
 
 def test_a_copy_takes_no_offsets_that_its_directory_could_not_write_down(files: MemoryFiles) -> None:
-    """Every checkpoint would fail, and the next start: for all partitions of the directory."""
+    """Otherwise every checkpoint and the next start would fail, for all partitions of the directory."""
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
     seed = copy_of(manager).crc_seed
@@ -349,7 +349,7 @@ def test_a_copy_takes_no_offsets_that_its_directory_could_not_write_down(files: 
 def test_a_copy_that_could_not_begin_anew_follows_once_it_is_no_longer_taken_for_given_up(
     files: MemoryFiles, is_disk_gone: bool
 ) -> None:
-    """The next start would remove what it has got since."""
+    """While the checkpoint says GIVEN_UP, the next start would remove all batches replicated since."""
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
     failed: list[str] = []
@@ -373,7 +373,7 @@ def test_a_copy_that_could_not_begin_anew_follows_once_it_is_no_longer_taken_for
 @pytest.mark.parametrize("is_written", [False, True])
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_copy_that_could_not_be_given_up_is_kept(files: MemoryFiles, is_dropped: bool, is_written: bool) -> None:
-    """Whether or not the mark is on the disk."""
+    """Whether or not the GIVEN_UP mark reached the disk."""
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))
     names: list[str] = []
@@ -399,7 +399,7 @@ def test_a_copy_that_could_not_be_given_up_is_kept(files: MemoryFiles, is_droppe
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_copy_whose_files_could_not_be_removed_is_not_damaged_at_the_next_start(is_dropped: bool) -> None:
-    """The disk fails, and fails again when it is tried anew; then the node is killed."""
+    """The removal fails, the second attempt fails too, and then the node is killed."""
     files, snapshot = MemoryFiles(), copy_of(led(MemoryFiles(), 2 * START)).snapshot_at(2 * START)
     manager = led(files, OLD_END)
     run_here(manager.replicas.follow({TP: 4}))

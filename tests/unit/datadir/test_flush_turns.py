@@ -1,6 +1,6 @@
-"""Goal: however many logs one owner has dirty, another waits for one of them; one flush covers a log for all who wait for it.
+"""Goal: however many dirty logs one owner has, another owner waits for only one of them. One flush of a log serves all its waiters.
 
-The flusher's threads are replaced by steps that the test takes, so the order is the same in each run.
+The test's steps replace the flusher's threads, so the order is the same in each run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MANY, OTHER = Caller("many", "m1"), Caller("other", "o1")
 
 
 class Steps(SimpleQueue[Any]):
-    """Runs the flushes when told, one at a time, and reports each to its flusher."""
+    """Replaces the flusher's threads. Each `step` runs one flush and reports it."""
 
     def __init__(self, flusher: Flusher) -> None:
         self.flusher = flusher
@@ -33,14 +33,14 @@ class Steps(SimpleQueue[Any]):
         self.begun.append(item)
 
     def step(self, number: int = 0) -> None:
-        """Ends one flush."""
+        """Runs one flush."""
         log, task = self.begun.pop(number)
         task.run()
         self.flusher._report(log, task, None)
 
 
 class Logs:
-    """Logs of one topic, and a flusher whose flushes begin in `started`, by partition."""
+    """The logs of one topic, and a flusher without threads."""
 
     def __init__(self, *, partitions: int, threads: int) -> None:
         manager, _ = open_manager(MemoryFiles())
@@ -56,21 +56,21 @@ class Logs:
 
     @property
     def started(self) -> list[int]:
-        """Partitions whose flush is under way, oldest first."""
+        """Partitions with a flush in progress, oldest first."""
         return [log.tp.partition for log in self.flusher._under_way]
 
     def write(self, partition: int, caller: Caller) -> None:
-        """One batch."""
+        """Appends one batch."""
         append(self.logs[partition], b"x")
         self.flusher.mark_dirty(self.logs[partition], caller)
 
     async def step(self, number: int = 0) -> None:
-        """Ends one flush, and begins what follows."""
+        """Runs one flush and lets the next ones begin."""
         self.steps.step(number)
         await all_wait()
 
     async def drain(self) -> list[int]:
-        """All that is left; the partitions in the order in which their flushes ended."""
+        """Runs the remaining flushes. Returns their partitions in order."""
         await all_wait()
         order = []
         while self.started:
@@ -153,7 +153,7 @@ async def test_a_log_written_during_its_flush_comes_after_those_that_waited_befo
 
 
 class EndsAtTheLastLook(deque[Any]):
-    """The flushes that have ended. The next one ends while the event loop finds none, which is the last moment to be missed."""
+    """The ended flushes. Another one ends just as the event loop finds none, the last moment at which it could be missed."""
 
     def __init__(self, steps: Steps) -> None:
         super().__init__()

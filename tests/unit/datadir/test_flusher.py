@@ -1,4 +1,4 @@
-"""Group commit with real threads: one flush per partition at a time, what comes meanwhile goes with the next."""
+"""Group commit with real threads: one flush per partition at a time; batches appended meanwhile share the next one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITER = Caller("writer", "w1")
 
 
 class SlowDisk:
-    """Lets fdatasyncs of data files begin, counts them, and lets them end when told."""
+    """Counts the fdatasyncs of segments and blocks each until the test releases it."""
 
     def __init__(self, files: MemoryFiles) -> None:
         self.count = 0
@@ -49,12 +49,12 @@ class TwoLogs:
         self.disk = SlowDisk(files)
 
     def flusher(self) -> Flusher:
-        """To be made in the event loop."""
+        """Call this inside the event loop."""
         return Flusher(threads=1, on_flush=lambda _log, _duration_ns: None)
 
 
 async def drained(flusher: Flusher) -> None:
-    """Returns once all is flushed."""
+    """Waits until every log is flushed."""
     await asyncio.wait_for(flusher.drain(), DEADLINE_S)
 
 

@@ -1,4 +1,4 @@
-"""A full disk: what makes room works all the same, and then all goes on as before."""
+"""A full disk: operations that free space still work, and afterwards appends resume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def manager(files: MemoryFiles) -> LogManager:
 
 
 def _fill_disk(files: MemoryFiles, log: Partition) -> int:
-    """Appends until nothing fits any more; what is left of the disk is taken too. Returns the log end."""
+    """Appends batches and then takes all space left on the disk. Returns the log end offset."""
     for _ in range(400):
         append(log, b"x" * 200)
     log.flush()
@@ -71,7 +71,7 @@ def test_retention_makes_room_and_appends_go_on(files: MemoryFiles, manager: Log
 def test_records_can_be_deleted_as_often_as_there_are_spare_files(files: MemoryFiles, manager: LogManager) -> None:
     log = first_log(manager)
     end = _fill_disk(files, log)
-    files.hook = failing("create", path="spare", code=errno.ENOSPC)  # others are faster
+    files.hook = failing("create", path="spare", code=errno.ENOSPC)  # other writers take the freed space first
     for before_offset in range(10, 10 + SPARE_COUNT):
         files.space_left = 0
         assert delete_records(manager, log, before_offset) == before_offset
@@ -115,7 +115,7 @@ def test_the_last_segments_of_several_logs_expire(files: MemoryFiles) -> None:
         for _ in range(100):
             append(log, b"x" * 200)
         log.flush()
-    files.space_left = 50  # an empty file has room, its content has not
+    files.space_left = 50  # enough for an empty file, not for its content
     _assert_full(logs[0])
     clock.advance(10_000)
     assert manager.retention_pass() == len(logs)
@@ -189,7 +189,7 @@ def test_a_spare_file_that_a_crash_left_cut_is_made_anew(files: MemoryFiles, man
 def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: MemoryFiles, manager: LogManager, used_up: int) -> None:
     log = first_log(manager)
     end = _fill_disk(files, log)
-    files.hook = failing("create", code=errno.ENOSPC)  # others are faster
+    files.hook = failing("create", code=errno.ENOSPC)  # other writers take the freed space first
     for before_offset in range(used_up):
         files.space_left = 0
         delete_records(manager, log, before_offset + 1)
@@ -287,7 +287,7 @@ def test_one_log_that_cannot_be_written_spoils_the_clean_stop_of_no_other(
 
 
 def test_a_checkpoint_tells_when_appends_are_taken_again(files: MemoryFiles) -> None:
-    """Whoever handed over because of the full disk gets no appends that could tell."""
+    """A node that handed over its leaderships because of the full disk gets no appends that would notice the free space."""
     clock = ManualClock()
     manager, _ = open_manager(files, clock, **SETTINGS)
     log, refusals = first_log(manager), manager.refusals
@@ -328,7 +328,7 @@ def test_a_log_is_refused_whose_last_append_was(files: MemoryFiles) -> None:
 def test_elections_leave_spare_files_for_what_frees_space(files: MemoryFiles, manager: LogManager) -> None:
     log = first_log(manager)
     _fill_disk(files, log)
-    files.hook = failing("create", path="spare", code=errno.ENOSPC)  # others are faster
+    files.hook = failing("create", path="spare", code=errno.ENOSPC)  # other writers take the freed space first
     for count in (3, 2):
         run_here(manager.replicas.lead({log.tp: log.leader_epoch + 1}))
         files.space_left = 0

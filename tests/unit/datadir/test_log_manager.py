@@ -1,4 +1,4 @@
-"""A data directory: topics, locks, versions, epochs, clean and unclean ends."""
+"""A data directory: topics, lock, format version, epochs, checkpoint, clean and unclean stops."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_the_checkpoint_keeps_what_it_knows_of_unknown_partitions(files: MemoryF
     manager.write_checkpoint()
     files.kill()
     topics = files.read_file("topics")
-    files.write_file("topics", no_topics)  # an old copy, put back
+    files.write_file("topics", no_topics)  # restored from an old copy
     manager, report = open_manager(files)
     assert report.unknown_directories == [log.tp.directory_name]
     first_log(manager, "other")
@@ -283,7 +283,7 @@ def test_the_checkpoint_keeps_what_it_knows_of_unknown_partitions(files: MemoryF
 @pytest.mark.parametrize("has_other", [True, False])
 @pytest.mark.parametrize("is_damaged", [True, False])
 def test_records_of_an_unknown_topic_outlive_a_lost_checkpoint(tmp_path: Path, has_other: bool, is_damaged: bool) -> None:
-    """A topics file from an old copy, and no checkpoint: once the topic is known again, its records of all epochs are whole."""
+    """With an old topics file and no checkpoint: once the topic is known again, its records of all epochs are intact."""
     manager, _ = open_manager(RealFiles(str(tmp_path)))
     if has_other:
         manager.create_topic("other", 1, {})
@@ -510,7 +510,7 @@ def test_a_batch_of_an_epoch_that_has_not_been_is_kept_and_stops_the_log(files: 
 
 
 def _killed_with_one_more(files: MemoryFiles) -> tuple[int, int, int]:
-    """A life that appends a batch to each topic and is killed: its node epoch and the leader epochs of both."""
+    """Starts, appends a batch to each topic and is killed. Returns the node epoch and both leader epochs."""
     manager, report = open_manager(files)
     assert not report.cut_bytes
     assert not report.read_only_reason
@@ -523,7 +523,7 @@ def _killed_with_one_more(files: MemoryFiles) -> tuple[int, int, int]:
 
 
 def test_each_partition_has_a_leader_epoch_of_its_own(files: MemoryFiles) -> None:
-    """It may be far above the number of starts, as that of a partition that was led elsewhere; nothing acknowledged is cut off."""
+    """It may be far above the number of starts, if another node led the partition. No acknowledged record is cut off."""
     for _ in range(2):
         open_manager(files)[0].close()
     manager, log = open_log(files)
@@ -539,7 +539,7 @@ def test_each_partition_has_a_leader_epoch_of_its_own(files: MemoryFiles) -> Non
         if path.startswith(("checkpoint", "spare")) and operation not in ("open", "pread"):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    # The younger one has no entry: its epoch is that of its last batch, raised by one for each start that there ever was.
+    # The newer topic has no checkpoint entry. Its epoch is that of its last batch plus the number of starts so far.
     for expected in ((5, 42, 6), (6, 43, 12), (7, 44, 19)):
         files.hook = fail_checkpoints
         assert _killed_with_one_more(files) == expected
@@ -551,7 +551,7 @@ def test_each_partition_has_a_leader_epoch_of_its_own(files: MemoryFiles) -> Non
 
 
 def test_the_epoch_of_a_damaged_partition_rises_too(files: MemoryFiles) -> None:
-    """Its entry in the checkpoint stays, except for the epoch."""
+    """Only the epoch of its checkpoint entry changes."""
     manager, log = open_log(files)
     append(log, b"x" * 100)
     log.flush()

@@ -1,4 +1,4 @@
-"""A wall clock that jumps, or is wrong at the start: what is believed, and what retention and producers make of it."""
+"""A wall clock that jumps or is wrong after a boot: how the log time follows it, and when segments and producers expire."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_long_pause_is_believed_within_a_day(off_ms: int) -> None:
 
 
 def test_of_a_pause_of_years_a_month_is_believed_in_a_day() -> None:
-    """A clock that is decades ahead after a boot, and corrected an hour later, makes nothing a week older."""
+    """A clock that is decades ahead after a boot, and is corrected an hour later, ages batches by less than a week."""
     clock = ManualClock(wall_ms=39_000 * DAY_MS)
     time = _time(clock, _noted(19_000 * DAY_MS))
     assert "within 666 days, 16:00:00" in time.take_news()
@@ -125,7 +125,7 @@ def test_a_node_that_joins_goes_on_with_the_time_of_the_cluster(behind_ms: int, 
         for each in (clock, others_clock):
             each.advance(HOUR_MS)
         assert _now(mine, clock) == _now(others, others_clock)
-    clock.jump_wall(behind_ms)  # it is corrected
+    clock.jump_wall(behind_ms)  # the clock is corrected
     assert _now(mine, clock) == _now(others, others_clock)
 
 
@@ -139,7 +139,7 @@ def test_a_machine_that_boots_behind_does_not_count_its_pause() -> None:
 
 
 def test_a_clock_that_was_behind_and_is_right_at_the_next_boot_has_no_pause_of_years() -> None:
-    """It was in 1970 and is in the present: that is its correction, and at most the rest is a pause."""
+    """The step from 1970 to the present is the clock's correction. Only the rest of the difference can be a pause."""
     behind = ManualClock(wall_ms=0)
     time = _time(behind, _noted(START_WALL_MS))
     behind.advance(HOUR_MS)
@@ -175,9 +175,9 @@ def test_a_pause_by_a_wrong_clock_is_taken_back_at_the_next_boot() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_the_log_time_counts_what_passes_whatever_the_clock_says(seed: int) -> None:
-    """Goal: over jumps in both directions, sleep, restarts and reboots, all at random, the log time advances by what passes: not
-    more, and less only by pauses that a clock hid which was wrong at a boot. Method: a clock whose error the test knows. It is
-    never ahead at a boot, since that looks like a pause; the tests above have that.
+    """Goal: over random jumps in both directions, suspends, restarts and reboots, the log time advances by the elapsed time: never
+    by more, and by less only if a clock that was behind at a boot hid a pause. Method: a clock whose error the test knows. No boot
+    sets it ahead, since that looks like a pause; the tests above cover that.
     """
     rng = random.Random(seed)
     clock = ManualClock()
@@ -216,9 +216,9 @@ def test_the_log_time_counts_what_passes_whatever_the_clock_says(seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(200))
 def test_only_a_clock_ahead_since_a_boot_adds_to_the_log_time(seed: int) -> None:
-    """Goal: with a clock that may be wrong in either direction after each boot, and corrected at a later one or in between, the log
-    time advances by no more than what passes and, while a clock is up that was ahead at its boot, that share of a day of its lead.
-    Method: as above. An hour for each step is allowed, since a pause of less is believed at once.
+    """Goal: with a clock that may be wrong in either direction after each boot, and is corrected at a later boot or in between, the
+    log time advances by at most the elapsed time. While the clock has been ahead since a boot, it may advance by another 1/24 of
+    that lead per hour, or another hour. Method: as above. Each step may add an hour, since a shorter pause is counted at once.
     """
     rng = random.Random(seed)
     clock = ManualClock()
@@ -304,7 +304,7 @@ def test_a_start_days_behind_that_is_corrected_and_restarted_deletes_nothing_you
 
 
 def test_the_noted_time_is_of_one_moment() -> None:
-    """It is written in a thread, while appends go on: a half of a jump would be believed after a restart."""
+    """A thread writes the time while appends continue. If only half of a jump were recorded, a restart would count the rest."""
     files, clock = MemoryFiles(), ManualClock()
     manager, _ = open_manager(files, clock, **SETTINGS)
     steps = manager.retention.retire()
@@ -333,7 +333,7 @@ def test_what_was_appended_in_1970_lives_as_long_as_it_should() -> None:
 @pytest.mark.parametrize("ahead_ms", [365 * DAY_MS, -9 * DAY_MS])
 @pytest.mark.parametrize("is_corrected_while_off", [False, True])
 def test_what_a_wrong_clock_stamped_lives_as_long_as_the_rest(ahead_ms: int, is_corrected_while_off: bool) -> None:
-    """The clock is wrong for some days, and is corrected while the broker runs, or while it does not; it restarts each day."""
+    """The clock is wrong for a day, and is corrected while the broker runs or is stopped. The broker restarts each day."""
     files, clock = MemoryFiles(), ManualClock()
     clock.jump_wall(ahead_ms)
     manager, _ = open_manager(files, clock, **SETTINGS)

@@ -1,5 +1,5 @@
-"""The data directory of a node in a cluster: it holds some partitions of a topic, and leads when it is told, in epochs from
-outside."""
+"""The data directory of a node in a cluster: it holds some partitions of a topic, and leads them only when told to, in epochs that
+the cluster assigns."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_lost_topics_come_back_as_the_cluster_has_them_and_only_those_here(tmp_p
 
 @pytest.mark.parametrize("is_rebuilt", [True, False], ids=["checkpoint", "damage"])
 def test_a_repair_raises_no_leader_epochs(tmp_path: Path, is_rebuilt: bool) -> None:
-    """The starts of a node of a cluster elect nothing. With a higher epoch than etcd has, it would say that etcd has gone back."""
+    """In a cluster, a start is no election. A node with a higher epoch than etcd would report that etcd was restored."""
     manager = opened(RealFiles(str(tmp_path)))
     run_here(manager.changes.hold(TOPIC, [0, 1, 2]))
     lead(manager, 3, 0, 1)
@@ -208,7 +208,7 @@ def test_a_start_gives_no_roles_and_uses_up_no_epochs(files: MemoryFiles) -> Non
 def test_an_epoch_is_durable_before_its_first_batch(files: MemoryFiles) -> None:
     manager = opened(files)
     run_here(manager.changes.hold(TOPIC, [0]))
-    for epoch in (2, 40):  # several elections in one life
+    for epoch in (2, 40):  # several elections without a restart
         lead(manager, epoch, 0)
         append(held(manager, 0), b"epoch %03d" % epoch)
         held(manager, 0).flush()
@@ -244,7 +244,7 @@ def test_a_topic_deleted_meanwhile_is_not_led(files: MemoryFiles) -> None:
 
 
 def test_a_copy_is_not_cut_or_begun_anew_for_a_leader_that_has_been_replaced(files: MemoryFiles) -> None:
-    """What the leader of epoch 5 asked for has waited for its turn. The one of epoch 6 may count what is here."""
+    """Requests of the leader of epoch 5 run late. The leader of epoch 6 may count these records as replicated."""
     manager, tp = opened(files), TopicIdPartition(TOPIC.id, 0)
     run_here(manager.changes.hold(TOPIC, [0]))
     run_here(manager.replicas.lead({tp: 5}, {tp: InSync([2], 2, 3)}))
@@ -265,7 +265,7 @@ def test_a_copy_is_not_cut_or_begun_anew_for_a_leader_that_has_been_replaced(fil
 
 
 def test_who_cannot_make_the_next_leaders_epoch_durable_leads_no_more(files: MemoryFiles) -> None:
-    """Clients must not stay with it: their requests would fail, and its readers would see nothing new."""
+    """Clients must not stay with this node: their requests would fail, and readers would see no new records."""
     manager, tp = opened(files), TopicIdPartition(TOPIC.id, 0)
     run_here(manager.changes.hold(TOPIC, [0]))
     lead(manager, 2, 0)

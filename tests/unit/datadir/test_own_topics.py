@@ -1,4 +1,4 @@
-"""The broker's own topic, the coordinator's log: it lasts like the others, and clients do not find it."""
+"""The broker's own topic, the coordinator's log: as durable as other topics, and hidden from clients."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_clients_find_nothing_of_it() -> None:
         manager.alter_topic(name, {"retention.ms": "1"}, ())
     with pytest.raises(InvalidTopicError):
         manager.create_topic(name, 1, {})
-    manager.create_topic("t", 1, {})  # it takes no room from clients
+    manager.create_topic("t", 1, {})  # the coordinator's log does not count towards the limits
 
 
 @pytest.mark.parametrize(("configured", "needed"), [(1, 2), (3, 3)])
@@ -84,7 +84,7 @@ def test_two_of_its_copies_must_be_in_sync(files: MemoryFiles, configured: int, 
     manager.close()
     _, log = opened(files, min_insync_replicas=configured)
     assert log.config.min_insync_replicas == needed, "after a start, too"
-    held = COORDINATOR._replace(configs={})  # as a cluster of an earlier version has it
+    held = COORDINATOR._replace(configs={})  # as stored by a cluster of an earlier version
     assert effective_min_insync(held, configured) == needed
 
 

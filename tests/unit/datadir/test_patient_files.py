@@ -1,4 +1,4 @@
-"""A process that may open no more files: what is only kept open makes room for rolls, DeleteRecords, topics and retention."""
+"""A process at its limit of open files: idle cached files are closed for rolls, DeleteRecords, topic changes and retention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPENING = ("open", "create", "rename", "sync_dir", "unlink")
 
 
 def scarce_files() -> MemoryFiles:
-    """A directory of which the process may have LIMIT files open."""
+    """A directory of which the process may have at most LIMIT files open."""
     files = MemoryFiles()
 
     def refuse(operation: str, path: str) -> None:

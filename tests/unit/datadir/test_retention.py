@@ -1,4 +1,4 @@
-"""Limits of retention and DeleteRecords, and what must be durable before they remove anything."""
+"""Limits of retention and DeleteRecords, and what must be durable before they remove segments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EARLY, LATE = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 0)
 
 
 def _fill(log: Partition, count: int = 60) -> None:
-    """Several segments, flushed."""
+    """Appends several segments and flushes them."""
     for _ in range(count):
         append(log, b"x" * 200)
     log.flush()
@@ -95,7 +95,7 @@ def test_nothing_is_removed_below_a_log_start_that_is_not_durable(files: MemoryF
     assert (log.ends.log_start_offset, log.segments[0].base_offset) == (0, 0)
     manager.alter_topic("a", {"retention.bytes": "-1"}, [])
     for moved in (log, other):
-        moved.set_log_start(40)  # nothing is left for retention to decide, and nothing is durable
+        moved.set_log_start(40)  # retention has nothing left to decide, but these log starts are not durable
     assert manager.retention_pass() == 0
     assert [moved.segments[0].base_offset for moved in (log, other)] == [0, 0]
     files.kill()
@@ -150,7 +150,7 @@ def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> Non
         assert log.ends.log_start_offset == 0, "it is as it was: what is read on is there"
         assert len(list(read_batches(log, 0))) == 60
         if seed % 3 == 0:
-            manager.write_checkpoint()  # settles it
+            manager.write_checkpoint()  # settles the fate: the log start stays 0
             assert manager.retention_pass() == 0
         if seed % 2:
             files.power_cut(random.Random(seed))

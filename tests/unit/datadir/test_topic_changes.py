@@ -1,4 +1,4 @@
-"""Changes of topics that fail half-way: nothing of them is left, and what comes afterwards is not harmed by them."""
+"""Topic changes that fail half-way: they leave nothing behind and do not harm later changes or records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def manager(files: MemoryFiles) -> LogManager:
 
 
 def _fail(files: MemoryFiles, operation: str, path: str) -> None:
-    """The next such operation fails, once."""
+    """Makes the next such operation fail."""
 
     def hook(called: str, on: str) -> None:
         if called == operation and on.endswith(path):
@@ -73,7 +73,7 @@ def test_growing_into_records_that_nobody_knows_leaves_them_alone(files: MemoryF
     manager.write_checkpoint()
     files.kill()
     grown = files.read_file("topics")
-    files.write_file("topics", small)  # an old copy, put back
+    files.write_file("topics", small)  # restored from an old copy
     manager, report = open_manager(files)
     assert report.unknown_directories == [tp.directory_name]
     with pytest.raises(StorageError):
@@ -85,7 +85,7 @@ def test_growing_into_records_that_nobody_knows_leaves_them_alone(files: MemoryF
 
 
 def _fail_to_sync_topics(files: MemoryFiles) -> None:
-    """The next file of topics is renamed, and then its directory cannot be synced."""
+    """Makes the directory sync after the next rename of the topics file fail."""
     names: list[str] = []
 
     def hook(called: str, on: str) -> None:
@@ -99,7 +99,7 @@ def _fail_to_sync_topics(files: MemoryFiles) -> None:
 
 
 def _crash(files: MemoryFiles, seed: int) -> LogManager:
-    """The topics that the next start finds, after a kill (seed 0) or a power cut."""
+    """Kills the broker (seed 0) or cuts the power, then starts it again."""
     if seed:
         files.power_cut(random.Random(seed))
     else:
@@ -204,7 +204,7 @@ def test_settings_of_unknown_fate_are_as_before_and_harm_nothing_if_they_show() 
         append(log, b"acknowledged....")
         log.flush()
         if seed % 3 == 0:
-            manager.alter_topic("t", {"segment.bytes": "5000"}, ())  # the next change settles it
+            manager.alter_topic("t", {"segment.bytes": "5000"}, ())  # the next change settles the fate
         after = _crash(files, seed)
         log = first_log(after)
         outcomes.add((seed % 3 == 0, tuple(sorted(after.topics.by_name("t").configs))))
