@@ -1,4 +1,4 @@
-"""A broker with one topic, for what reads it."""
+"""A fake broker with one topic, for tests of readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.fake_broker import FakeBroker, fake_broker
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """The topic "events", of two partitions with ten records each."""
+    """Has topic "events": two partitions with ten records each."""
     with fake_broker() as broker:
         for partition in broker.create("events", 2):
             fill(partition, [10])

@@ -1,6 +1,6 @@
-"""A topic in memory, as the source's planning asks for it: batches with sizes, an undecided tail, partitions that are added.
+"""A topic in memory, for tests of the source's planning: batches with sizes, an undecided tail, added partitions.
 
-`ModelClient` answers what OffsetReader asks, without a process, a port or a thread. No assertions here.
+`ModelClient` answers OffsetReader without a process, a port or a thread. No assertions here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ModelPartition:
     def __init__(self, log_start_offset: int = 0) -> None:
         self.batches: list[tuple[int, int, int]] = []
         self.log_start_offset = log_start_offset
-        self.last_stable_offset = log_start_offset  # readers of committed records see what lies below
+        self.last_stable_offset = log_start_offset  # read_committed readers see offsets below it
 
     @property
     def end_offset(self) -> int:
@@ -40,11 +40,11 @@ class ModelPartition:
         return self.batches[-1][1] if self.batches else self.log_start_offset
 
     def append(self, records: int, size_bytes: int) -> None:
-        """One batch, undecided."""
+        """Appends one batch, undecided."""
         self.batches.append((self.end_offset, self.end_offset + records, size_bytes))
 
     def decide(self) -> None:
-        """All that there is may be read."""
+        """Decides all batches: the last stable offset moves to the log end."""
         self.last_stable_offset = self.end_offset
 
     def bytes_between(self, begin: int, until: int) -> list[int]:
@@ -52,7 +52,7 @@ class ModelPartition:
         return [size for base, after, size in self.batches if after > begin and base < until]
 
     def reach(self, wanted: AfterBytes) -> tuple[int, int]:
-        """As the broker answers AfterBytes."""
+        """The broker's answer to AfterBytes: an offset, and the size in bytes up to it."""
         end = size_bytes = 0
         for base, after, size in self.batches:
             if after > wanted.from_offset and base < wanted.until_offset:
@@ -67,27 +67,27 @@ class ModelClient:
 
     def __init__(self, partitions: Sequence[ModelPartition]) -> None:
         self.partitions = list(partitions)
-        self.while_waiting: Callable[[], None] = lambda: None  # what happens while a query is idle
+        self.while_waiting: Callable[[], None] = lambda: None  # called while a query is idle
         self.loop_thread = SimpleNamespace(submit=_recorded)
         self.broker_client = SimpleNamespace()
 
     @contextlib.contextmanager
     def lease(self, _config: object) -> Iterator[ModelClient]:
-        """In place of lease_client."""
+        """Replaces lease_client."""
         yield self
 
     def metadata(self, _topics: Sequence[str] | None = None, _known: object = None) -> Metadata:
-        """One topic."""
+        """Metadata of the one topic."""
         return Metadata({}, {TOPIC: TopicInfo(TOPIC_ID, (0,) * len(self.partitions), name=TOPIC)})
 
     def list_offsets(
         self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED, _positions: object = None
     ) -> dict[TopicIdPartition, OffsetAndTimestamp]:
-        """Ends of logs, and how far bytes reach."""
+        """Log starts and ends, given offsets, and answers to AfterBytes."""
         return {tp: self._offset(self.partitions[tp.partition], one, isolation) for tp, one in wanted.items()}
 
     def wait_for_records(self, _ends: object, _isolation: str, *, timeout_ms: int) -> None:
-        """Has happen what is to happen."""
+        """Calls `while_waiting`."""
         self.while_waiting()
 
     def _offset(self, partition: ModelPartition, wanted: Wanted, isolation: str) -> OffsetAndTimestamp:

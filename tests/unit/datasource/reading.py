@@ -1,4 +1,4 @@
-"""Shared by the readers' tests: options that reach the fake broker, and rows. No assertions here."""
+"""Helpers for the readers' tests: options for the fake broker, and rows. No assertions here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL_COLUMNS = source_schema(include_headers=False)
 
 
 def options_for(broker: FakeBroker, *, is_streaming: bool, **options: Any) -> SourceOptions:
-    """Source options; retries and waits are short."""
+    """Source options with short retries and waits."""
     short = {"retry.backoff.ms": "1", "retry.backoff.max.ms": "2", "fetch.max.wait.ms": "10", "default.api.timeout.ms": "60000"}
     given = {name: str(value) for name, value in options.items()}
     if not {"subscribe", "subscribePattern", "assign"} & set(given):

@@ -1,4 +1,4 @@
-"""A stream's reader as Spark drives it, for its tests: offsets through JSON."""
+"""Test helpers that drive a stream reader as Spark does: offsets pass through JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def clocked_reader(broker: FakeBroker, clock: Clock, **options: Any) -> BrokerdS
 
 
 def latest(reader: BrokerdStreamReader, start: Offset, limit: ReadLimit | None = None) -> Offset:
-    """latestOffset as Spark calls it: through JSON text."""
+    """Calls latestOffset as Spark does, through JSON text."""
     offset: Offset = json.loads(json.dumps(reader.latestOffset(json.loads(json.dumps(start)), limit or ReadAllAvailable())))
     return offset
 

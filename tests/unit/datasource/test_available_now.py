@@ -1,4 +1,4 @@
-"""A stream with trigger(availableNow=True): it ends at what was there when it began, whatever happens on the way."""
+"""A stream with trigger(availableNow=True) ends at the offsets that were the end when it began, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_available_now_judges_a_log_that_is_cut_while_a_batch_is_planned(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, fail_on_data_loss: bool
 ) -> None:
     partition = broker.topics["events"][0]
-    partition.epoch_ids = {0: 7, 9: 8}  # the look-up of the end does not tell the epoch of the records that are read
+    partition.epoch_ids = {0: 7, 9: 8}  # the look-up of the end returns another epoch than that of the records read
     reader = reader_for(broker, startingOffsets="earliest", failOnDataLoss=str(fail_on_data_loss).lower())
     reader.prepareForTriggerAvailableNow()
     first = latest(reader, INITIAL.to_json(), ReadMaxRows(4))

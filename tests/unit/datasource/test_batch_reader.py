@@ -1,4 +1,4 @@
-"""spark.read: bounds resolved against the broker, and sentences for those that cannot be."""
+"""spark.read: bounds are resolved against the broker, and impossible ones are refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_both_bounds_count_from_one_end_of_a_topic_that_is_written(broker: FakeB
 
 
 def test_both_bounds_mean_one_time(broker: FakeBroker) -> None:
-    """However long the broker takes to answer about the first."""
+    """However long the broker takes to look up the first bound."""
     asked: list[int] = []
 
     class Hasty(SystemClock):
@@ -221,7 +221,7 @@ def test_topic_deleted_between_two_calls_is_asked_again(broker: FakeBroker) -> N
 
 def test_unreachable_broker_says_address_and_time(broker: FakeBroker) -> None:
     with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # nobody else's, and nobody listens
+        silent.bind(("127.0.0.1", 0))  # a reserved port without a listener
         port = silent.getsockname()[1]
         with pytest.raises(BrokerUnreachableError, match=rf"127\.0\.0\.1:{port}"):
             planned(broker, **{"bootstrap.servers": f"127.0.0.1:{port}", "default.api.timeout.ms": 50})

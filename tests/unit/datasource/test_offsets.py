@@ -1,4 +1,4 @@
-"""Offsets in a checkpoint: the exact text, because old checkpoints must be read for ever; and what is refused."""
+"""Offsets in a checkpoint: their exact text, since old checkpoints must stay readable, and which are refused."""
 
 from __future__ import annotations
 

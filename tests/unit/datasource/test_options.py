@@ -1,4 +1,4 @@
-"""The source's options: what to read, where it starts and ends, and one sentence for each that is wrong."""
+"""The source's options: what to read, where to start and end, and a one-sentence error for each wrong option."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_min_offsets_per_trigger() -> None:
     assert stream(minoffsetspertrigger="5", maxoffsetspertrigger="5").min_offsets_per_trigger == 5
     with pytest.raises(ConfigError, match=r"minOffsetsPerTrigger \(6\) must not exceed maxOffsetsPerTrigger \(5\)"):
         stream(minoffsetspertrigger="6", maxoffsetspertrigger="5")
-    # As there, a batch read ignores them.
+    # A batch read ignores them, as in Spark-Kafka.
     assert batch(minoffsetspertrigger="5", maxtriggerdelay="1s").starting is OffsetSpec.EARLIEST
 
 

@@ -1,4 +1,4 @@
-"""Goal: numbers and rules that the page of options states and no other test holds. Method: what the options are parsed into."""
+"""Goal: numbers and rules of the options page that no other test checks. Method: parse options and compare the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One range in a task: exact schema, order, slices, headers, and what happens when records are gone."""
+"""The ranges of a task: exact schema, order, slices, headers, and records that are gone or damaged."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_damage_ends_the_query_unless_asked_or_where_nobody_knows_its_end(broker
 
 
 def read_together(broker: FakeBroker, partitions: Sequence[Partition], until: int, **options: Any) -> dict[int, list[int]]:
-    """One task reads all of `partitions` up to `until`: the offsets of each, in the order of its rows."""
+    """Reads all `partitions` up to `until` in one task. Returns the offsets of each, in the order of the rows."""
     ranges = [FetchRange(one.tp, 0, until, "events") for one in partitions]
     batches = read_partition(RangePartition(ranges), options_for(broker, is_streaming=True, **options), ALL_COLUMNS)
     found: dict[int, list[int]] = {}
@@ -320,7 +320,7 @@ def test_a_marker_that_was_passed_is_not_missed_when_another_partition_loses_rec
     options = options_for(broker, is_streaming=True, failOnDataLoss="false", **{"max.partition.fetch.bytes": 1})
     with caplog.at_level(logging.WARNING), lease_client(options.consumer) as client:
         reading = _fetched(client, ranges, options)
-        while next(reading).offsets[-1].as_py() < 5_999:  # its response, the second, holds the marker
+        while next(reading).offsets[-1].as_py() < 5_999:  # its response, the second, also holds the marker
             pass
         ended.log_start_offset, lost.log_start_offset = 6, 59_000
         assert [one.offsets[-1].as_py() for one in reading][-1] == 59_999

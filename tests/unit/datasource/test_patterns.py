@@ -1,4 +1,4 @@
-"""subscribePattern takes Java's syntax: what it matches here is what it matches there, or it is refused by name."""
+"""subscribePattern takes Java's syntax: a pattern matches the same topics as in Java, or is refused by name."""
 
 from __future__ import annotations
 

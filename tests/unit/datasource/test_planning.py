@@ -1,4 +1,4 @@
-"""The range of a batch, how it is split, what was lost. Random cases are checked against the rules, not against numbers."""
+"""Planning: the ranges of a batch, their splits, and losses. Random cases are checked against the rules, not against numbers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_case_b_retention_that_passed_the_checkpoint_is_told_with_numbers() -> N
 
 @pytest.mark.parametrize(("parts_at", "expected"), [(7, 7), (-1, 2), (1, 2)])
 def test_case_h_another_history_is_read_from_where_the_two_part(parts_at: int, expected: int) -> None:
-    """Also if it is longer than what was read; from the log start if nobody knows, or if retention has been there."""
+    """Even if the log now ends beyond the last read offset. If the divergence is unknown or removed, from the log start."""
     other = LogTruncationError("t-0: offset 10 is of another history", resume_offset=parts_at)
     now = dataclasses.replace(snapshot({T0: (2, 15), T1: (0, 20)}), truncations={T0: other})
     begins, starts, losses = continue_from(PREVIOUS, now)
@@ -190,15 +190,15 @@ def sizes(given: list[int], min_partitions: int | None, max_records: int | None 
 @pytest.mark.parametrize(
     ("given", "min_partitions", "max_records", "pieces"),
     [
-        ([1000] * 8, 20, None, [333, 333, 334] * 8),  # 2.5 pieces each are 3: halves are rounded up
-        ([100, 1, 1], 4, None, [50, 50, 1, 1]),  # small ones come first, the rest share what is left
+        ([1000] * 8, 20, None, [333, 333, 334] * 8),  # 2.5 pieces each become 3: halves are rounded up
+        ([100, 1, 1], 4, None, [50, 50, 1, 1]),  # small ranges get one piece each, the others share the rest
         ([1000, 100, 1], 11, None, [111] * 8 + [112, 100, 1]),
-        ([14], 4, None, [3, 3, 4, 4]),  # what does not divide evenly goes to the last ones
+        ([14], 4, None, [3, 3, 4, 4]),  # the last pieces take the remainder
         ([2], 4, None, [1, 1]),
         ([5, 0, 5], 2, None, [5, 5]),
         ([5, 5], 2, None, [5, 5]),
         ([10], None, 4, [3, 3, 4]),
-        ([10, 2], 5, 4, [3, 3, 4, 2]),  # a partition with a piece too small for two stays as it is
+        ([10, 2], 5, 4, [3, 3, 4, 2]),  # a partition with a piece too small to cut is left as it is
         ([100, 100], 8, 30, [25] * 8),
         ([100], 8, 30, [12, 13] * 4),
     ],

@@ -1,7 +1,7 @@
-"""Random lives of a query: writes, limits of every kind, splits, restarts and replays. Whatever they are, the union of all
-micro-batches is the log, each offset once, in order within a partition, and no limit stalls the query.
+"""Random lives of a query: writes, limits of every kind, splits, restarts and replays. In each life the micro-batches together
+cover the log, each offset once and in order within its partition, and no limit stalls the query.
 
-`BROKERD_TEST_SCALE=20` makes ten thousand of them.
+`BROKERD_TEST_SCALE=20` runs ten thousand lives.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.unit.datasource.reading import ALL_COLUMNS
 
 LIVES = 500 * TEST_SCALE
 LIVES_PER_CASE = 50
-BATCHES_MAX = 20_000  # of one life; a query that stalls never ends
+BATCHES_MAX = 20_000  # of one run; a stalled query never ends
 
 Read = list[tuple[int, int, int]]  # partition, start, until of a micro-batch's ranges
 
 
 class Query:
-    """A streaming query with trigger(availableNow=True) or without, as Spark drives it, on a model of a topic."""
+    """A streaming query, with or without trigger(availableNow=True), driven as Spark does, on a model of a topic."""
 
     def __init__(self, rng: random.Random, client: ModelClient) -> None:
         self.rng = rng
@@ -43,7 +43,7 @@ class Query:
         self.offset: dict[str, Any] | None = None
 
     def options(self) -> SourceOptions:
-        """Others at each start: limits and splits may be changed between two runs of a query."""
+        """Random options for each run: a user may change limits and splits between runs."""
         rng = self.rng
         most, least = sorted((rng.randrange(1, 60), rng.randrange(1, 60)), reverse=True)
         possible = {
@@ -61,7 +61,7 @@ class Query:
         )
 
     def write(self) -> None:
-        """Something is appended, decided, or a partition is added."""
+        """Randomly adds a partition, appends batches, and decides transactions."""
         if self.rng.random() < 0.05 and len(self.client.partitions) < 6:
             self.client.partitions.append(ModelPartition())
         for _ in range(self.rng.randrange(4)):
@@ -70,7 +70,7 @@ class Query:
             partition.last_stable_offset = self.rng.randint(partition.last_stable_offset, partition.end_offset)
 
     def run(self, *, to_end: bool) -> None:
-        """One run: until it is killed, or until all is read."""
+        """One run, until it is killed or has read everything."""
         reader = BrokerdStreamReader(self.options(), ALL_COLUMNS, self.clock)
         start = self.replayed(reader) if self.batches and self.rng.random() < 0.5 else self.offset or reader.initialOffset()
         if to_end:
@@ -91,14 +91,14 @@ class Query:
         assert not to_end, "the query never ends"
 
     def replayed(self, reader: BrokerdStreamReader) -> dict[str, Any]:
-        """The last micro-batch comes again, as after a kill before its commit: it reads the same, however it is split now."""
+        """Replays the last micro-batch, as after a kill before its commit. It reads the same offsets, however they are split."""
         start, end, read = self.batches[-1]
         assert joined(ranges_of(reader, start, end)) == joined(read)
         return end
 
 
 def drive(client: ModelClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans are made with this client. The model has no records; some small batches cannot be read with their plan."""
+    """Makes planning use this client. The model has no records, and half of the reads with a plan fail."""
     rng = random.Random(len(client.partitions))
 
     def read(*_: object) -> Iterator[pa.RecordBatch]:
@@ -111,7 +111,7 @@ def drive(client: ModelClient, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def through_json(offset: dict[str, Any]) -> dict[str, Any]:
-    """As Spark keeps it."""
+    """The offset as Spark stores it."""
     parsed: dict[str, Any] = json.loads(json.dumps(offset))
     return parsed
 
@@ -123,7 +123,7 @@ def ranges_of(reader: BrokerdStreamReader, start: dict[str, Any], end: dict[str,
 
 
 def joined(read: Read) -> dict[int, tuple[int, int]]:
-    """The offsets of each partition in a micro-batch. Its ranges must follow one another."""
+    """The range of each partition in a micro-batch. Its pieces must be contiguous and in order."""
     whole: dict[int, tuple[int, int]] = {}
     for partition, start, until in read:
         assert start < until, "no task without offsets"
@@ -157,7 +157,7 @@ def test_every_offset_is_read_once_and_in_order(case: int, monkeypatch: pytest.M
 
 
 def limited(**options: int) -> list[dict[int, tuple[int, int]]]:
-    """The micro-batches of a run over all that is there."""
+    """The micro-batches of a run over the whole backlog."""
     given = {"bootstrap.servers": "127.0.0.1:1", "subscribe": TOPIC, "startingOffsets": "earliest"}
     parsed = parse_source_options(given | {name: str(value) for name, value in options.items()}, is_streaming=True)
     reader = BrokerdStreamReader(parsed, ALL_COLUMNS, SystemClock())
@@ -175,8 +175,8 @@ def limited(**options: int) -> list[dict[int, tuple[int, int]]]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_and_bytes_both_hold_and_nobody_starves(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No micro-batch is larger than its limits, but by the first record (or record batch) of each partition that has a backlog;
-    and each of these moves in every micro-batch."""
+    """A micro-batch exceeds its limits at most by the first record (or record batch) of each partition with a backlog. Each such
+    partition advances in every micro-batch."""
     rng = random.Random(seed)
     client = ModelClient([ModelPartition() for _ in range(rng.randrange(1, 6))])
     drive(client, monkeypatch)

@@ -1,4 +1,4 @@
-"""Positions recorded as a group's offsets: what is sent and when, and that nothing that goes wrong reaches the query."""
+"""A query's positions, committed as a group's offsets: what is sent and when, and that no failure reaches the query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.datasource.reading import ALL_COLUMNS, options_for
 
 
 class Query:
-    """One query's positions; each step waits for its request."""
+    """One query's positions; `record` waits for its request."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.clock = ManualClock()
@@ -81,7 +81,7 @@ def test_a_position_that_is_refused_is_told_and_not_sent_again(broker: FakeBroke
 
 
 class HeldClient:
-    """A client whose commits end when the test says so: loop_thread and broker_client in one."""
+    """A client whose commits end when the test ends them. It is its own loop_thread and broker_client."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loop_thread = self.broker_client = self
@@ -97,11 +97,11 @@ class HeldClient:
         return self.under_way[-1]
 
     def run(self, _: None) -> None:
-        """Waits for nothing."""
+        """Returns at once."""
 
 
 class HeldCall:
-    """A call on the loop thread that ends when the test says so."""
+    """A call on the loop thread that ends when the test ends it."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -116,7 +116,7 @@ class HeldCall:
         return {}
 
     def ended(self, _timeout_ms: int) -> None:
-        """Nothing to wait for."""
+        """Returns at once."""
 
 
 def test_a_request_under_way_is_not_joined_by_another(monkeypatch: pytest.MonkeyPatch) -> None:

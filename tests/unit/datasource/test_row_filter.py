@@ -1,4 +1,4 @@
-"""Filters beside brute force: what is cut holds no wanted row, and what is left is filtered exactly."""
+"""Row filters compared with brute force: ranges that are cut hold no wanted row, and the rest is filtered exactly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def id_of(tp: TopicPartition) -> TopicIdPartition:
 
 
 def random_values(rng: random.Random, size: int, unit: int) -> Values:
-    """Anything from all to nothing."""
+    """Random values, from all numbers to none."""
     numbers = [rng.randrange(size + 3) * unit + rng.choice((0, 0, unit // 2, unit - 1)) for _ in range(3)]
     return rng.choice(
         (
@@ -42,7 +42,7 @@ def random_values(rng: random.Random, size: int, unit: int) -> Values:
 
 
 def random_log(rng: random.Random) -> Log:
-    """Times that mostly rise, and some that are missing."""
+    """Timestamps that mostly rise; some are missing."""
     log: Log = {}
     for topic in ("t", "u"):
         for number in range(rng.randrange(1, 4)):
@@ -52,12 +52,12 @@ def random_log(rng: random.Random) -> Log:
 
 
 def first_at(times: list[int | None], start_time_ms: int) -> int | None:
-    """As the broker answers: the first record of the time or a later one, counted in whole milliseconds."""
+    """The broker's answer: the first offset with this timestamp or a later one, in whole milliseconds."""
     return next((at for at, one in enumerate(times) if one is not None and one >= start_time_ms * MS), None)
 
 
 def batch_of(tp: TopicPartition, first: int, times: list[int | None]) -> FetchedBatch:
-    """As it comes from a fetch."""
+    """A batch as a fetch returns it."""
     rows = key_values([b"%d" % (first + number) for number in range(len(times))])
     rows = rows.set_column(3, rows.schema.field(3), pa.array(times, rows.schema.field(3).type))
     header = decode_header(new_batch().slice(0, 96).to_pybytes())
@@ -100,7 +100,7 @@ def test_what_is_read_is_what_is_wanted(case: int) -> None:
 
 
 def is_wanted(wanted: RowFilter, one: FetchRange, offset: int, time: int | None) -> bool:
-    """By the definition of each comparison."""
+    """Brute force, by the definition of each comparison."""
     return (
         (wanted.topics is None or one.topic in wanted.topics)
         and holds(wanted.partitions, one.tp.partition)

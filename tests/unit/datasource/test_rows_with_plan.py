@@ -1,4 +1,4 @@
-"""The rows of small batches travel with their plan: by PySpark's own function, as its runner calls it."""
+"""The rows of small batches travel with their plan. PySpark's own partitions_func runs here as its runner calls it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_one_large_row_does_not_keep_small_batches_from_their_plans_for_ever(bro
 
 
 def test_what_fails_with_the_plan_is_left_to_tasks(broker: FakeBroker) -> None:
-    broker.errors["Fetch"] = [CorruptMessageError("rotten")] * 3  # the plan begins ahead, with the batch
+    broker.errors["Fetch"] = [CorruptMessageError("rotten")] * 3  # set first: latestOffset begins the plan
     reader, start, end = first_batch(broker)
     assert planned(reader, start, end)[1] is None
 
@@ -163,7 +163,7 @@ def test_a_filter_leaves_the_same_rows_with_the_plan(broker: FakeBroker) -> None
 def test_a_schema_with_metadata_gets_its_rows_from_tasks(
     broker: FakeBroker, of_column: dict[str, str], of_field: dict[str, str], is_with_plan: bool
 ) -> None:
-    """Spark compares its schema with that of the rows, metadata included, and the batch would fail at every start."""
+    """Spark compares the rows' schema with its own, metadata included: the batch would fail after every restart."""
     header = StructType().add("key", "string", metadata=of_field).add("value", "binary")
     columns = StructType().add("value", "binary").add("headers", ArrayType(header), metadata=of_column)
     options = {"bootstrap.servers": f"127.0.0.1:{broker.port}", "subscribe": "events", "startingOffsets": "earliest"}

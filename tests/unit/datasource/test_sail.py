@@ -1,5 +1,5 @@
-"""Goal: Sail, which knows Arrow's schemas and not Spark's, gets the source's columns, reads the same options, and is told what it
-cannot have. Method: the class as Sail calls it, without Sail.
+"""Goal: Sail, which uses Arrow's schemas instead of Spark's, gets the source's columns and the same options, and an error for
+unsupported operations. Method: call the class as Sail does, without Sail.
 """
 
 from __future__ import annotations

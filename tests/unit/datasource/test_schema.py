@@ -1,4 +1,4 @@
-"""The source's columns, which must be Spark's to the letter: Spark compares Arrow schemas exactly."""
+"""The source's columns, which must equal Spark's in every detail: Spark compares Arrow schemas exactly."""
 
 from __future__ import annotations
 

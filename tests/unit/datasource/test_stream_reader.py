@@ -1,4 +1,4 @@
-"""spark.readStream as Spark drives it: offsets through JSON, a new reader whenever a process would be new."""
+"""spark.readStream as Spark drives it: offsets pass through JSON, and each new process means a new reader."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_a_backlog_loses_unseen_is_found_by_its_reads(broker: FakeBroker) -
 
 def test_a_log_cut_while_a_backlog_is_not_looked_up_is_judged_by_a_new_look_up(broker: FakeBroker) -> None:
     partition = broker.topics["events"][0]
-    partition.epoch_ids = {0: 7, 9: 8}  # the look-up of the end does not tell the epoch of the records that are read
+    partition.epoch_ids = {0: 7, 9: 8}  # the look-up of the end returns another epoch than that of the records read
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 4}
     lenient = clocked_reader(broker, ManualClock(), failOnDataLoss="false", **options)
     strict = clocked_reader(broker, ManualClock(), **options)
@@ -168,7 +168,7 @@ def test_rows_and_bytes_limit_a_batch_together(broker: FakeBroker) -> None:
 
 def test_new_partition_begins_at_zero(broker: FakeBroker) -> None:
     clock = ManualClock()
-    reader = clocked_reader(broker, clock)  # latest: but new partitions are read from their start
+    reader = clocked_reader(broker, clock)  # startingOffsets=latest, but new partitions are read from their start
     first = latest(reader, reader.initialOffset())
     clock.advance(LOOK_UP_MS + 1)
     partitions = broker.topics["events"]
@@ -261,7 +261,7 @@ def test_where_a_time_begins_is_looked_up_again_once_a_tail_is_lost(broker: Fake
 
 
 def test_a_replay_does_not_leave_out_what_a_log_has_lost_since(broker: FakeBroker) -> None:
-    """What is left has nothing of that time, and says nothing of what was there."""
+    """The remaining log has no record of that time, but the lost tail may have had one."""
     (partition,) = broker.create("lost")
     fill(partition, [10])
     partition.first_in_time, partition.epoch_ids = 3, {0: 7}
@@ -332,7 +332,7 @@ def test_deleted_topic_is_told_once_and_every_later_batch_goes_on(broker: FakeBr
     second = latest(reader_for(broker, **options), first)
     assert user_offsets(second) == {"events": {"0": 10, "1": 10}}
     fill(broker.topics["events"][0], [5])
-    strict = reader_for(broker, subscribe="events,more")  # the loss is behind it
+    strict = reader_for(broker, subscribe="events,more")  # the checkpoint is past the loss
     third = latest(strict, second)
     assert ranges(strict, second, third) == [(0, 10, 15)]
     fill(broker.create("more")[0], [3])
@@ -398,7 +398,7 @@ def test_the_largest_limits_limit_nothing(broker: FakeBroker) -> None:
 
 
 class OwnReader(BrokerdStreamReader):
-    """A reader that tasks must have too."""
+    """A subclass of the reader, which tasks must get too."""
 
 
 def test_reader_pickles_as_spark_ships_it_to_tasks(broker: FakeBroker) -> None:
@@ -415,7 +415,7 @@ def test_a_batch_waits_for_min_offsets_or_for_the_delay_to_pass(broker: FakeBrok
     options = options_for(broker, is_streaming=True, startingOffsets="earliest", minOffsetsPerTrigger=8, maxTriggerDelay="2m")
     reader = BrokerdStreamReader(options, ALL_COLUMNS, clock)
     first = latest(reader, reader.initialOffset())
-    assert user_offsets(first) == {"events": {"0": 10, "1": 10}}  # the first batch waits for nothing
+    assert user_offsets(first) == {"events": {"0": 10, "1": 10}}  # the first batch does not wait
     fill(broker.topics["events"][0], [5])
     assert json.dumps(latest(reader, first)) == json.dumps(first)
     fill(broker.topics["events"][1], [3])

@@ -1,4 +1,4 @@
-"""The option where: what it means, and that all it does not know is refused with its place."""
+"""Option where: what conditions mean, and that unsupported syntax is refused with its position."""
 
 from __future__ import annotations
 
