@@ -1,4 +1,4 @@
-"""Which columns become records: types, nulls, topics, partitions; rows keep their order."""
+"""How columns become records: types, nulls, topics, partitions, the order of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""append_to's options. What it writes is tested with Spark: tests/spark/test_append_to.py."""
+"""The options of append_to, and its choice of queries. tests/spark/test_append_to.py tests its writes, with Spark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows_of(count: int, size: int = 1) -> list[pa.RecordBatch]:
 def test_a_long_query_gets_tasks_and_keeps_them_until_it_is_short() -> None:
     queries, chosen = Queries(), []
     for took_ms, rows in (
-        (ONE_TASK_MAX_MS // 2 + 1, rows_of(1)),  # with its tasks it is faster, which is no reason to take them away
+        (ONE_TASK_MAX_MS // 2 + 1, rows_of(1)),  # fast because of its tasks, so it keeps them
         (ONE_TASK_MAX_MS // 2, None),
         (ONE_TASK_MAX_MS, rows_of(1)),
         (ONE_TASK_MAX_MS + 1, rows_of(1)),

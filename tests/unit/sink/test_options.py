@@ -1,4 +1,4 @@
-"""The sink's options: names without case, bare or behind `kafka.`, and one sentence for each that is wrong."""
+"""The sink's options: case-insensitive names, with or without `kafka.`, and a one-sentence error for each wrong option."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_transactions_are_chosen_by_options() -> None:
     options = parse_sink_options({**SERVERS, **given, "transaction.timeout.ms": "5000"})
     assert options.transaction == ("loader", 12, "a")
     assert options.producer.transaction_timeout_ms == 5_000
-    assert options.producer.transactional_id == ""  # its tasks are members
+    assert options.producer.transactional_id == ""  # each task's producer is a member instead
     assert parse_sink_options(SERVERS).delivery is Delivery.EXACTLY_ONCE
 
 

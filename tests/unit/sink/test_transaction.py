@@ -1,5 +1,5 @@
-"""Ids of a task's transaction: from Spark's local properties and the options, the same for all tasks of one write. And for how long
-its commit is asked for.
+"""The ids of a task's transaction, from Spark's local properties and the options: the same for all tasks of one write. Also the
+timeout of its commit.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_properties_of_the_users_own_are_no_identity() -> None:
 
 @pytest.mark.parametrize("own", ["mine", f"{SESSION}-thread-1-tag-mine", "spark-session-mine"])
 def test_a_tag_of_the_users_own_is_no_run(own: str) -> None:
-    """As one that ends like Spark's; in which order they come, Spark does not say."""
+    """Even if it ends like Spark's tag. Spark does not define the order of tags."""
     tagged = {**STREAMING, "spark.job.tags": f"{own}-execution-root-id-4,{STREAMING['spark.job.tags']}"}
     assert ids_of(tagged) == ids_of(STREAMING)
 
@@ -143,7 +143,7 @@ def test_applications_and_topics_that_join_to_one_name_stay_apart() -> None:
 
 
 class Asked:
-    """A client that notes for how long it is to ask."""
+    """A client that records how long it may retry each commit, and whether the commit is of one write."""
 
     def __init__(self) -> None:
         self.timeouts_ms: list[int | None] = []

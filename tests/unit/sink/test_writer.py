@@ -1,4 +1,4 @@
-"""One task's write, at least once, against a broker in memory: all rows, in order; errors end it; producers outlive tasks."""
+"""A task's at-least-once write to a fake broker: all rows arrive in order, errors end the task, producers outlive tasks."""
 
 from __future__ import annotations
 
