@@ -1,4 +1,4 @@
-"""Which transactions were aborted: looked up by overlap, kept in snapshots, and known for as long as their records can be read."""
+"""The index of aborted transactions: look-ups by overlap, storage in snapshots, entries kept while records are readable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KNOWN = Snapshot(
         8: ProducerStateEntry(0, (BatchMetadata(2**31 - 1, 1, 15, 17, 1_700_000_000_002),), True, 15),
     },
 )
-# Without the parts that may be left out.
+# KNOWN without the optional parts.
 GOLDEN = (
     "efbeadde140000000000000002000000020000000100000000000000000000001817"
     "1615040000000c0000000000000028272625070000000000000002000002ffffffff"
@@ -94,7 +94,7 @@ def test_a_snapshot_is_written_and_read_as_ever(snapshot: Snapshot, tail: str) -
 
 @pytest.mark.parametrize("count", [0, 7])
 def test_a_producer_without_batches_or_with_too_many_is_damage(count: int) -> None:
-    """As a broken leader may send it: what takes it in, must be able to write it again."""
+    """A broken leader may send such a snapshot. A follower that accepted it could not write it again."""
     body = bytearray(encode_snapshot(KNOWN))
     at = body.index(struct.pack("<qhBB", 7, 2, False, 2)) + 11
     body[at] = count
@@ -179,7 +179,7 @@ def test_the_index_ends_where_the_log_begins(files: MemoryFiles) -> None:
 def test_a_log_start_that_a_crash_takes_back_shows_no_aborted_record(files: MemoryFiles) -> None:
     _, log = _open(files)
     _abort_one_and_fill(log, 1)
-    log.set_log_start(2)  # and before the checkpoint says so, a snapshot is written and the daemon dies
+    log.set_log_start(2)  # a snapshot is written, and the daemon dies before the next checkpoint
     append(log, bytes(SEGMENT_BYTES - 500))
     log.flush()
     assert log.core.snapshots.durable[-1] > 2

@@ -1,4 +1,4 @@
-"""What a core decides that no file shows: batches of a leader, cuts, flushes that were not tried, and what other replicas have."""
+"""PartitionCore without files: batches from a leader, cuts, flushes that could not be tried, and the in-sync replicas' ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def new_core(**settings: int) -> PartitionCore:
 
 
 def header(*, base_offset: int = 0, leader_epoch: int = 0) -> BatchHeader:
-    """Of one record that no producer numbered."""
+    """The header of a batch with one record and no producer id."""
     made = new_header(
         batch_length=BATCH_BYTES - 96, payload_crc=0, record_count=1, base_timestamp=0, max_timestamp=0, uncompressed_bytes=0
     )
@@ -37,7 +37,7 @@ def header(*, base_offset: int = 0, leader_epoch: int = 0) -> BatchHeader:
 
 
 def write(core: PartitionCore, append: object) -> None:
-    """Reports an append as written, and the roll before it."""
+    """Reports an append as written, and before it the roll if one is due."""
     assert isinstance(append, Append)
     if append.must_roll:
         core.rolled(SegmentBounds(core.ends.log_end_offset))
@@ -45,7 +45,7 @@ def write(core: PartitionCore, append: object) -> None:
 
 
 def flush(core: PartitionCore, *, is_untried: bool = False) -> tuple[int, list[int], list[int], bool]:
-    """Ends the flush that is due; where it ends, the segments and snapshots that it has, and whether it has epochs."""
+    """Runs the due flush. Returns its end offset, its segments and snapshots by offset, and whether it includes the epochs."""
     plan = core.begin_flush()
     assert plan is not None
     core.flushed(plan, FlushOutcome(untried_error=OSError() if is_untried else None))
@@ -108,7 +108,7 @@ def test_the_high_watermark_is_what_all_replicas_in_sync_have() -> None:
     ends = core.ends
     assert (ends.durable_end, ends.high_watermark) == (5, 0), "who has said nothing has nothing"
     ends.replica_at(1, 5)
-    ends.replica_at(9, 5)  # a stranger
+    ends.replica_at(9, 5)  # not a replica
     assert ends.high_watermark == 0
     ends.replica_at(2, 3)
     assert (ends.high_watermark, ends.last_stable_offset) == (3, 3)

@@ -1,6 +1,6 @@
-"""Damage that matters and damage that does not: below the log start, accepted, and what stands behind it.
+"""Damage stops a log unless it lies below the log start or was accepted. The batches after it stay readable.
 
-Each log here has 40 batches of one record in several segments; rot is one flipped bit, or bytes that are wiped out.
+Most logs here have 40 batches of one record in several segments. Rot is one flipped bit or a range of zeroed bytes.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def test_neighbours_of_several_rotten_places_stay_readable(files: MemoryFiles, a
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed segment", "active segment"])
 def test_damage_is_named_on_a_file_system_that_became_read_only(files: MemoryFiles, is_closed: bool) -> None:
-    """Not a failure of the disk, after which a client tries again and again: the index that leads to the bad batch is derived."""
+    """The failed removal of an index, a derived file, must not become a StorageError, which clients retry for ever."""
     _, log = _filled(files)
     offset = 13 if is_closed else log.segments[-1].base_offset + 1
     _rot(files, log, offset, 20)
@@ -204,7 +204,7 @@ def test_what_stands_behind_a_page_that_is_wiped_out_is_found(files: MemoryFiles
 
 @pytest.fixture
 def bad_page(monkeypatch: pytest.MonkeyPatch) -> MemoryFiles:
-    """A log after a kill, in whose only segment the disk cannot read the second page."""
+    """The files of a killed broker. The disk cannot read the second page of the only segment."""
     files = MemoryFiles()
     _, log = _filled(files, log_segment_bytes=1 << 20)
     bad, read = log.segments[0].path, MemoryFile.pread
@@ -356,7 +356,7 @@ def test_a_payload_that_a_copy_shows_to_be_rotten_stops_the_log_at_the_next_star
     files: MemoryFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager, log = _filled(files)
-    log.core.flushes.recovery_point = COUNT  # a start checks no payload below
+    log.core.flushes.recovery_point = COUNT  # a start does not check payloads below it
     _rot(files, log, 15)
     assert list(readable(log)) == list(range(COUNT)), "readers check it themselves"
     copy = manager.partitions.replica(log.tp)
@@ -419,7 +419,7 @@ def test_a_rotten_payload_that_is_accepted_as_lost_stops_nothing_when_a_look_up_
 
 @pytest.mark.parametrize("at", [20, 120], ids=["header", "payload"])
 def test_what_is_accepted_as_lost_is_not_among_the_newest_records(tmp_path: Path, at: int) -> None:
-    """An operator who trims would keep fewer than wanted."""
+    """Otherwise an operator who trims would keep fewer records than requested."""
     manager, log = _filled(RealFiles(str(tmp_path)))
     manager.close()
     for offset in (COUNT - 2, COUNT - 5):

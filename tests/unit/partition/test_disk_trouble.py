@@ -1,4 +1,4 @@
-"""Full disks, failing disks, too many open files: one log stops or one request fails, and nothing else."""
+"""A full disk, a failing disk or too many open files stop one log or fail one request, and nothing else."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_failed_flush_stops_that_log_for_good_and_the_tail_is_written_again(fi
     append(other, b"goes on")
     other.flush()
     manager.close()
-    # The pages look clean to the kernel, though the disk never had them: what is served must be written again first.
+    # The kernel sees clean pages that the disk never got. A start must rewrite them before it serves them.
     reopened, _ = open_manager(files)
     served = payloads(first_log(reopened, "t"))
     assert served == [b"kept\0\0\0\0", b"doubt\0\0\0"]
@@ -113,7 +113,7 @@ def test_a_disk_that_fails_to_read_is_left_by_whoever_can(files: MemoryFiles) ->
 
 
 def test_a_disk_that_fails_to_sync_is_left_by_whoever_can(files: MemoryFiles) -> None:
-    """Appends reach the page cache all the same. The checkpoint tells that the disk still fails, or no longer does."""
+    """Appends still succeed, since they only reach the page cache. Each checkpoint shows whether the disk still fails to sync."""
     clock = ManualClock()
     manager, _ = open_manager(files, clock)
     log, other = first_log(manager, "t"), first_log(manager, "u")
@@ -231,7 +231,7 @@ def test_a_checkpoint_that_cannot_be_written_undoes_what_depends_on_it(files: Me
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_roll_is_durable_though_no_derived_file_can_be_written(files: MemoryFiles, seed: int) -> None:
-    """Then nothing but the flush itself syncs the directory that names the new segment."""
+    """Only the flush itself then syncs the directory entry of the new segment."""
     _, log = open_log(files, log_segment_bytes=4_096)
     files.hook = failing("create", path=".tmp")
     for n in range(40):

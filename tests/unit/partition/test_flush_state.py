@@ -1,4 +1,4 @@
-"""What a flush leaves to the next one when the disk refuses files that the log could do without."""
+"""Work left to the next flush if derived files cannot be written or the directory cannot be opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FULL = OSError("no space left on device")
 
 
 def sealed_twice() -> FlushState:
-    """A log with two closed segments."""
+    """A log with two closed segments and new epochs."""
     state = FlushState(LogEnds(0, 20, 20, {}), 0, KeptSnapshots())
     state.epochs_changed = True
     for offset in (10, 20):

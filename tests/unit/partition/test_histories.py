@@ -1,6 +1,6 @@
-"""Goal: a position of another history is found out, and one of this history never is. Method: the decision alone; then logs that
-live through crashes, lost files, retention and damage, with every position that a reader could have come to; and copies of them
-that go on beside the original.
+"""Goal: a position from another history is refused, and a position from this history never is. Method: the decision alone; then
+random logs with crashes, lost files, retention and damage, and every position that a reader could have; then copies of such logs
+that keep running beside the original.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.build import append, damaged_ranges, delete_records, first_lo
 from tests.support.files import MemoryFiles
 from tests.support.scale import TEST_SCALE
 
-# A until 100, B until 150, C to the log end at 180.
+# Epoch id A covers offsets 0 to 99, B 100 to 149, C 150 to the log end at 180.
 EPOCHS = LeaderEpochs([EpochEntry(1, 0, 0xA), EpochEntry(2, 100, 0xB), EpochEntry(4, 150, 0xC)])
 END = 180
 
@@ -29,12 +29,12 @@ END = 180
     [
         (1, 0xA, None),
         (100, 0xA, None),
-        (101, 0xA, 100),  # the original wrote on in this epoch when the copy was made
+        (101, 0xA, 100),  # the original kept writing in this epoch after the copy was made
         (180, 0xA, 100),
         (101, 0xB, None),
         (151, 0xB, 150),
         (180, 0xC, None),
-        (181, 0xC, 180),  # the tail is lost
+        (181, 0xC, 180),  # this log has lost its tail
         (50, 0xD, UNKNOWN_OFFSET),  # an epoch that this log never had
         (300, 0xD, UNKNOWN_OFFSET),
     ],
@@ -61,7 +61,7 @@ def test_a_cut_keeps_the_epochs_that_have_records_left(offset: int, left: list[i
 
 
 def test_a_log_that_does_not_know_what_it_had_judges_nothing() -> None:
-    """Epochs that were read from the log again begin with its first batch."""
+    """A list of epochs rebuilt from the log begins with its first batch: earlier epochs are unknown."""
     rebuilt = LeaderEpochs(EPOCHS.entries[1:])
     assert rebuilt.parts_at(100, 0xA, END) is None
     assert rebuilt.parts_at(101, 0xA, END) == UNKNOWN_OFFSET
@@ -70,7 +70,7 @@ def test_a_log_that_does_not_know_what_it_had_judges_nothing() -> None:
 
 
 class Life:
-    """A log of small segments on a memory disk, and the positions that readers had in it."""
+    """A log with small segments in MemoryFiles, and the positions that readers have seen in it."""
 
     def __init__(self, rng: random.Random, files: MemoryFiles) -> None:
         self.rng, self.files = rng, files
@@ -83,7 +83,7 @@ class Life:
         self._look()
 
     def _look(self) -> None:
-        """The end as ListOffsets says it, and all before it as readers see it in the batches."""
+        """Records the position at the high watermark, as ListOffsets returns it."""
         self.end = self.log.ends.high_watermark
         before = self.log.core.epoch_before(self.end)
         if before is not None:
@@ -115,7 +115,7 @@ class Life:
         delete_records(self.manager, self.log, self.rng.randint(self.log.ends.log_start_offset, self.log.ends.high_watermark))
 
     def lose_derived_files(self) -> None:
-        """They are rebuilt from the log, as far as it goes."""
+        """Loses some derived files. The next start rebuilds them from the records that are left."""
         self.manager.close()
         for path in self.files.paths():
             if path.endswith((f"/{LEADER_EPOCHS}", ".snapshot")) and self.rng.random() < 0.7:
@@ -123,7 +123,7 @@ class Life:
         self._open()
 
     def rot(self) -> None:
-        """Damage, which the operator accepts at once."""
+        """Flips bits in a segment; the operator accepts the damage at once."""
         self.log.flush()
         self.manager.write_checkpoint()
         self.files.kill()
@@ -165,7 +165,7 @@ def test_no_position_of_this_history_is_refused(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60 * TEST_SCALE))
 def test_each_position_of_another_history_is_refused(seed: int) -> None:
-    """A copy that was made at any moment, and the original: neither takes what the other has written since."""
+    """After a copy at a random moment, neither log accepts positions after records that the other has written since."""
     rng = random.Random(seed)
     original = Life(rng, MemoryFiles())
     _live(original, 8, [Life.write] * 3 + [Life.stop, Life.crash, Life.delete])

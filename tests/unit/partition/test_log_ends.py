@@ -1,4 +1,4 @@
-"""Bytes below the high watermark."""
+"""LogEnds counts the bytes below the high watermark and below any offset above it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backlog, reach and the newest records, beside plain counts of the batches that are there."""
+"""Backlog, reach and newest offset, checked against plain counts over all batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEGMENT_BYTES = 4_096
 
 
 def random_logs(rng: random.Random) -> Iterator[Partition]:
-    """Small segments of random batches; then without the first third."""
+    """A log of random batches in small segments; then the same log without its first third."""
     files = MemoryFiles()
     manager, log = open_log(files, log_segment_bytes=_SEGMENT_BYTES, log_index_interval_bytes=rng.choice((0, 500, 65_536)))
     for number in range(rng.randrange(30, 60)):
@@ -33,7 +33,7 @@ def random_logs(rng: random.Random) -> Iterator[Partition]:
 
 
 def without_its_first_third(manager: LogManager, log: Partition, files: MemoryFiles) -> Iterator[Partition]:
-    """The log after that was deleted, and after the directory was opened again."""
+    """The log after a deletion of its first third, and again after a restart."""
     delete_records(manager, log, log.ends.log_end_offset // 3)
     yield log
     manager.write_checkpoint()
@@ -42,7 +42,7 @@ def without_its_first_third(manager: LogManager, log: Partition, files: MemoryFi
 
 
 def plain_backlog(log: Partition, offset: int, until: int) -> tuple[int, int]:
-    """Bytes from the batch that holds `offset` on, or the first one there is, and its time."""
+    """Bytes up to `until` from the batch that contains `offset`, or the first one left, and its append timestamp, ms (-1: none)."""
     headers = [batch.header for batch in read_batches(log)]
     left = [
         header for header in headers if header.next_offset > max(offset, log.ends.log_start_offset) and header.base_offset < until
@@ -58,7 +58,7 @@ def test_a_backlog_is_what_the_batches_from_there_on_take(seed: int) -> None:
 
 
 def plain_reach(log: Partition, begin: int, until: int, max_bytes: int) -> tuple[int, int]:
-    """The end of the last batch that fits, and what the batches up to there take."""
+    """The end offset of the last batch that fits, and the bytes of the batches up to there."""
     end, size_bytes = until, 0
     for batch in read_batches(log):
         header = batch.header
@@ -83,7 +83,7 @@ def test_reach_is_the_end_of_the_last_batch_that_fits(seed: int) -> None:
 
 
 def transaction_logs(rng: random.Random) -> Iterator[Partition]:
-    """A log of records, transactions that were committed or aborted, and one that is open; then without its first third."""
+    """A log of plain records, committed and aborted transactions, and an open one; then the same log without its first third."""
     files = MemoryFiles()
     manager, log = open_log(files, log_segment_bytes=_SEGMENT_BYTES, log_index_interval_bytes=rng.choice((0, 500, 65_536)))
     for producer_id in range(1, rng.randrange(20, 40)):

@@ -1,6 +1,6 @@
-"""Producer state outlives the records that made it: deleted, removed by retention, cut off by an operator, or in rotten files.
+"""Producer state outlives its records: deleted, removed by retention, given up by an operator, or lost in damaged files.
 
-The lives of tests/model/lives.py mix all of this; here stands each cause alone.
+tests/model/lives.py mixes these causes; here each is tested alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _open(files: Files) -> tuple[LogManager, Partition]:
 
 
 def _fill(log: Partition) -> None:
-    """EARLY writes offsets 0 to 4, LATE all others, in several segments."""
+    """EARLY writes offsets 0 to 4, LATE all others, over several segments."""
     for sequence in range(5):
         append(log, b"x", producer=EARLY, sequence=sequence)
     for sequence in range(COUNT - 5):
@@ -45,7 +45,7 @@ def _fill(log: Partition) -> None:
 
 
 def _check(log: Partition) -> None:
-    """Both are known, though EARLY stands in no record any more."""
+    """Checks that both producers are known, although no record of EARLY is left."""
     end = log.ends.log_end_offset
     assert log.ends.log_start_offset > 5
     assert [append(log, b"x", producer=EARLY, sequence=sequence) for sequence in (0, 3)] == [0, 3]
@@ -102,7 +102,7 @@ def test_segments_stay_while_no_snapshot_can_be_written(files: MemoryFiles, is_e
     assert manager.retention_pass() == 0
     assert log.segments[0].base_offset == 0
     files.hook = None
-    # The snapshot at the last roll, or the one of the start, is tried again without any append.
+    # The failed snapshot (of the last roll, or of the start) is retried without any append.
     assert manager.retention_pass() > 0
     files.kill()
     _check(_open(files)[1])
@@ -117,7 +117,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(files: MemoryFiles,
     delete_records(manager, log, COUNT)
     files.kill()
     if is_cut:
-        # One more epoch, whose batch a power cut takes; its entry stays.
+        # Another leader epoch: a crash takes its only batch, but its entry in leader-epochs stays.
         _, log = _open(files)
         append(log, b"x", producer=LATE, sequence=COUNT - 5)
         log.flush()
@@ -222,7 +222,7 @@ def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone(fil
     for path in files.paths():
         if path.endswith(".snapshot"):
             files.flip_bit(path, 300)
-    for known, given in ((-1, 1), (1, 2)):  # `given`: numbers, when the coordinator is loaded
+    for known, given in ((-1, 1), (1, 2)):  # `given`: the coordinator's first number not issued yet
         manager, log = _open(files)
         assert manager.partitions.highest_producer_number() == known
         manager.partitions.bound_producer_numbers(given)

@@ -1,4 +1,4 @@
-"""Reads that begin in time and find their files gone: by retention, with a deleted topic, or by somebody else's hand."""
+"""Reads whose files disappear after they began: removed by retention, with a deleted topic, or by hand."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def log(manager: LogManager) -> Partition:
         append(log, b"x" * 200)
     log.flush()
     manager.write_checkpoint()
-    log.resources.open_files.close()  # nobody has read it lately
+    log.resources.open_files.close()  # no file is open, so a read must open it
     return log
 
 
 def _overtaken(log: Partition, by: Callable[[], object], read: Callable[[], object]) -> WireError:
-    """The result of a read if this happens between its look at the log and its look at the file."""
+    """The error of a read if `by` runs after it looked up the segment and before it opens the file."""
     use = log.resources.open_files.use
 
     def overtaken(path: str) -> AbstractContextManager[File]:

@@ -1,4 +1,4 @@
-"""One partition: append, roll, read, find by time, forget."""
+"""One partition: appends, rolls, reads, look-ups by time, deletion and retention."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_repeated_batch_is_answered_as_its_first_append(log: Partition) -> Non
 def test_a_repeated_batch_is_answered_with_the_time_that_it_carries(
     timestamp_type: str, is_restarted: bool, files: MemoryFiles, manager: LogManager
 ) -> None:
-    """Whatever the wall clock, the log time and the topic's setting are by then."""
+    """The wall clock, the log time and message.timestamp.type at the retry do not matter."""
     other = {"CreateTime": "LogAppendTime", "LogAppendTime": "CreateTime"}[timestamp_type]
     manager.create_topic("times", 1, {"message.timestamp.type": timestamp_type})
     log = first_log(manager, "times")

@@ -1,4 +1,4 @@
-"""The table of answers, row by row, and its boundaries."""
+"""The table in ARCHITECTURE.md ("Producer state"), row by row, and its boundaries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX = 2**31 - 1
 
 
 class Partition:
-    """Producer states of a log that is written one after the other."""
+    """The producer states of a log in which each accepted batch is written at once."""
 
     def __init__(self, limit: int = 100) -> None:
         self.states = ProducerStates("t-0", limit=limit)
@@ -29,7 +29,7 @@ class Partition:
     def send(
         self, first: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7, timestamp: int = 0, attributes: int = 0
     ) -> int:
-        """Returns the base offset: a new one, or that of the batch that is repeated."""
+        """Returns the base offset: a new one, or for a duplicate that of the original batch."""
         identity = ProducerIdAndEpoch(producer_id, epoch)
         header = raw_batch(b"x", count=count, producer=identity, sequence=first, attributes=attributes).header
         before = dict(self.states.entries)
@@ -172,7 +172,7 @@ def test_numbers_that_a_client_makes_up_keep_out_its_own_principal_alone() -> No
 
 
 def test_made_up_owners_share_a_number_beyond_a_thousand() -> None:
-    """Without authentication any client writes under any owner's tag."""
+    """Without authentication, a client can write under any owner's tag."""
     partition = Partition(limit=1)
     for tag in range(1_010):
         partition.send(0, producer_id=tag << PRODUCER_TAG_SHIFT | tag)

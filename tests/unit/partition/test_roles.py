@@ -1,4 +1,4 @@
-"""A partition's role: none until it is told; and what waits in one epoch is never acknowledged in another."""
+"""A partition has no role until it is told one. A request that waits in one leader epoch is never acknowledged in another."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TP = TopicIdPartition(b"roles of a topic", 0)
 
 
 def partition() -> Partition:
-    """An empty one, which has been told nothing."""
+    """An empty partition without a role."""
     files = MemoryFiles()
     files.mkdir(TP.directory_name)
     open_files = OpenFiles(files, limit=4)
@@ -52,7 +52,7 @@ def _empty(files: MemoryFiles, open_files: OpenFiles) -> LogState:
 
 
 def stamped(value: bytes, *, epoch: int) -> RecordBatch:
-    """A batch at offset 0, as the leader of an epoch has it."""
+    """A batch at offset 0, as stamped by the leader of `epoch`."""
     leader = partition()
     leader.lead(epoch)
     append(leader, value)
@@ -112,7 +112,7 @@ def test_a_follower_takes_what_is_whole_and_only_as_a_follower() -> None:
 
 
 async def test_what_waits_is_settled_before_anything_of_another_epoch_happens() -> None:
-    """One leads and appends, is cut off, and follows another leader: its old request is not acknowledged by what that one wrote."""
+    """A leader appends, is cut off, and then follows another leader, whose records must not acknowledge the old request."""
 
     log, purgatory = partition(), Purgatory()
     log.lead(1, InSync([2], 2, 2))

@@ -1,4 +1,4 @@
-"""Which snapshot of producer state a start believes: one of another history of the log is none of this log's."""
+"""Which snapshot of producer state a start uses: never one from another history of the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 20
 
 @pytest.fixture
 def files() -> MemoryFiles:
-    """Two clean runs, each with half of the records: leader epoch 1 begins at offset 0, epoch 2 at 10."""
+    """The files of two clean runs, each with half of the records: leader epoch 1 begins at offset 0, epoch 2 at 10."""
     files = MemoryFiles()
     for _ in range(2):
         manager, log = open_log(files)
@@ -58,7 +58,7 @@ def test_a_snapshot_must_tell_the_history_of_this_log(
     manager.close()
     found = read_snapshot(files, log.tp.directory_name, COUNT, crc_seed(log.tp))
     assert found is not None
-    # No batch has the producer that this snapshot claims, so it shows whether the snapshot is believed.
+    # The log has no batch of this producer, so its state shows whether the snapshot is used.
     claimed = ProducerStateEntry(0, (BatchMetadata(0, 99, 0, 99, START_WALL_MS),), has_wrapped=False)
     told = found._replace(producers={**found.producers, OTHER.producer_id: claimed})
     _write(files, log, change(told) if change is not None else told)

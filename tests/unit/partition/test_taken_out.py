@@ -1,7 +1,7 @@
 """Batches that an operator takes out: readers skip them, and nothing else changes.
 
-Each log here has 20 batches of two records in several segments; those of producer 7 have sequence numbers. One is poison: its
-CRCs are right, and nobody can decode it.
+Each log here has 20 batches of two records in several segments, all from producer 7. One batch is poison: its CRCs are correct,
+but it cannot be decoded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PRODUCER = ProducerIdAndEpoch(7, 0)
 
 
 def _batch(log: Partition, n: int) -> RecordBatch:
-    # The poison claims to be the newest.
+    # The poison claims the newest timestamp.
     timestamp_ms = TIMESTAMP_MS + (50_000 if n == POISON // 2 else 1_000 * n)
     columns = key_values([b"%04d" % n * 20] * 2, timestamp_ms=timestamp_ms)
     fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 2 * n}
@@ -55,7 +55,7 @@ def _open(root: Path) -> tuple[LogManager, Partition]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The directory, after a clean stop."""
+    """The data directory after a clean stop."""
     manager, log = _open(tmp_path)
     for n in range(COUNT):
         log.append(_batch(log, n), now_wall_ms=START_WALL_MS)
@@ -97,7 +97,7 @@ def test_a_batch_at_the_end_is_waited_behind(root: Path) -> None:
     manager, log = _open(root)
     found = log.read(end - 2, below=LogEnd.HIGH_WATERMARK, max_bytes=1 << 20, cached_only=False)
     assert (found.chunks, found.next_offset) == ([], end)
-    # Its retry is a repetition, and no offset is given twice.
+    # Its retry counts as a duplicate, and its offsets are not reused.
     repeated = log.append(_batch(log, COUNT - 1), now_wall_ms=START_WALL_MS)
     assert (repeated.base_offset, repeated.is_duplicate) == (end - 2, True)
     assert log.append(_batch(log, COUNT), now_wall_ms=START_WALL_MS).base_offset == end
@@ -191,7 +191,7 @@ def test_what_is_not_there_cannot_be_taken_out(root: Path, partition: str, offse
 
 
 def test_in_a_cluster_nothing_is_taken_out_that_another_copy_may_have(root: Path) -> None:
-    """The poison is the same in all copies."""
+    """The poison is the same in all copies, so it may be taken out."""
     files = RealFiles(str(root))
     join_cluster(files, 3, "prod")
     files.close()

@@ -1,4 +1,4 @@
-"""Look-ups by time over damage and failing disks: an error, never a later record or none."""
+"""Look-ups by time over damage or on a failing disk raise an error. They never return a later record or None."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 
 BATCHES = 10
-DAMAGED = 3  # batches have two records each
+DAMAGED = 3  # the batch's number; each batch has two records
 
 
 def _at(batch: int) -> int:

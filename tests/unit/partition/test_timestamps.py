@@ -1,4 +1,4 @@
-"""Which of a producer's times are accepted: one far ahead would hide all later ones from look-ups by time."""
+"""Which producer timestamps are accepted: one far in the future would hide all later records from look-ups by time."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_time_that_an_older_log_holds_breaks_no_look_up(files: MemoryFiles, lo
 
 
 def _promising(count: int, claimed_ms: int) -> RecordBatch:
-    """A batch whose header promises a time that none of its records has."""
+    """A batch whose header claims a max_timestamp that none of its records has."""
     batch = arrow_batch([b"v"] * count, [0] * count)
     header = batch.header._replace(max_timestamp=claimed_ms)
     return RecordBatch(header, pa.py_buffer(encode_header(header, 0) + batch.data.to_pybytes()[HEADER_SIZE:]))
@@ -132,7 +132,7 @@ def test_a_look_up_reads_the_records_of_one_batch_whatever_headers_promise(log: 
         log.append(_promising(10, wanted), now_wall_ms=START_WALL_MS)
     _append(log, wanted)
     log.flush()
-    # A little early: what promised the time is read in vain, and nothing that has it is missed.
+    # A little early: the first batch is decoded in vain, and the next one's start is returned, so no match is missed.
     assert log.look_ups.offset_for_timestamp(wanted) == (10, wanted)
     assert decoded == [10]
 

@@ -1,4 +1,4 @@
-"""A control batch that cannot be read is damage: taken for nothing, it would leave what it committed open, to be aborted."""
+"""A control batch that cannot be read is damage. Ignoring it would leave committed transactions open, to be aborted later."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _open(data_dir: Path) -> tuple[LogManager, Partition]:
 
 @pytest.fixture(params=["rot", "a later version"])
 def data_dir(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clean directory whose log says at offset 1, in a way that cannot be read, that a member's record at 0 is committed; no
-    snapshot says it."""
+    """A cleanly closed directory without snapshots. The marker at offset 1, which commits a member's record at offset 0, cannot be
+    read."""
     manager, log = _open(tmp_path)
     append_member(log, MEMBER, 0)
     log.flush()
