@@ -1,4 +1,4 @@
-"""Small files that are replaced whole."""
+"""Checksummed files, which are replaced atomically."""
 
 from __future__ import annotations
 

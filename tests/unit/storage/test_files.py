@@ -1,4 +1,4 @@
-"""The seam to the file system: the real one and its twin for tests keep the same contract."""
+"""The file system interface: RealFiles and MemoryFiles, its twin for tests, keep the same contract."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_read_that_must_not_wait_gives_cached_bytes_or_says_so(tmp_path: Path)
     file.pwritev([data], 0)
     try:
         found = bytes(file.pread(200_000, 0, nowait=True))
-    except WouldBlock:  # a file system that does not know RWF_NOWAIT
+    except WouldBlock:  # a file system without RWF_NOWAIT
         found = bytes(file.pread(200_000, 0))
     assert data.startswith(found)
     assert found

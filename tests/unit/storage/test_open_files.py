@@ -1,4 +1,4 @@
-"""A bound on open files."""
+"""OpenFiles bounds the number of open files."""
 
 from __future__ import annotations
 

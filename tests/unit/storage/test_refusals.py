@@ -1,4 +1,4 @@
-"""That the disk refuses appends is said once, and once that it is over."""
+"""Refusals logs once when the disk begins to refuse appends, and once when it accepts them again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_each_end_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         refusals.refused(FULL)
         clock.advance(1_000)
-        refusals.worked()  # a few bytes fit
+        refusals.worked()  # a full disk still accepts a few bytes
         assert refusals.since_ms == 1_000
         assert refusals.is_lasting == (clock.monotonic_ms() >= 7_000), "refused again after five seconds"
     clock.advance(5_000)

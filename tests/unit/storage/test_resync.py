@@ -1,7 +1,7 @@
-"""Where a log goes on behind a bad batch, also where somebody has put batches into a value.
+"""Where a log continues after a bad batch, even if a record's value holds forged batches.
 
-What is forged has right CRCs for the partition, and offsets that whoever writes it can know. Nothing of it may ever be served,
-wherever the batch around it rots, and all whole batches of the log must be.
+Forged batches have correct CRCs for the partition, and offsets that a client can predict. None may ever be served, wherever the
+batch around them rots. All whole batches of the log must be served.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVIL = b"forged!!" * 4
 
 
 def forged(tp: TopicIdPartition, base_offset: int, *, count: int = 1) -> bytes:
-    """A batch as the broker would have stored it at this offset."""
+    """A forged batch, as the broker would have stored it at this offset."""
     batch = raw_batch(EVIL, count=count)
     fields = {"base_offset": base_offset, "append_timestamp": START_WALL_MS, "leader_epoch": 1}
     return stamped(batch.header_bytes, crc_seed(tp), **fields) + EVIL
@@ -48,7 +48,7 @@ FORGERIES = {
 
 
 def _log(forgery: str, *, is_sealed: bool) -> tuple[MemoryFiles, Partition, int]:
-    """A killed broker's directory, the log, and the position of the batch with the forged ones in it."""
+    """The files of a killed broker, the log, and the position of the batch that contains the forged ones."""
     files = MemoryFiles()
     manager, log = open_log(files, log_segment_bytes=1 << 20)
     for n in range(BEFORE):
@@ -140,11 +140,11 @@ def test_only_what_the_disk_cannot_read_is_no_batch(files: MemoryFiles) -> None:
 
 
 def test_a_file_that_is_shorter_than_its_segment_has_no_next_batch(files: MemoryFiles) -> None:
-    """As a reader finds it that was cut off under it, or one that lost its end."""
+    """A cut may shorten a file under its reader, or a file may have lost its end."""
     tp = TopicIdPartition(b"t" * 16, 0)
     first, second, third = (forged(tp, offset) for offset in range(3))
     rotten = bytearray(second)
-    rotten[12] ^= 1  # its CRC: the header still says where it ends
+    rotten[12] ^= 1  # in header_crc: the header's length is still right
     file = files.create("log")
     data = first + bytes(rotten)
     write_all(file, [data], 0, len(data))

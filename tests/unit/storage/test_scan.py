@@ -1,4 +1,4 @@
-"""A scan reads little, wherever batches fall in its window, and may be left and taken up again."""
+"""A scan reads few bytes, wherever batches fall in its window, and can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1_048_576
 
 
 def _batches(sizes: list[int], *, longer_header_bytes: int = 0) -> bytes:
-    """Batches of one record with payloads of these sizes, and headers as a later version might write them."""
+    """Batches of one record with payloads of these sizes, and longer headers, as a later version might write them."""
     parts = []
     for offset, size in enumerate(sizes):
         batch = raw_batch(bytes(size))
@@ -31,7 +31,7 @@ def _batches(sizes: list[int], *, longer_header_bytes: int = 0) -> bytes:
 
 
 class CountedFile:
-    """A file that is read only, and counts it."""
+    """A read-only file that counts its reads."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -50,7 +50,7 @@ def _scan(file: CountedFile, end: int, *, payload_from: int = NO_OFFSET_LIMIT) -
 
 
 def test_a_file_that_ends_too_early_lacks_bytes_wherever_it_ends() -> None:
-    """After a whole batch, too: a cut may have shortened it since the scan began."""
+    """Even at the end of a batch: a cut may have shortened the file since the scan began."""
     data = _batches([200] * 3)
     size = len(data) // 3
     for there in (0, size - 1, size, size + 10, size + 96, 2 * size):

@@ -1,5 +1,5 @@
-"""All that walk batches agree which are whole: reader, client, scan, recovery, doctor, dump, rebuild, and an oracle that is written
-down here a second time. Segments are random, and so is what happens to them.
+"""All code that walks batches agrees on which are whole: reader, client, scan, recovery, doctor, dump, rebuild, and an oracle that
+implements the rule a second time. The segments and their damage are random.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SEGMENTS = 400
 
 
 class Batch(NamedTuple):
-    """Where a batch begins, and its offsets from `first` to before `next`."""
+    """A batch: its position in the segment and its offsets, [`first`, `next`)."""
 
     position: int
     first: int
@@ -65,7 +65,7 @@ class Stored(NamedTuple):
 
 
 def stored_batch(offset: int, epoch: int, *, covers: int, payload: bytes, attributes: int = 0, version: int = 1) -> bytes:
-    """A batch as a leader wrote it: of `covers` offsets (0 and less make no sense), whatever number of records has them."""
+    """A batch as a leader stores it, with one record. It covers `covers` offsets; 0 or less is invalid."""
     batch = raw_batch(payload, count=1, attributes=attributes)
     header = bytearray(batch.header_bytes)
     struct.pack_into("<i", header, 56, covers - 1)
@@ -75,7 +75,7 @@ def stored_batch(offset: int, epoch: int, *, covers: int, payload: bytes, attrib
 
 
 def random_segment(rng: random.Random) -> Stored:
-    """Batches that follow each other, some of which cover gaps, and at times one with right CRCs that does not follow."""
+    """Consecutive batches, some of which cover gaps, at times one with correct CRCs that does not follow, and random damage."""
     base = offset = rng.choice((0, 0, 1_000))
     epoch, parts = 1, []
     odd = rng.randrange(40) if rng.random() < 0.5 else -1
@@ -122,7 +122,7 @@ def _damaged(rng: random.Random, data: bytes, first_size: int) -> bytes:
 
 
 def oracle(stored: Stored, *, reads_payloads: bool) -> list[Batch]:
-    """The whole batches up to the first that is not, by the rule as ARCHITECTURE has it."""
+    """The whole batches before the first bad one, by the rule in ARCHITECTURE.md."""
     found, at, offset, epoch = [], 0, stored.base, 0
     data = stored.data
     while at + 96 <= len(data):
@@ -145,7 +145,7 @@ def oracle(stored: Stored, *, reads_payloads: bool) -> list[Batch]:
 
 
 def memory_files(stored: Stored) -> MemoryFiles:
-    """A partition's directory with that one segment."""
+    """A partition directory with this one segment."""
     files = MemoryFiles()
     files.mkdir(TP.directory_name)
     files.create(f"{TP.directory_name}/{offset_file(stored.base, LOG_SUFFIX)}").close()
@@ -164,12 +164,12 @@ def by_scan(stored: Stored, *, payload_from: int) -> list[Batch]:
 
 
 def by_chunk(stored: Stored) -> int:
-    """How far the loop of a fetch comes."""
+    """The position at which the walk of a fetch ends."""
     return walk_whole(stored.data, 0, len(stored.data), SEED, stored.base).end
 
 
 def by_reader(stored: Stored, max_bytes: int) -> int:
-    """How many bytes a reader gets before it meets a problem, in pieces of some size."""
+    """Bytes that PartitionReader returns before the first problem, in reads of `max_bytes`."""
     files = memory_files(stored)
     open_files = OpenFiles(files, limit=2)
     segment = Segment(files, open_files, TP.directory_name, stored.base, SEED)
@@ -222,7 +222,7 @@ def by_dump(stored: Stored, root: Path) -> list[Batch]:
 
 
 def by_walk(stored: Stored, durable_end: int) -> LogWalk:
-    """The walk of recovery and doctor over a partition of which all below `durable_end` was durable."""
+    """The walk of recovery and doctor over a partition that was durable below `durable_end`."""
     files = memory_files(stored)
     entry = CheckpointEntry(stored.base, durable_end, stored.base, MAX_EPOCH)
     given = RecoveryInput(TP, "t-3", 4_096, 100, 0, entry, None, "")
@@ -240,9 +240,9 @@ def disagreement(stored: Stored, rng: random.Random) -> str | None:
     if by_scan(stored, payload_from=0) != whole_ones:
         return "scan with payloads"
     chunk = by_chunk(stored)
-    if chunk != end and not _is_epoch_ahead(stored, end):  # a reader knows no present epoch
+    if chunk != end and not _is_epoch_ahead(stored, end):  # a fetch has no maximum epoch
         return "chunk"
-    if by_reader(stored, rng.choice((1, 600, 1 << 20))) != end and not _has_odd_epoch(stored, end):  # nor that of the batch before
+    if by_reader(stored, rng.choice((1, 600, 1 << 20))) != end and not _has_odd_epoch(stored, end):  # nor the epoch before
         return "reader"
     if by_client(stored)[: len(headers)] != headers:
         return "client"
@@ -265,14 +265,14 @@ def _is_epoch_ahead(stored: Stored, position: int) -> bool:
 
 
 def _has_odd_epoch(stored: Stored, position: int) -> bool:
-    """True if the batch at `position` would be whole if it were not for its leader epoch."""
+    """True if the batch at `position` is bad only because of its leader epoch."""
     before = oracle(Stored(stored.base, stored.data[:position]), reads_payloads=False)
     offset = before[-1].next if before else stored.base
     return bool(oracle(Stored(offset, stored.data[position:]), reads_payloads=False)) or _is_epoch_ahead(stored, position)
 
 
 def first_disagreement() -> str | None:
-    """Over all segments."""
+    """The first disagreement over SEGMENTS random segments; None if there is none."""
     for number in range(SEGMENTS):
         rng = random.Random(number)
         found = disagreement(random_segment(rng), rng)
@@ -295,7 +295,7 @@ def test_dump_agrees(tmp_path: Path) -> None:
 
 
 def _without(rule: str) -> Callable[..., Walk]:
-    """The rule, less one of its parts."""
+    """`walk_whole` without one of its checks."""
 
     def careless(data: bytes, at: int, end: int, seed: int, offset: int, *epochs: int, **wanted: Any) -> Walk:
         changed: tuple[Any, ...] = {
