@@ -1,4 +1,4 @@
-"""Batches that the broker refuses at produce: every field that a client may not set, named in a sentence."""
+"""Batches that the broker refuses at produce. The error names the field that a client may not set."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TIMESTA
 
 
 def refused(data: pa.Buffer, *, max_message_bytes: int = MAX_BYTES) -> WireError:
-    """The error that `data` is refused with."""
+    """The error with which `data` is refused."""
     with pytest.raises(WireError) as caught:
         check_produced(data, SEED, max_message_bytes=max_message_bytes)
     return caught.value
 
 
 def batch_with(fields: dict[str, Any]) -> pa.Buffer:
-    """A batch with these header fields, its CRCs right."""
+    """A batch with these header fields and correct CRCs."""
     return new_batch(**fields)
 
 

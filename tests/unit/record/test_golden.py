@@ -1,7 +1,7 @@
-"""Golden bytes: what is on disks and in clients today must be read for ever, and be written the same.
+"""Golden bytes: the format on today's disks and in today's clients stays readable for ever, and is written unchanged.
 
-`golden/*.hex` were made once and are never made again: a test that fails here found a change of the format. Compressed
-bytes may differ between versions of the codec's library, so those are held as a reading test only.
+`golden/*.hex` were generated once and are never regenerated: a failure here means that the format has changed. Compressed bytes
+may differ between versions of a codec's library, so those files are only read.
 """
 
 from __future__ import annotations

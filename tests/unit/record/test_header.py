@@ -1,4 +1,4 @@
-"""The header codec: every field comes back, stamps touch only their own fields, CRCs of other partitions never pass."""
+"""The header codec: every field round-trips, a stamp changes only its own fields, headers of other partitions never pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.records import SEED, TP
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """Where a field stands, as the format's table says: written a second time, so that a slip in the codec shows."""
+    """A field's place in the header, copied from the format's table so that a slip in the codec shows."""
 
     at: int
     code: str

@@ -1,4 +1,4 @@
-"""Hostile batches with right CRCs: typed errors only, no crash, no memory beyond the limits.
+"""Hostile batches with correct CRCs: typed errors only, no crash, no memory beyond the limits.
 
 Goal: neither the broker's check nor a reader's decoding trusts what a client claims. Method: thousands of seeded mutations
 of good batches in a child process (a crash inside Arrow would end it), and decompression bombs whose length prefixes lie.
@@ -38,7 +38,7 @@ def test_mutated_batches_never_crash_and_never_outgrow_the_limits(seed: int, tmp
     child = subprocess.run([*command, str(progress)], capture_output=True, text=True, check=False)
     assert child.returncode == 0, f"seed {seed}, mutation {progress.read_text()}: status {child.returncode}\n{child.stderr[-4000:]}"
     told = json.loads(child.stdout)
-    # The run is worth something only if mutations got past the shallow checks, into Arrow and through it.
+    # The run proves nothing unless mutations got past the shallow checks, into Arrow and through it.
     for outcome in ("broker passed, reader refused in Arrow", "broker passed, reader passed", "broker refused, reader refused"):
         assert told["outcomes"].get(outcome, 0) > MUTATIONS // 50, told
     assert told["arrow_bytes_max"] <= 2 * UNCOMPRESSED_LIMIT_BYTES
@@ -54,7 +54,7 @@ def test_the_same_seed_makes_the_same_mutations() -> None:
 
 
 def decode_in_child(batches: list[pa.Buffer], directory: Path) -> list[dict[str, Any]]:
-    """The verdict of a fresh process on each batch, and the memory that Arrow had taken by then."""
+    """The outcomes of each batch in a new process, and Arrow's peak memory so far."""
     files = [directory / f"{number}.batch" for number in range(len(batches))]
     for file, data in zip(files, batches, strict=True):
         file.write_bytes(data.to_pybytes())
@@ -64,8 +64,8 @@ def decode_in_child(batches: list[pa.Buffer], directory: Path) -> list[dict[str,
 
 
 def bomb(codec: str, prefix: int | None, *, agreeing: bool) -> pa.Buffer:
-    """A batch whose value buffer decompresses to BOMB_BYTES. `prefix` replaces its length prefix (None: the truth); the header
-    agrees with the claims, or claims half the limit.
+    """A batch whose value buffer decompresses to BOMB_BYTES. `prefix` replaces its length prefix (None: unchanged). The header's
+    uncompressed_bytes is the sum of all prefixes if `agreeing`, otherwise half the limit.
     """
     data = new_batch(key_values([bytes(BOMB_BYTES)]), codec)
     payload = bytearray(data.to_pybytes()[HEADER_BYTES:])
@@ -98,7 +98,7 @@ def test_the_broker_never_decompresses_and_the_reader_is_seen_to(tmp_path: Path)
 
 
 def legacy_message(codec: str) -> bytes:
-    """A payload as Arrow 0.17 compressed: metadata version 4, the codec in the message's custom metadata."""
+    """A payload compressed as by Arrow 0.17: metadata version 4, the codec in the message's custom metadata."""
     sink = pa.BufferOutputStream()
     writer = pa.ipc.new_stream(sink, SCHEMA_0.arrow)
     writer.write_batch(key_values([b"x" * 64]), custom_metadata={"ARROW:experimental_compression": codec})
@@ -138,7 +138,7 @@ def test_more_records_than_the_buffers_can_hold_are_refused_by_the_broker() -> N
     data = new_batch(key_values([None]))
     payload = data.to_pybytes()[HEADER_BYTES:]
     claimed = 2**31 - 1
-    # Every count that says 1 says 2^31-1: the message's length and its nodes.
+    # Raises every count of 1 to 2^31-1: the message's length and its nodes.
     hollow = payload[: body_at(payload)].replace(struct.pack("<q", 1), struct.pack("<q", claimed)) + payload[body_at(payload) :]
     header = header_of(data)._replace(record_count=claimed, last_offset_delta=claimed - 1)
     with pytest.raises(CorruptMessageError, match="Arrow"):

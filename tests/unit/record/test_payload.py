@@ -1,4 +1,4 @@
-"""Columns to payload bytes and back, and what a reader refuses before it allocates."""
+"""Columns to payload bytes and back, and payloads that a reader refuses before it allocates memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ rows = st.lists(st.tuples(st.none() | _short, st.none() | _short, _headers), min
 
 
 def decode(payload: pa.Buffer, batch: pa.RecordBatch, *, limit: int = MAX_BYTES, schema_id: int = 0) -> pa.RecordBatch:
-    """Decodes what was encoded from `batch`."""
+    """Decodes the payload that was encoded from `batch`."""
     uncompressed = sum(uncompressed_lengths(read_arrow_metadata(memoryview(payload)), memoryview(payload)))
     return decode_payload(
         payload, schema_id=schema_id, record_count=batch.num_rows, uncompressed_bytes=uncompressed, max_uncompressed_bytes=limit

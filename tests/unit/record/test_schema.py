@@ -1,5 +1,5 @@
-"""A schema is a value: what follows from its columns is what Arrow writes, and a second one passes through producer, broker
-and reader with no other code.
+"""A Schema derives the buffer layout from its columns, as Arrow writes it. A second schema passes through producer, broker and
+reader without further code.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def produced(compression: str) -> pa.Buffer:
-    """ROWS as the producer sends them, in two pieces."""
+    """A batch of ROWS as the producer sends it, encoded from two pieces."""
     batch = ProducerBatch(TopicPartition("t", TP.partition), 0)
     pieces = [Piece(ROWS.slice(0, 12), 12, 1, 0), Piece(ROWS.slice(12), 8, 1, 0)]
     batch.encoded = encode_pieces(pieces, compression, TYPED)
@@ -197,7 +197,7 @@ def test_columns_lie_where_arrow_writes_them(kinds: list[pa.DataType], rows: int
     ("name", "least_bytes"), [("timestamp", 160), ("device", 160), ("is_ok", 3), ("readings", 84), ("digest", 320)]
 )
 def test_a_buffer_that_is_too_short_for_its_rows_is_refused(name: str, least_bytes: int) -> None:
-    """Arrow would read behind its end."""
+    """Arrow would read past the buffer's end."""
     column = TYPED.column(name)
     payload, size_bytes = _with_buffer_length(column.first_buffer + 1, least_bytes)
     TYPED.check(payload, record_count=20, uncompressed_bytes=size_bytes)
@@ -207,7 +207,7 @@ def test_a_buffer_that_is_too_short_for_its_rows_is_refused(name: str, least_byt
 
 
 def _with_buffer_length(number: int, length: int) -> tuple[memoryview, int]:
-    """ROWS as a payload whose metadata claims another length of one buffer, and the sum of all."""
+    """ROWS as a payload whose metadata claims `length` for buffer `number`, and the sum of all claimed lengths."""
     payload = bytearray(ROWS.serialize().to_pybytes())
     buffers = list(read_arrow_metadata(memoryview(payload)).buffers)
     table = b"".join(struct.pack("<qq", *buffer) for buffer in buffers)

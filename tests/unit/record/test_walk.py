@@ -1,4 +1,4 @@
-"""Walking what a fetch brought, and control batches."""
+"""Walking the batches of a fetch, and control batches."""
 
 from __future__ import annotations
 
