@@ -1,4 +1,4 @@
-"""Goal: leader and follower find the last record that both have, whatever epochs each has led in."""
+"""Goal: leader and follower find the last record that both logs have, whatever epochs each log contains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def position(last_epoch: int, end: int) -> Position:
         (3, 21, Common(3, 20)),
         (6, 30, None),
         (6, 31, Common(6, 30)),
-        (2, 10, Common(1, 10)),  # an epoch that the leader has nothing of
+        (2, 10, Common(1, 10)),  # the leader has no batch of this epoch
         (5, 25, Common(3, 20)),
         (9, 30, Common(6, 30)),
         (0, 3, Common(-1, 0)),  # nothing in common
@@ -40,7 +40,7 @@ def test_a_follower_agrees_up_to_its_end_or_hears_what_is_common(last_epoch: int
     [(6, 66, None), (6, 67, Common(3, 20)), (6, 0, None), (3, 33, None), (3, 34, Common(1, 10)), (1, 9, Common(-1, 0))],
 )
 def test_an_epoch_that_two_leaders_have_written_is_not_common(epoch: int, epoch_id: int, common: Common | None) -> None:
-    """After a restore of an older etcd."""
+    """Happens after etcd was restored from a backup."""
     leader = LeaderEpochs([EpochEntry(1, 0, 11), EpochEntry(3, 10, 33), EpochEntry(6, 20, 66)])
     end = {6: 30, 3: 20, 1: 10}[epoch]
     follows = position(epoch, end)._replace(last_epoch_id=epoch_id)
@@ -59,8 +59,8 @@ def test_where_the_leaders_earlier_epochs_are_unknown_what_nobody_reads_agrees(l
     ("entries", "end", "common", "cut"),
     [
         ([(1, 0)], 12, Common(1, 10), 10),
-        ([(1, 0), (2, 8)], 12, Common(1, 10), 8),  # its own epoch 1 ends before the leader's
-        ([(1, 0), (4, 10), (5, 14)], 20, Common(3, 20), 10),  # it has nothing of epoch 3
+        ([(1, 0), (2, 8)], 12, Common(1, 10), 8),  # the follower's epoch 1 ends before the leader's
+        ([(1, 0), (4, 10), (5, 14)], 20, Common(3, 20), 10),  # the follower has no batch of epoch 3
         ([(2, 0)], 5, Common(-1, 0), 0),
     ],
 )
@@ -74,11 +74,11 @@ def test_a_follower_cuts_at_the_lower_end_of_what_is_common(
     ("epoch", "epoch_id", "is_disputed"),
     [
         (6, 66, False),
-        (6, 67, True),  # two leaders have written it
-        (6, 0, False),  # of an unknown id
-        (5, 55, False),  # a deposed leader's, of which this log has nothing
+        (6, 67, True),  # two leaders have written this epoch
+        (6, 0, False),  # the id is unknown
+        (5, 55, False),  # a deposed leader's epoch, missing in this log
         (7, 77, False),  # the same
-        (8, 88, True),  # this leader's own, which it has not begun to write
+        (8, 88, True),  # this leader's own epoch, without a batch yet
         (9, 99, True),
     ],
 )

@@ -1,4 +1,4 @@
-"""Goal: the leader counts everybody who may be in sync, and proposes exactly the changes that are due."""
+"""Goal: the leader counts every replica that may be in sync, and proposes exactly the changes that are due."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Led:
         return self.led.proposal({number: NODES[number] for number in alive or (1, 2, 3)}, self.now_ms, LAG_MS)
 
     def decide(self, entry: PartitionEntry) -> None:
-        """The store says so."""
+        """The store applies `entry`."""
         self.revision += 1
         self.led.entry_changed(PartitionAt(entry, self.revision))
 
@@ -99,7 +99,7 @@ def test_a_joiner_counts_until_the_entry_changes() -> None:
     for node in (2, 3):
         led.report(node, end)
     assert led.proposal() is not None
-    touched = led.proposal(1, 2)  # whether node 3 has joined is not known, and it has ended
+    touched = led.proposal(1, 2)  # node 3 has ended, and whether it had joined is unknown
     assert touched == Proposal(left(ENTRY, {3}), 1), "the entry is replaced by itself, which ends the proposal"
     end = led.append()
     led.report(2, end)
@@ -121,7 +121,7 @@ def test_a_proposal_that_was_certainly_not_made_counts_no_more() -> None:
 
 @pytest.mark.parametrize("second", ["joins", "leaves"])
 def test_a_proposal_that_was_not_made_says_nothing_of_an_earlier_one(second: str) -> None:
-    """The store's answer to the first one was lost, and it could not be asked again: the first may be made, and node 3 elected."""
+    """The store's response to the first proposal was lost. The proposal may have been applied, and node 3 elected."""
     led = Led(left(ENTRY, {3}))
     led.report(3, 0)
     assert led.proposal() == Proposal(ENTRY, 1, NODES[3])
@@ -161,7 +161,7 @@ def test_another_disk_of_a_node_does_not_count_for_the_one_in_sync() -> None:
 
 
 def test_a_leader_of_an_earlier_epoch_changes_nothing() -> None:
-    """This node leads again, with others in sync, and has not looked at the entry yet."""
+    """This node leads again, with other replicas in sync, and has not read the new entry yet."""
     led = Led(left(ENTRY, {3}))
     led.report(3, 0)
     led.log.lead(3, in_sync_of(ENTRY))
@@ -182,7 +182,7 @@ def test_who_joins_has_all_below_the_high_watermark(has: int) -> None:
 
 def test_who_joins_has_all_that_the_log_had_when_the_epoch_began() -> None:
     led = Led(left(ENTRY, {3}))
-    end = led.append()  # not acknowledged, as far as this leader knows
+    end = led.append()  # not acknowledged as far as this leader knows
     led.log.lead(2, InSync([2], 2, 3))
     led.led = LedPartition(led.log, PartitionAt(left(ENTRY, {3})._replace(leader_epoch=2), 2), 0)
     led.report(3, end - 1)
@@ -192,7 +192,7 @@ def test_who_joins_has_all_that_the_log_had_when_the_epoch_began() -> None:
 
 
 def test_who_reaches_the_high_watermark_and_never_the_end_does_not_keep_others_from_joining() -> None:
-    """The high watermark stands still while too few are in sync: a node with a full disk would join and leave for ever."""
+    """The high watermark does not advance while too few are in sync: a node with a full disk would join and leave for ever."""
     alone = left(ENTRY, {2, 3})
     led = Led(alone, TopicConfig(min_insync_replicas=2))
     end, led.now_ms = led.append(2), LAG_MS + 1
@@ -250,7 +250,7 @@ def test_a_follower_that_keeps_up_while_the_log_grows_stays() -> None:
     before = 0
     for led.now_ms in range(0, 5 * LAG_MS, LAG_MS // 2):
         end = led.append()
-        led.report(2, before)  # what the log had at its last report
+        led.report(2, before)  # the log end at its last report
         led.report(3, before)
         before = end
         assert led.proposal() is None
@@ -385,7 +385,7 @@ def test_a_follower_in_sync_that_has_not_reported_yet_has_what_is_acknowledged()
 
 
 def test_who_joins_has_the_log_start_durably() -> None:
-    """DeleteRecords has been answered: what it has deleted must not come back with another leader."""
+    """DeleteRecords has been answered, so the deleted records must not come back with another leader."""
     led = Led(left(ENTRY, {3}))
     end = led.append(2)
     led.report(2, end)
@@ -398,7 +398,7 @@ def test_who_joins_has_the_log_start_durably() -> None:
 
 
 def test_an_entry_that_is_heard_of_again_decides_nothing() -> None:
-    """The image is looked at again and again: node 3 may have joined by the proposal, and be elected, until another entry comes."""
+    """The same entry may be read again. Until another entry arrives, node 3 may have joined by the proposal and been elected."""
     led = Led(left(ENTRY, {3}))
     led.report(3, 0)
     assert led.proposal() is not None
@@ -411,7 +411,7 @@ def test_an_entry_that_is_heard_of_again_decides_nothing() -> None:
 
 
 def test_the_entry_of_a_store_that_has_gone_back_counts() -> None:
-    """It has forgotten that a replica has left, and would elect it: the high watermark waits for it."""
+    """The store has forgotten that a replica left and may elect it, so the high watermark waits for it."""
     led = Led(ENTRY)
     led.revision = 7
     led.led.entry_changed(PartitionAt(left(ENTRY, {3}), 7))
@@ -424,7 +424,7 @@ def test_the_entry_of_a_store_that_has_gone_back_counts() -> None:
 
 
 def test_min_insync_replicas_that_is_changed_counts_at_once() -> None:
-    """What was appended before waits for nobody else, and an operator lowers it because others are gone."""
+    """An operator lowers it because other replicas are gone. Records appended before must not wait for them."""
     led = Led(left(ENTRY, {2, 3}), TopicConfig(min_insync_replicas=2))
     end = led.append()
     assert led.high_watermark == 0
@@ -439,7 +439,7 @@ def test_min_insync_replicas_that_is_changed_counts_at_once() -> None:
 
 
 def refusing(*node_ids: int) -> dict[int, Node]:
-    """The nodes, of which some tell that their disks refuse appends."""
+    """All nodes; the registrations of `node_ids` say that their disks refuse appends."""
     full = {number: node.registration._replace(refuses=number in node_ids) for number, node in NODES.items()}
     return {number: node._replace(registration=full[number]) for number, node in NODES.items()}
 
@@ -473,7 +473,7 @@ def test_a_leader_keeps_the_lead_if_the_disks_of_all_are_full() -> None:
 
 
 def test_copies_that_are_being_made_do_not_count_towards_min_insync_replicas() -> None:
-    """Else a partition of one replica takes nothing while it moves."""
+    """Otherwise a partition of one replica would refuse appends while it moves."""
     entry = PartitionEntry((1, 2, 3), (ALL[0],), leader=1, target=(2, 3))
     assert ever_in_sync(entry) == {1}
     assert in_sync_of(entry) == ([], 1, 1)
@@ -487,8 +487,8 @@ def test_copies_that_are_being_made_do_not_count_towards_min_insync_replicas() -
 
 
 def test_a_copy_that_is_made_anew_before_the_last_one_was_removed_does_not_count_either() -> None:
-    """A move was stopped and asked for again: node 2 is listed, so that it removes what it has, and is added once it has, or if
-    that is a disk that it has no more."""
+    """A move was stopped and requested again. Node 2 is listed as out of sync so that it removes its earlier copy. It is added once
+    it has done so, or if the listed copy is on a disk that it no longer has."""
     entry = PartitionEntry((1,), (ALL[0],), leader=1, out_of_sync=(ALL[1],), target=(2,))
     assert advanced(entry, NODES) is None
     assert has_enough_in_sync(entry, 2), "it takes records meanwhile"

@@ -1,4 +1,4 @@
-"""Replicas that come and go at an operator's word: added before others go, led by the first of the target, never fewer copies."""
+"""Reassignment: replicas are added before others are removed, copies never get fewer, the first of the target leads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def copies(node_ids: Iterable[int]) -> tuple[InSyncReplica, ...]:
 def entry_of(
     replicas: tuple[int, ...], target: tuple[int, ...] = (), isr: tuple[int, ...] = (), leader: int = 0, out: tuple[int, ...] = ()
 ) -> PartitionEntry:
-    """An entry in leader epoch 5, led by its first replica unless `leader` says otherwise."""
+    """An entry in leader epoch 5, led by its first replica unless `leader` is given."""
     leads = leader or replicas[0]
     return PartitionEntry(replicas, copies(isr or replicas), leads, leads * 10, 5, copies(out), target)
 
@@ -89,7 +89,7 @@ def test_nobody_is_made_the_leader_whose_disk_refuses_appends() -> None:
 
 
 def test_when_replicas_go_a_new_epoch_begins_under_the_same_leader_too() -> None:
-    """Node 3 is removed, drops its copy, and is added again: what it had reported before says nothing of what it has now."""
+    """Node 3 is removed, drops its copy and is added again: earlier reports must not count for the new copy."""
     done = advanced(entry_of((1, 2, 3), target=(1, 2)), ALL)
     assert done is not None
     assert (done.leader, done.leader_node_epoch, done.leader_epoch) == (1, 10, 6)
@@ -148,7 +148,7 @@ def test_a_move_that_is_stopped_keeps_what_was_ever_in_sync() -> None:
 
 
 def test_a_copy_whose_node_was_away_when_its_move_was_stopped_goes_too() -> None:
-    """It had never been in sync, so nobody knows its directory. Later it would be in the way of a new topic of that name."""
+    """The copy was never in sync, so its directory is unknown. If it stayed, it would obstruct a new topic of the same name."""
     halted = stopped(entry_of((1, 2), target=(1, 2), isr=(1,)), nodes_of(1))
     assert halted is not None
     keys, tp = Keys("prod"), TopicIdPartition(b"t" * 16, 0)
@@ -217,7 +217,7 @@ def test_without_a_leader_a_move_waits() -> None:
 
 
 def test_a_listed_copy_that_has_led_or_followed_since_is_not_removed_by_a_store_of_before() -> None:
-    """etcd was restored from a backup: node 2 had been removed then, and has been added again."""
+    """etcd was restored from a backup taken after node 2 was removed and before it was added again."""
     keys, tp = Keys("prod"), TopicIdPartition(b"t" * 16, 0)
     image = ClusterImage(keys)
     topic = encode(TopicEntry("orders", 1, {}))
@@ -230,7 +230,7 @@ def test_a_listed_copy_that_has_led_or_followed_since_is_not_removed_by_a_store_
 
 
 def test_an_entry_stays_readable_however_many_of_its_nodes_have_never_come_back() -> None:
-    """Each is replaced by one with an id of its own. What no node can read is a partition that there is not."""
+    """Each dead node is replaced by one with a new id. If no node could decode the entry, the partition would not exist."""
     entry = entry_of((1, 2), out=(2,), isr=(1,))
     for dead in range(2, 102):
         moved = entry._replace(
