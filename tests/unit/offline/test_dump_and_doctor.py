@@ -1,4 +1,4 @@
-"""Output of dump and doctor for a data directory, and the two repairs an operator may ask for."""
+"""The output of dump and doctor for a data directory, and the repairs that an operator may request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.findings import errors_in, flip, join, tree
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A directory closed cleanly: topic t, 30 batches in several segments, one producer."""
+    """A cleanly closed directory: topic t, 30 batches in several segments, one producer."""
     manager, log = open_log(RealFiles(str(tmp_path)), log_segment_bytes=4_096, log_index_interval_bytes=500)
     for n in range(30):
         append(log, b"%04d" % n * 60, producer=ProducerIdAndEpoch(9, 0), sequence=n)
@@ -64,7 +64,7 @@ def test_damage_is_shown_where_it_is_and_what_follows_too(data_dir: Path) -> Non
 
 
 def test_what_a_running_broker_removes_meanwhile_is_left_out(data_dir: Path) -> None:
-    """As retention and a deletion of a topic do: a file and a whole directory that were listed are gone."""
+    """Retention and a topic deletion remove a file and a whole directory after dump has listed them."""
     last = data_dir / ("f" * 32 + "-0")
     last.mkdir()
     entries = []
@@ -135,7 +135,7 @@ def test_rotten_derived_files_are_warnings(data_dir: Path, pattern: str) -> None
 @pytest.mark.parametrize("name", ["meta", "node-epoch", "topics", "checkpoint"])
 def test_rotten_files_of_the_directory_are_errors(data_dir: Path, name: str) -> None:
     data = bytearray((data_dir / name).read_bytes())
-    for at in range(30, len(data), 4_096):  # the epoch has two slots
+    for at in range(30, len(data), 4_096):  # node-epoch has two slots
         data[at] ^= 4
     (data_dir / name).write_bytes(data)
     findings = check_data_dir(str(data_dir))
@@ -196,7 +196,7 @@ def test_a_node_of_a_cluster_is_told_of_other_copies_first(data_dir: Path) -> No
 
 @pytest.fixture
 def copies(data_dir: Path) -> Path:
-    """The directory of a node of a cluster, with a topic u as well."""
+    """The directory of a cluster node, with a second topic u."""
     manager, _ = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
     for _ in range(2):
         append(first_log(manager, "u"), b"x")
@@ -211,7 +211,7 @@ def _spoil(copies: Path) -> None:
 
 
 def test_what_says_of_which_cluster_a_copy_is_must_be_there_before_it_is_repaired(copies: Path) -> None:
-    """With `meta` put back later, a repaired copy would be a cluster's again, and pass for whole."""
+    """If `meta` were put back after the repair, the cluster would take the repaired copy for complete."""
     _spoil(copies)
     (copies / "meta").unlink()
     for repair in (accept_damaged, give_up_damaged):
@@ -220,7 +220,7 @@ def test_what_says_of_which_cluster_a_copy_is_must_be_there_before_it_is_repaire
 
 
 def test_an_only_copy_whose_log_is_lost_is_damaged(copies: Path) -> None:
-    """As a new partition, it would give its offsets again."""
+    """If it became a new partition, its offsets would be reused."""
     lost = min(path for path in copies.iterdir() if path.is_dir() and path.name.endswith("-0"))
     shutil.rmtree(lost)
     (copies / "checkpoint").unlink()
@@ -251,7 +251,7 @@ def test_a_repair_that_was_killed_is_repeated(copies: Path, monkeypatch: pytest.
 def test_a_node_of_a_cluster_repairs_only_what_no_other_node_has(
     copies: Path, repair: Callable[[str, Collection[str]], list[Finding]]
 ) -> None:
-    """A repaired copy would stay in sync, and could lead without what the others have."""
+    """A repaired copy would stay in sync, and could lead without records that the other copies have."""
     _spoil(copies)
     before = tree(copies)
     with pytest.raises(DataDirectoryError, match=r"node 3 of cluster 'prod'.* copies of t-0 and 1 more: nothing.*--only-copy t-0`"):
@@ -264,7 +264,7 @@ def test_a_node_of_a_cluster_repairs_only_what_no_other_node_has(
 
 
 def test_a_rebuilt_checkpoint_vouches_for_the_only_copies_alone(copies: Path) -> None:
-    """Another node may have acknowledged records that this one has lost with its tail."""
+    """Another node may have acknowledged records that this node has lost with its tail."""
     (copies / "checkpoint").unlink()
     with pytest.raises(DataDirectoryError, match="other nodes may have whole copies of t-0 and 1 more"):
         rebuild_checkpoint(str(copies))

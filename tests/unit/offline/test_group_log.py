@@ -1,4 +1,4 @@
-"""Group offsets in the coordinator's log, as `brokerd dump-log` shows, `brokerd doctor` checks and a rebuild keeps it."""
+"""Group offsets in the coordinator's log, as shown by `brokerd dump-log`, checked by `brokerd doctor` and kept by a rebuild."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANN = "ann"
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A directory closed cleanly: a group that committed, lost one offset, and was deleted."""
+    """A cleanly closed directory: group g committed, deleted one offset and was deleted; group h committed."""
 
     async def scenario() -> None:
         async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:
@@ -103,13 +103,13 @@ def test_a_batch_that_cannot_be_decoded_counts_as_lost(data_dir: Path, monkeypat
     async def restarted() -> None:
         async with running(RealFiles(str(data_dir)), ManualClock()) as broker, broker.groups.settled() as table:
             assert table.groups.keys() == ({"h"} if is_newest else {"h", "j"})
-            assert None in broker.transactions.log.read()  # the loss is known: no presumption rests on the rest
+            assert None in broker.transactions.log.read()  # marks the loss, so nothing presumes a complete log
 
     asyncio.run(restarted())
 
 
 def test_a_state_that_lacks_its_groups_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after its end rotted and the checkpoint was rebuilt: readers would start elsewhere."""
+    """Happens if the state's end rots and the checkpoint is rebuilt. Without their offsets, readers would start elsewhere."""
     monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 10_000)
     monkeypatch.setitem(COORDINATOR.configs, "segment.bytes", "4096")
 
@@ -124,7 +124,7 @@ def test_a_state_that_lacks_its_groups_is_an_error(tmp_path: Path, monkeypatch: 
     *_, path = sorted(tmp_path.glob(f"{COORDINATOR.id.hex()}-0/*.log"))
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 100)  # in the batch that ends the state
-    for name in ("checkpoint", "clean-shutdown", max(path.parent.glob("*.snapshot"))):  # nothing vouches for it
+    for name in ("checkpoint", "clean-shutdown", max(path.parent.glob("*.snapshot"))):  # nothing proves that it was durable
         (tmp_path / name).unlink()
     rebuild_checkpoint(str(tmp_path))
     error = errors_in(tmp_path)[-1]

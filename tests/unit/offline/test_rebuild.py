@@ -1,4 +1,4 @@
-"""Files of a data directory that are lost, rebuilt from the logs: nothing is given twice, and nothing is forgotten but names."""
+"""Lost files of a data directory, rebuilt from the logs: no epoch or offset is reused, only topic names and settings are lost."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _open(data_dir: Path) -> LogManager:
 
 
 def _kill(data_dir: Path, manager: LogManager) -> None:
-    """As after a kill: the lock is free, there is no clean mark."""
+    """Leaves the directory as a kill would: unlocked, without the clean-shutdown mark."""
     manager.close()
     (data_dir / "clean-shutdown").unlink()
 
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """Topics t (2 partitions, one without records) and u; three starts, the last of which ended by a kill."""
+    """Topics t (2 partitions, one without records) and u, after three starts that each ended by a kill."""
     for _ in range(3):
         manager = _open(tmp_path)
         for name, partitions in (("t", 2), ("u", 1)):
@@ -52,7 +52,7 @@ def data_dir(tmp_path: Path) -> Path:
 def test_one_lost_file_is_made_anew(data_dir: Path, name: str, how: str) -> None:
     path = data_dir / name
     damaged = bytearray(path.read_bytes())
-    for at in range(30, len(damaged), 4_096):  # the epoch has two slots
+    for at in range(30, len(damaged), 4_096):  # node-epoch has two slots
         damaged[at] ^= 4
     path.unlink() if how == "missing" else path.write_bytes(damaged)
     files = RealFiles(str(data_dir))
@@ -77,7 +77,7 @@ def test_one_lost_file_is_made_anew(data_dir: Path, name: str, how: str) -> None
 
 
 def test_what_a_clean_stop_says_of_the_ends_outlives_a_lost_node_epoch(data_dir: Path) -> None:
-    """A full disk took the mark of the clean stop, and no checkpoint."""
+    """A full disk had room for the clean-shutdown mark, but not for the checkpoint."""
     manager = _open(data_dir)
     manager.write_checkpoint()
     checkpoint = (data_dir / "checkpoint").read_bytes()
@@ -105,7 +105,7 @@ def test_a_rotten_mark_of_a_clean_stop_says_nothing(data_dir: Path) -> None:
 
 
 def test_a_lost_log_of_a_node_of_a_cluster_is_not_made_anew(data_dir: Path) -> None:
-    """An empty one would count as in sync, and could lead."""
+    """An empty log would count as in sync, and could lead."""
     manager = _open(data_dir)
     lost = first_log(manager, "u").tp
     manager.close()
@@ -135,7 +135,7 @@ def test_all_lost_at_once_and_names_given_back(data_dir: Path) -> None:
     assert (topic.id.hex(), topic.partition_count) == (ids["t"], 2)
     log = first_log(manager, "t")
     assert len(payloads(log)) == 61
-    # Producer state is there too: the same batch again is answered with its offset.
+    # Producer state is kept too: a repeated batch gets its original offset.
     assert append(log, b"last", producer=ProducerIdAndEpoch(HELD + 5_000, 0), sequence=0) == 60
     assert append(log, b"next", producer=ProducerIdAndEpoch(HELD, 0), sequence=60) == 61
     manager.close()
@@ -188,7 +188,7 @@ def test_a_rebuild_that_was_cut_short_can_be_repeated(data_dir: Path) -> None:
 
 
 def test_what_a_node_of_a_cluster_had_is_not_guessed(data_dir: Path) -> None:
-    """A log that nothing knows of would come back empty, in sync."""
+    """A log that no file lists would come back empty and in sync."""
     join(data_dir)
     for name in ("topics", "checkpoint"):
         (data_dir / name).unlink()

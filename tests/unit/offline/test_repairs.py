@@ -1,4 +1,4 @@
-"""Repairs by an operator, and what becomes of them: no offset is given twice, and what is lost is said."""
+"""Repairs by an operator and their effects: no offset is reused, and every loss is reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _fill(log: Partition, count: int = COUNT) -> None:
 
 
 def _old_checkpoint(root: Path, more: Callable[[], None]) -> None:
-    """The effect of `more` is in the directory, but in no checkpoint: as after a kill within the second."""
+    """Runs `more`, then restores the earlier checkpoint, as if a kill came within the second before the next."""
     checkpoint = (root / "checkpoint").read_bytes()
     more()
     (root / "checkpoint").write_bytes(checkpoint)
@@ -96,7 +96,7 @@ def test_a_clean_stop_without_a_checkpoint_says_what_was_durable(tmp_path: Path,
     checkpoint = (tmp_path / "checkpoint").read_bytes()
     _fill(log, 15)
     manager.close()
-    (tmp_path / "checkpoint").write_bytes(checkpoint)  # a full disk took the mark of a clean stop, and not this
+    (tmp_path / "checkpoint").write_bytes(checkpoint)  # a full disk had room for the clean-shutdown mark only
     last = tmp_path / log.segments[-1].path
     if is_lost:
         last.write_bytes(last.read_bytes()[:-SIZE])
@@ -209,7 +209,7 @@ def test_older_files_of_the_directory_take_nothing_from_a_newer_log(tmp_path: Pa
             _append(log)
         manager.close()
         assert _bytes_of_logs(tmp_path) == written, "nothing is cut"
-    if not retained:  # else what is missing may have been lost, and be accepted
+    if not retained:  # otherwise the missing segments can be accepted as lost
         for repair in (accept_damaged, give_up_damaged):
             with pytest.raises(DataDirectoryError, match="older than the log: put the newer ones back"):
                 repair(str(tmp_path))
@@ -229,7 +229,7 @@ def test_older_files_of_the_directory_take_nothing_from_a_newer_log(tmp_path: Pa
 
 @pytest.mark.parametrize("harm", ["missing segment", "rotten batch"])
 def test_no_cut_of_a_log_that_is_newer_than_its_checkpoint_is_announced(tmp_path: Path, harm: str) -> None:
-    """Neither above a gap nor behind a bad batch: what follows was written in later epochs, so no crash left it there."""
+    """The batches after the gap or the bad batch have a later leader epoch, so they are not the torn tail of a crash."""
     manager, log = _open(tmp_path)
     manager.write_checkpoint()
     older = {name: (tmp_path / name).read_bytes() for name in ("checkpoint", "node-epoch")}
@@ -252,7 +252,7 @@ def test_no_cut_of_a_log_that_is_newer_than_its_checkpoint_is_announced(tmp_path
 
 
 def test_accepted_damage_takes_nothing_from_a_topic_that_is_not_in_the_checkpoint(tmp_path: Path) -> None:
-    """Its batches are of several leader epochs, since each life could not write a checkpoint."""
+    """Its batches have several leader epochs: several runs wrote them, and none could write a checkpoint."""
     manager, log = _open(tmp_path)
     _fill(log, 3)
     manager.write_checkpoint()
@@ -365,7 +365,7 @@ def test_a_repair_that_is_killed_anywhere_can_be_repeated(monkeypatch: pytest.Mo
             files.power_cut(random.Random(number), any_subset=True)
         else:
             files.kill()
-        if number % 2:  # a broker has run in between
+        if number % 2:  # a broker ran in between
             manager, _ = open_manager(files, **SMALL)
             assert first_log(manager).ends.log_end_offset == COUNT + 15
             files.kill()

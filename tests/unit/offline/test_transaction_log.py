@@ -1,4 +1,4 @@
-"""Transactions in the coordinator's log, as `brokerd dump-log` shows and `brokerd doctor` checks it."""
+"""Transactions in the coordinator's log, as shown by `brokerd dump-log` and checked by `brokerd doctor`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEGMENT_BYTES = 6_000
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A directory closed cleanly: version 0 committed by one member, another one of version 1 open."""
+    """A cleanly closed directory: version 0 committed with one member, and an open member of version 1."""
 
     async def scenario() -> None:
         async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:
@@ -108,14 +108,14 @@ def test_a_lost_checkpoint_keeps_a_broker_with_transactions_from_starting(data_d
 def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also among the parts of a state that was given up with the segment before: the log start is not known any more."""
+    """A rebuilt checkpoint lacks the log start, so the log may begin inside an older state, whose first part has been removed."""
     monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 1)
     monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 2))
     monkeypatch.setitem(COORDINATOR.configs, "segment.bytes", str(SEGMENT_BYTES))
     clock, begins_in_state = ManualClock(), []
 
     async def commits(version: int) -> None:
-        """Of one more version of an id, and of ten ids at first; then a state takes their place."""
+        """Commits `version` of one id (version 0: of ten ids), then compacts the log."""
         async with running(RealFiles(str(tmp_path)), clock) as broker:
             transactions = broker.transactions
             await transactions.log.make()
@@ -123,7 +123,7 @@ def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_be
                 one = commit_of(Execution(version, "e", "r"))
                 transactions._record(f"id-{number}", PRINCIPAL, one)
                 transactions._record(f"id-{number}", PRINCIPAL, CommitCompleted(txn_version=version))
-            transactions.log._state_bytes = 0  # it has grown
+            transactions.log._state_bytes = 0  # so has_grown() is true
             await transactions.compact()
 
     async def versions() -> list[int]:
@@ -141,7 +141,7 @@ def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_be
 
 
 def test_a_log_that_no_start_can_use_is_an_error_though_all_its_batches_are_whole(tmp_path: Path) -> None:
-    """As when the checkpoint was rebuilt while a part of the state was damaged: the log ends before it."""
+    """Happens if the checkpoint is rebuilt while part of a state is damaged: the log then ends before that part."""
 
     async def scenario() -> None:
         async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:

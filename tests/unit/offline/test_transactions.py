@@ -1,4 +1,4 @@
-"""Control batches and aborted transactions, as `brokerd dump-log` shows and `brokerd doctor` checks them."""
+"""Control batches and aborted transactions, as shown by `brokerd dump-log` and checked by `brokerd doctor`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _open(data_dir: Path) -> tuple[LogManager, Partition]:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A directory closed cleanly: committed, aborted and open transactions over several segments."""
+    """A cleanly closed directory: committed, aborted and open transactions over several segments."""
     manager, log = _open(tmp_path)
     for producer_id in (COMMITTED, ABORTED):
         append_member(log, producer_id, 0)
@@ -50,7 +50,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def _change_snapshot(data_dir: Path, change: Change) -> None:
-    """Rewrites the newest snapshot with another index of aborted transactions."""
+    """Applies `change` to the index of aborted transactions in the newest snapshot."""
     files = RealFiles(str(data_dir))
     (directory,) = {path.parent.name for path in data_dir.glob("*/*.log")}
     offset = offsets_of(files.listdir(directory), SNAPSHOT_SUFFIX)[-1]
