@@ -1,5 +1,5 @@
-"""Goal: a consumer of asyncio never stops its event loop, and a call that is cancelled loses nothing; one task and one loop use it.
-Its other promises are in tests/unit/consumer, which runs with both faces. Method: a broker in memory; the client's thread held.
+"""Goal: the asyncio consumer never blocks its event loop, a cancelled call loses no records, and a second task or loop is refused.
+Its other promises are tested in tests/unit/consumer, for both APIs. Method: a broker in memory; the client's thread is held.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.heartbeat import Held, beat, cancelled, held
 from tests.support.wait import DEADLINE_S, wait_until
 
 Call = Callable[[Consumer], Awaitable[Any]]
-# Each call that waits, on a consumer whose thread does not answer.
+# The calls that wait for the client's thread.
 WAITING: dict[str, Call] = {
     "poll": lambda consumer: consumer.poll(),
     "poll_arrow": lambda consumer: consumer.poll_arrow(),
@@ -61,7 +61,7 @@ async def test_a_call_that_waits_stops_no_other_task_and_may_be_cancelled(broker
 
 
 def test_records_of_a_cancelled_poll_come_again(broker: FakeBroker) -> None:
-    """Cancelled at each of its steps, with records that have come meanwhile, and with a fetch that is on its way."""
+    """Polls are cancelled at each of their steps, with records already received and with a fetch in flight."""
     (partition,) = broker.create("t")
     fill(partition, [1] * 60)
 
@@ -87,7 +87,7 @@ def test_records_of_a_cancelled_poll_come_again(broker: FakeBroker) -> None:
 
 
 async def test_a_timeout_shorter_than_the_broker_needs_holds_up_nothing(broker: FakeBroker) -> None:
-    """A cancelled poll has got further all the same: the next one need not begin again."""
+    """A cancelled poll still makes progress, so the next poll does not start over."""
     filled(broker, [3])
 
     async with Consumer(settings(broker)) as consumer:
@@ -170,7 +170,7 @@ async def test_close_of_another_task_ends_a_poll(broker: FakeBroker, is_iterated
 
 
 async def test_who_closes_second_waits_for_what_the_first_commits(broker: FakeBroker) -> None:
-    """A task that ends a program's iteration: the program's end must not cut short its commit."""
+    """If a task's close() ends the main program's iteration, the program's own close() must not cut short the commit."""
     filled(broker, [3])
 
     async with Consumer(settings(broker, group_id="g")) as consumer:
@@ -183,7 +183,7 @@ async def test_who_closes_second_waits_for_what_the_first_commits(broker: FakeBr
             second = asyncio.create_task(consumer.close())
             await beat()
             assert not second.done()
-            await consumer.close(0)  # its own limit
+            await consumer.close(0)  # waits no longer than its own timeout
             assert not first.done()
         await asyncio.wait_for(second, DEADLINE_S)
         assert broker.commits == [{0: 3}]
@@ -290,7 +290,7 @@ def test_ctrl_c_ends_a_program_in_order(broker: FakeBroker) -> None:
 
 
 def test_a_held_thread_is_seen() -> None:
-    """The detector itself: a loop that stands still is told."""
+    """Tests the helper: `held` fails if the event loop was blocked until the held thread timed out."""
 
     async def scenario() -> None:
         one = Held()

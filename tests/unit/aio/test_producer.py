@@ -1,6 +1,6 @@
-"""Goal: a producer of asyncio never stops its event loop: a full buffer makes tasks wait, in their order; a call that is cancelled
-is done or not, and leaves the producer in order. Its other promises are in tests/unit/producer, which runs with both faces. Method:
-the broker's double; the thread that sends held by the test.
+"""Goal: the asyncio producer never blocks its event loop. With a full buffer, tasks wait in order. A cancelled call has its whole
+effect or none, and the producer remains usable. Its other promises are tested in tests/unit/producer, for both APIs. Method: a
+broker double; the sender's thread is held.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.unit.producer.test_producer import FAST
 
 ROWS = pa.RecordBatch.from_pydict({"value": [b"x"] * 10})
 Call = Callable[[Producer], Awaitable[Any]]
-# Each call that waits, on a producer whose thread does not answer.
+# The calls that wait for the sender's thread.
 WAITING: dict[str, Call] = {
     "send": lambda producer: producer.send("other", b"x"),
     "send_and_wait": lambda producer: producer.send_and_wait("t", b"x"),
@@ -73,7 +73,7 @@ def held_thread(producer: Producer) -> Any:
 
 
 class LateClock(SystemClock):
-    """One that a test sets ahead."""
+    """A clock that a test moves ahead by `late_ms`."""
 
     late_ms = 0
 
@@ -155,7 +155,7 @@ async def test_a_buffer_that_stays_full_is_told_to_all_that_wait(broker: BrokerD
 
 
 async def test_a_cancelled_send_is_in_the_log_once_or_not_at_all(broker: BrokerDouble) -> None:
-    """Cancelled at each of its steps, with and without a place in a buffer that is nearly full."""
+    """Sends are cancelled at each of their steps, with and without room in a nearly full buffer."""
 
     sent: set[int] = set()
     unknown: set[int] = set()
@@ -190,7 +190,7 @@ async def test_sends_that_need_not_wait_let_other_tasks_have_their_turn(broker: 
                 await beat(1)
 
         counting = asyncio.create_task(count())
-        async with held_thread(producer):  # which takes no room, so that none of these waits for any
+        async with held_thread(producer):  # the held thread takes none of the buffer, so no send waits for room
             before = beats
             for number in range(250):
                 await producer.send("t", b"%d" % number)
@@ -283,7 +283,7 @@ async def test_a_transaction_cancelled_anywhere_is_committed_or_not_and_the_next
 
 
 async def test_batches_and_records_stand_in_the_order_of_the_calls(broker: BrokerDouble) -> None:
-    """With room at once, and behind tasks that wait for room."""
+    """Both while the buffer has room, and behind tasks that wait for room."""
 
     def rows(number: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"value": [b"%0200d" % number]})
@@ -310,7 +310,7 @@ async def test_batches_and_records_stand_in_the_order_of_the_calls(broker: Broke
 
 
 async def test_a_batch_behind_others_waits_for_max_block_ms_in_all(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its turn, the unknown topic and its room take one time together, not one each."""
+    """The waits for its turn, for the unknown topic and for room share one max.block.ms."""
     clock = LateClock()
 
     producer = plain(broker, clock, buffer_memory=20_000, max_block_ms=60_000)
@@ -356,7 +356,7 @@ async def test_a_transaction_cancelled_while_it_begins_leaves_that_of_another_ta
 async def test_a_transaction_that_fails_leaves_the_next_one_of_another_task_alone(
     broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one begins as soon as the failed one is over, before that has told the broker."""
+    """The other transaction begins as soon as the first has failed, before the first is aborted at the broker."""
 
     async with producer_of(broker) as producer:
         other = producer.transaction(1)
@@ -382,7 +382,7 @@ async def test_a_transaction_that_fails_leaves_the_next_one_of_another_task_alon
 def test_a_transaction_awaits_the_abort_of_one_that_was_cancelled_twice(
     broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The abort waits for a producer id that is on its way, and nobody waits for the abort."""
+    """The abort waits for a producer id that was requested; after the second cancellation, no task awaits the abort."""
     is_asked, is_granted = threading.Event(), threading.Event()
     init_member = TransportDouble.init_member
 

@@ -1,4 +1,4 @@
-"""Goal: a producer of asyncio that is closed, dropped or forked leaves nothing behind. Method: the broker's double."""
+"""Goal: a forked child cannot use its parent's asyncio producer, nor end its transaction. Method: a broker double."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def broker() -> BrokerDouble:
 
 ROWS = pa.RecordBatch.from_pydict({"value": [b"x"] * 10})
 Call = Callable[[Producer], Awaitable[Any]]
-# Each call that asks somebody.
+# The calls that a forked child must not make.
 CALLS: dict[str, Call] = {
     "send": lambda producer: producer.send("t", b"x"),
     "send_batch": lambda producer: producer.send_batch("t", ROWS),
@@ -39,7 +39,7 @@ CALLS: dict[str, Call] = {
 
 
 def transactional(broker: BrokerDouble) -> Producer:
-    """With the coordinator that users have."""
+    """A producer with the default coordinator, not a double."""
     return Producer({**FAST, "transactional.id": "x"}, transport_factory=broker.transport)
 
 
@@ -49,7 +49,7 @@ def exit_of(child_id: int) -> int:
 
 
 async def is_refused(producer: Producer, call: Call) -> bool:
-    """True if a call in a child says that the producer is its parent's."""
+    """True if the call raises ForkedProducerError with its advice."""
     try:
         await call(producer)
     except ForkedProducerError as error:
@@ -60,7 +60,7 @@ async def is_refused(producer: Producer, call: Call) -> bool:
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_child_of_a_fork_is_refused_in_the_loop_that_it_was_forked_in(broker: BrokerDouble, name: str) -> None:
-    """Also where tasks of the parent have their turn first: they never go on in the child."""
+    """The topic's turn is taken at the fork, as by another task of the parent, which never continues in the child."""
 
     async def scenario() -> int:
         async with transactional(broker) as producer:
