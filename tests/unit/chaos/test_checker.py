@@ -1,4 +1,4 @@
-"""Goal: the checker finds each anomaly it claims to find. Method: a clean history, one defect planted, exactly that one named."""
+"""Goal: the checker finds each anomaly it claims to find, and no other. Method: plant a defect in a clean history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER = TopicPartition("events", 1)
 
 
 def clean_history() -> History:
-    """Two producers, ten records each in turn, one consumer that read all of it in polls of four."""
+    """Two producers send ten records each, in turn; one consumer reads all of them in polls of four."""
     history = History()
     values = [Value(producer=i % 2, number=i // 2) for i in range(20)]
     for offset, value in enumerate(values):

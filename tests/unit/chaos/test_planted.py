@@ -1,5 +1,5 @@
-"""Goal: each bug that chaos and power cuts are to find is one, and is noticed when the code that it was written for is gone.
-Method: what it breaks, in a few lines, on a log in memory or in a directory."""
+"""Goal: each bug planted for the chaos and power-cut runs breaks what it claims to break, and is refused once the method that it
+replaces is gone. Method: a few lines that the bug breaks, on a log in memory or in a directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEDULES = 100
 
 
 def sends(*sequences: int) -> Callable[[Path], list[bytes]]:
-    """The log after batches of one producer, one record each."""
+    """A function that sends one-record batches with these sequences to a new log, and returns the log's payloads."""
 
     def stored(_path: Path) -> list[bytes]:
         log = first_log(open_manager(MemoryFiles())[0])
@@ -47,16 +47,16 @@ def sends(*sequences: int) -> Callable[[Path], list[bytes]]:
 
 
 def after_a_kill(path: Path) -> list[bytes]:
-    """The log after a kill, of two batches that were acknowledged."""
+    """The payloads that a log of two acknowledged batches has after a kill."""
     path.mkdir()
     files = RealFiles(str(path))
     fill(files)
-    files.close()  # the lock, as the end of a process gives it back; no log is closed
+    files.close()  # releases the lock, as the end of a process does; closes no log
     return payloads(first_log(open_manager(RealFiles(str(path)))[0]))
 
 
 def after_a_power_cut(_path: Path) -> list[bytes]:
-    """The same after a power cut, of which some spare what was not synced."""
+    """As `after_a_kill`, after a power cut. The shortest of five results, since a cut may spare unsynced data."""
     left = []
     for seed in range(5):
         files = MemoryFiles()
@@ -74,7 +74,7 @@ def fill(files: Files) -> None:
 
 
 def read_from_the_middle(_path: Path) -> list[int]:
-    """The offsets that a reader of committed records sees if it begins within a transaction which was aborted."""
+    """The offsets that a read_committed reader sees if it begins inside an aborted transaction."""
     log = log_of_a_member()
     append_marker(log, aborted=[MEMBER])
     log.flush()
@@ -89,7 +89,7 @@ def stable(_path: Path) -> list[int]:
 
 
 def stranger(_path: Path) -> list[int]:
-    """The offsets of a log to which a producer has sent a transactional batch that is no open member."""
+    """The offsets of a log after a transactional batch from a producer that is not an open member."""
     log = first_log(open_manager(MemoryFiles())[0])
     with suppress(InvalidTxnStateError):
         append(log, b"batch 00", producer=PRODUCER, sequence=0, attributes=int(Attributes.TRANSACTIONAL))
@@ -97,7 +97,7 @@ def stranger(_path: Path) -> list[int]:
 
 
 def released(_path: Path) -> list[Partition]:
-    """The partitions whose transaction is over once its markers have been released."""
+    """The partitions whose last stable offset has passed the transaction as soon as its markers are released."""
 
     async def release() -> list[Partition]:
         manager = open_manager(MemoryFiles())[0]
@@ -120,7 +120,7 @@ def log_of_a_member() -> Partition:
     return log
 
 
-CASES: dict[str, tuple[Callable[[Path], Sized], int]] = {  # how, and how much there is without the bug
+CASES: dict[str, tuple[Callable[[Path], Sized], int]] = {  # by bug: what it breaks, and its length without the bug
     "retries-are-new": (sends(0, 0), 1),
     "unknown-producers-are-welcome": (sends(7), 0),
     "gaps-are-fine": (sends(0, 5), 1),

@@ -1,6 +1,4 @@
-"""Goal: the checker finds each anomaly of transactions that it claims to find. Method: a clean history, one defect planted, and the
-kinds that are named.
-"""
+"""Goal: the checker finds each transaction anomaly it claims to find, and no other. Method: plant a defect in a clean history."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ READER = 0
 
 
 def clean_history() -> History:
-    """Version 0: two executions, of which the first is committed without its member 3. Version 1: two with the same rows. Last
-    stable offsets move in one step, but for partition B, where version 1 begins before version 0 has ended.
+    """Version 0 has two executions; the first is committed, without its member 3. Version 1 has two executions with the same rows.
+    A commit moves all last stable offsets in one step, except in partition B, where version 1 begins before version 0 has ended.
     """
     history = History(marked_topics={"t"}, committed_readers={READER})
     history.attempts = [
