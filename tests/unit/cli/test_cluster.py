@@ -1,4 +1,4 @@
-"""Goal: what `brokerd cluster` prints of several nodes: roles, racks, partitions without a leader or behind."""
+"""Output of `brokerd cluster`: nodes, roles and racks, offline and under-replicated partitions, and the progress of moves."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ NO_LEADER = NotLeaderError("no leader at present")
 
 
 def answer(broker: FakeBroker, **answers: Any) -> None:
-    """Has the broker answer requests, by name: with a message, or with what makes one of a request."""
+    """Sets the broker's responses by method name: a message, or a function from the request to a message."""
     for name, given in answers.items():
         setattr(broker, f"_{name}", given if callable(given) else lambda _, given=given: given)
 
 
 def metadata_of(broker: FakeBroker, *partitions: pb.PartitionMetadata) -> pb.MetadataResponse:
-    """The broker alone, with one topic."""
+    """Metadata of a cluster of this one broker, with one topic."""
     nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
     topic = pb.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=partitions)
     return pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic])
 
 
 def answer_for_two_nodes(broker: FakeBroker, *, is_cut_off: bool = False) -> None:
-    """A healthy partition, one that is behind, one without a leader."""
+    """Two nodes; one healthy partition, one under-replicated, one without a leader."""
     nodes = [
         pb.Node(node_id=1, host="one", port=1, rack="east", feature_level=2),
         pb.Node(node_id=2, host="::1", port=2, feature_level=2),
@@ -58,7 +58,7 @@ def answer_for_two_nodes(broker: FakeBroker, *, is_cut_off: bool = False) -> Non
 
 
 def takes_moves(asked: list[topics_pb2.PartitionReassignment], **refused: WireError) -> Callable[[Any], Message]:
-    """Takes a move of one partition, or refuses it, by its topic."""
+    """A handler that appends each reassignment to `asked`, and refuses those of the topics in `refused`."""
 
     def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
         (one,) = request.partitions
@@ -254,7 +254,7 @@ def test_preferred_leaders_that_cannot_lead_are_named(
     with pytest.raises(ClientError, match="not done within 0 ms, and going on: 1 partition left: t-1"):
         run(broker, "cluster", "elect-leaders", "t", "--wait", "--timeout-ms", "0")
     monkeypatch.setattr(command, "_REPLACED_MS", -1)
-    for instead in ([], [3, 2]):  # stopped, replaced
+    for instead in ([], [3, 2]):  # the move is stopped, or replaced
 
         def reassigned(request: Any, instead: list[int] = instead) -> Message:
             response.topics[0].partitions[1].target[:] = instead
@@ -344,7 +344,7 @@ def test_an_unclean_election_says_what_leads_and_what_is_lost(broker: FakeBroker
 def test_a_drain_that_is_waited_for_ends_with_what_its_last_look_saw(
     broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was made meanwhile may have nowhere to go. And a dead node that has nothing any more is unknown to the cluster."""
+    """A partition created during the drain may have nowhere to go. A dead node without partitions is unknown: its drain is done."""
     why = "no other node is alive"
     staying = topics_pb2.DrainNodeResponse(staying=[topics_pb2.NamedPartition(name="t", partition=7, reason=why)])
     answers = [topics_pb2.DrainNodeResponse(moving=4), staying]

@@ -1,4 +1,4 @@
-"""Goal: a shell completes commands, options, choices and names of files. Method: the script in a real bash; that of zsh as text."""
+"""Goal: a shell completes commands, options, choices and file names. Method: bash runs its script; that of zsh is read as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `brokerd dump-log` prints the contents of a file, whatever they are."""
+"""`brokerd dump-log` also prints batches that cannot be decoded, and times beyond the calendar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description of a group says what is not known; and to which offsets `brokerd groups reset` sets one."""
+"""`brokerd groups`: the description of a group with unknown lag, and the offsets to which a reset sets a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupPartitionDes
 
 
 def test_a_lag_that_is_unknown_is_not_counted_as_none() -> None:
-    """As while a partition has no leader."""
+    """Lag is unknown while a partition has no leader."""
     described = DescribeGroupResponse()
     for partition, end in enumerate((10, -1, 3)):
         one = GroupPartitionDescription(topic="t", end_offset=end, log_start_offset=min(end, 0), lag_bytes=-1, lag_ms=-1)

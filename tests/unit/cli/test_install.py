@@ -1,4 +1,4 @@
-"""Output of `brokerd config`: the settings, and a unit that runs the program that printed it."""
+"""`brokerd config` prints the sample settings and a systemd unit that runs this installation; `hash-token` writes a token."""
 
 from __future__ import annotations
 

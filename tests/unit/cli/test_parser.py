@@ -1,4 +1,4 @@
-"""Goal: a wrong command line is one sentence that names the nearest right word, and exit code 2; help needs nothing heavy."""
+"""Goal: a wrong command line prints one sentence with the nearest valid word, and exits with 2; help imports no heavy library."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Goal: lines become records byte for byte, however the input is cut; what is printed of a record is what it holds, in every
-letter, fast path and slow path alike; and what `consume --json` prints is read back as the same record.
+"""Goal: lines become records byte for byte, however the input is chunked. Each format letter prints its field exactly, on the fast
+and the slow path. Records printed by `consume --json` are read back unchanged.
 """
 
 from __future__ import annotations

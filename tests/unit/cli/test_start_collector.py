@@ -1,5 +1,5 @@
-"""A broker that has started is not walked by the garbage collector again: that would hold its event loop. In a child process, since
-the collector is the process's.
+"""After a start, a broker's objects are exempt from garbage collection, which would block its event loop. Runs in a child process,
+because the collector is process-wide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Goal: standard streams that cannot be written, or that are closed, end in a sentence and never in a traceback."""
+"""Goal: a standard stream that is closed or cannot be written never causes a traceback; an error is one sentence."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Goal: `brokerd top` computes true rates, shows that a broker is away, and fits every terminal. Method: samples, the watch with a
-clock of the test, and the text for terminals of many sizes.
+"""Goal: `brokerd top` computes correct rates, shows that a broker is unreachable, and fits every terminal. Method: samples, a watch
+with a manual clock, and screens for terminals of many sizes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_tables_have_what_matters_first() -> None:
 
 
 def test_what_no_leader_describes_is_no_sample() -> None:
-    """Zeros would be: a rate of all that it holds when the leader answers again."""
+    """A sample of zeros would count the partition's whole content as a rate once its leader responds again."""
     clock = ManualClock()
     whole, one_left = topic("t", 60_000, 10), topic("t", 60_000, 20)
     one_left.partitions[0].CopyFrom(unknown_partition(NotLeaderError("its leader, node 1, did not answer")))
@@ -138,7 +138,7 @@ def changed(before: PartitionDescription, **fields: int) -> PartitionDescription
 
 
 def written_per_s(before: PartitionDescription, now: PartitionDescription) -> float | None:
-    """Bytes per second of a topic of one partition, two seconds later."""
+    """bytes_per_s of a topic with one partition, from two samples two seconds apart."""
     clock = ManualClock()
     first = look_at(clock, TopicDescription(name="t", topic_id=ID, partitions=[before]))
     clock.advance(2_000)

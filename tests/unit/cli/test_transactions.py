@@ -1,4 +1,4 @@
-"""Goal: what is printed of transactions says who, how long and what it means, and programs get the same as JSON."""
+"""Goal: output about transactions states owner, age and consequences; programs get the same as JSON."""
 
 from __future__ import annotations
 
@@ -71,23 +71,23 @@ def hanging_one(partition: OpenPartition, producer_id: int, transactional_id: st
 
 
 def found(transactions: list[HangingTransaction], *, has_more: bool) -> FindHangingTransactionsResponse:
-    """The transactions that hold back partitions."""
+    """The response with these transactions that hold back partitions."""
     return FindHangingTransactionsResponse(transactions=transactions, more=has_more)
 
 
 def forgotten(last_version: int) -> ForgetTransactionalIdResponse:
-    """An id that is forgotten."""
+    """The response for a forgotten id."""
     return ForgetTransactionalIdResponse(last_version=last_version, principal="anonymous")
 
 
 def holding(transactional_id: str, *partitions: OpenPartition, has_more: bool = False) -> FindHangingTransactionsResponse:
-    """Partitions that one transaction holds back."""
+    """The response in which one transaction holds back these partitions."""
     return found([hanging_one(one, 12, transactional_id, 0) for one in partitions], has_more=has_more)
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a verb with a client whose calls return the given values, and returns the outputs."""
+    """Runs a verb with a client whose calls return the given values; returns standard output and standard error."""
 
     def run(*words: str, **results: Any) -> tuple[str, str]:
         results = {"find_transaction": OPEN, "find_hanging_transactions": holding("x"), **results}

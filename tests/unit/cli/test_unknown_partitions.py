@@ -1,4 +1,4 @@
-"""Goal: no command takes a partition for an empty one because its leader does not answer."""
+"""Goal: no command shows a partition as empty because its leader does not respond."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.fake_broker import FakeCluster, fake_cluster
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    """Three nodes that lead a partition each, of which the last has ended."""
+    """Three nodes that lead one partition each; the last node is stopped."""
     with fake_cluster() as cluster:
         for number, partition in enumerate(cluster.create("t")):
             partition.end_offset = 10 + number
