@@ -1,4 +1,4 @@
-"""What the controller makes of the entry of a partition."""
+"""The controller: changes of partition entries, its log messages, and when it raises the feature level."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_node_is_given_a_copy_back_only_after_it_has_removed_the_old_one() -> 
 def test_it_tells_of_elections_and_of_moves(caplog: pytest.LogCaptureFixture) -> None:
     nothing: Any = None
     led = PartitionEntry((1, 2), (InSyncReplica(1, "d1"), InSyncReplica(2, "d2")), 1, 10, 1)
-    again = led._replace(leader_node_epoch=20, leader_epoch=2)  # its node has started again
-    moved = led._replace(replicas=(1,), leader_epoch=2)  # node 2 must not join by what it reported before
+    again = led._replace(leader_node_epoch=20, leader_epoch=2)  # the leader's node has restarted
+    moved = led._replace(replicas=(1,), leader_epoch=2)  # node 2 must not rejoin by an old report
     caplog.set_level("INFO")
     for entry in (again, led._replace(leader=NO_LEADER, leader_node_epoch=0, leader_epoch=2), moved):
         Controller(nothing, nothing)._tell(ClusterImage(Keys("prod")), [(COORDINATOR_LOG, PartitionAt(led, 5), entry)])
@@ -82,5 +82,5 @@ def test_the_feature_level_is_raised_as_far_as_is_certain(change: Callable[[Clus
     change(image)
     client: Any = Client()
     asyncio.run(Controller(client, client)._raise_level(image))
-    compares = {KEYS.node(1): 9, KEYS.node(2): 9, KEYS.feature_level: image.feature_revision}  # who comes back meanwhile is asked
+    compares = {KEYS.node(1): 9, KEYS.node(2): 9, KEYS.feature_level: image.feature_revision}  # fails if a node re-registers
     assert asked == ([(compares, {KEYS.feature_level: b"2"})] if raised else [])

@@ -1,4 +1,4 @@
-"""Placement: equal shares of replicas and leaders, and one rack for each copy while there are enough."""
+"""Replica placement, leader elections (also unclean ones, and after the store was rolled back), and which copies are removed."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_an_in_sync_set_of_a_store_that_has_gone_back_is_not_believed() -> None:
 
 
 def test_no_copy_is_removed_by_what_a_store_that_has_gone_back_says() -> None:
-    """Node 3 has become a replica again since, and was the last one in sync."""
+    """Since the restored backup was taken, node 3 has become a replica again, and the last one in sync."""
     image, tp = cluster("", "", ""), TopicIdPartition(b"t".ljust(16), 0)
     one, two, three = (InSyncReplica(node_id, f"d{node_id}") for node_id in (1, 2, 3))
     entry = PartitionEntry((1, 2), (one, two), 1, 10, 4, out_of_sync=(three,))
@@ -231,13 +231,13 @@ def test_no_copy_is_removed_by_what_a_store_that_has_gone_back_says() -> None:
 @pytest.mark.parametrize(
     ("node_id", "seen", "leader", "epoch"),
     [
-        (1, 6, 1, None),  # news for the elected node
-        (1, 7, 1, 8),  # it can only have seen an epoch of its own in another history
+        (1, 6, 1, None),  # the elected node has not seen epoch 7 yet
+        (1, 7, 1, 8),  # it does not lead yet, so it has seen epoch 7 in another history
         (1, 9, 1, 10),
-        (2, 7, 1, None),  # as after each start of a follower
+        (2, 7, 1, None),  # normal after each start of a follower
         (2, 8, 1, 9),
-        (2, 8, NO_LEADER, None),  # the controller has to elect one first
-        (3, 8, 1, None),  # it is no replica
+        (2, 8, NO_LEADER, None),  # the controller must elect a leader first
+        (3, 8, 1, None),  # not a replica
     ],
 )
 def test_whoever_has_seen_a_newer_epoch_than_there_is_begins_the_next(

@@ -1,4 +1,4 @@
-"""The image of a cluster: the same from a full read as from any order of changes."""
+"""ClusterImage: a full read and changes in any order result in the same image."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_order_of_changes_does_not_matter() -> None:
 
 def test_partitions_without_a_topic_are_told_with_their_newest_revision() -> None:
     image = full()
-    assert list(image.orphans()) == []  # a topic without its name is no orphan: it is being deleted, or cannot be read
+    assert list(image.orphans()) == []  # CLICKS is no orphan: only its name is missing, as in a deletion, or unreadable
     for number, revision in ((3, 20), (1, 21)):
         put(image, KEYS.partition(TopicIdPartition(b"x" * 16, number)), encode(ENTRY), revision)
     image.delete(KEYS.topic(ORDERS))

@@ -1,4 +1,4 @@
-"""Values of the cluster's keys: what is written is read, and what nobody wrote is refused in a sentence."""
+"""Keys and values in the coordination store: valid values survive a round trip, invalid ones are refused with a reason."""
 
 from __future__ import annotations
 
