@@ -1,4 +1,4 @@
-"""Rules between settings of clients, as Kafka's clients have them."""
+"""Client settings: rules between settings, as in Kafka's clients, and the types and formats of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goal: the environment sets what somebody meant to set, a mistake in it is refused, and others' variables harm nobody."""
+"""Goal: environment variables set settings, a mistyped variable is refused, and unrelated variables have no effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brokerd.config.settings import settings_of
 from brokerd.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
-# The variables of a pod beside services called brokerd and brokerd-metrics, as Kubernetes documents them.
+# Variables that Kubernetes sets in a pod, as documented, for services called brokerd and brokerd-metrics.
 SERVICES = {
     "BROKERD_SERVICE_HOST": "10.0.0.7",
     "BROKERD_SERVICE_PORT": "9192",
@@ -74,7 +74,7 @@ def test_what_is_like_no_setting_is_said_and_not_refused() -> None:
 
 
 def test_variables_of_the_projects_tests_are_silent_and_no_others_of_that_look() -> None:
-    """The broker reads none of them, so one that is set changes nothing; a name that no test reads is somebody's mistake."""
+    """The broker does not read the tests' variables, so they need no warning. A similar name that no test reads is a mistake."""
     names = variables_of_tests()
     assert "BROKERD_TEST_SCALE" in names
     assert not any(path.is_relative_to(ROOT / "brokerd") for paths in names.values() for path in paths), "the product goes by one"
@@ -85,7 +85,7 @@ def test_variables_of_the_projects_tests_are_silent_and_no_others_of_that_look()
 
 
 def variables_of_tests() -> dict[str, set[Path]]:
-    """The variables that tests read, and where anybody does."""
+    """The BROKERD_TEST_ variables, each with the files that read it, in the tests or the product."""
     own = re.compile(r"environ(?:\.get\(|\[)\"(BROKERD_TEST_\w+)\"")
     found: dict[str, set[Path]] = {}
     for folder in ("brokerd", "sink", "datasource", "tests"):

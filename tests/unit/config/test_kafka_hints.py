@@ -1,4 +1,4 @@
-"""Names of Kafka and librdkafka that brokerd does not have: the error says what to do, and does not guess."""
+"""Settings of Kafka and librdkafka that brokerd lacks: the error gives the remedy, not the most similar name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for listening: nothing beyond loopback without authentication, no tokens in plaintext, unless it is written down."""
+"""Listeners beyond loopback require authentication, and TLS if clients send tokens, unless a setting waives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where settings come from, and what is said when one is wrong: which, where, and what would be right."""
+"""Sources of settings and their precedence. An error names the setting, its origin and the valid values."""
 
 from __future__ import annotations
 

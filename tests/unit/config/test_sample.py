@@ -1,4 +1,4 @@
-"""conf/brokerd.toml says what the code does."""
+"""conf/brokerd.toml matches the settings in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A path in a setting is read only if it is a regular file, and not a huge one. A silent pipe blocks nothing."""
+"""A path in a setting is read only if it is a regular file of limited size. A pipe without a writer blocks nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Options of sink and source told apart: every name that Kafka's clients know is taken, passed over or explained; the rest
-gets the nearest right name, or none."""
+"""Options of sink and source: every setting of Kafka's clients is accepted, ignored, or refused with a reason. Errors about other
+names suggest the nearest valid name, if one is near."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brokerd.config.kafka_names import PASSED_OVER, REFUSED
 from brokerd.config.spark_options import SINK, SOURCE, Side, parse_count, require_servers, split_options
 from brokerd.errors import ConfigError
 
-# All names of Kafka 4's consumer and producer configuration.
+# All settings of Kafka 4's consumer and producer.
 _TEXT = """
 acks allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset batch.size bootstrap.servers
 buffer.memory check.crcs client.dns.lookup client.id client.rack compression.gzip.level compression.lz4.level

@@ -1,4 +1,4 @@
-"""docs/spark-options.md holds a word on every option: what is taken, passed over or refused in code stands there, and no more."""
+"""docs/spark-options.md documents every option that the code accepts, ignores or refuses."""
 
 from __future__ import annotations
 

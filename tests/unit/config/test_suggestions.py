@@ -1,4 +1,4 @@
-"""Errors about unknown names: a slip of the finger gets its name, a name of something else gets no unrelated one."""
+"""Suggestions for unknown names: a typo gets the intended name, a foreign name gets no unrelated one."""
 
 from __future__ import annotations
 
