@@ -1,4 +1,4 @@
-"""Goal: the demo's progress fits its place, and a signal ends it all at once."""
+"""Goal: the demo's progress fits the terminal, Java is found as Spark finds it, and a signal ends all processes at once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_spark_runs_the_java_of_java_home_whatever_the_path_has(
         assert (parts.session.java_problem() is None) == is_found, (home, path)
 
 
-# A shell's background jobs, and all that they start, ignore SIGINT: so it attends to signals first.
+# A shell's background jobs and their children ignore SIGINT, so the program restores the default handlers first.
 _INTERRUPTED = """
 import os, signal, subprocess, sys, threading
 for number in (signal.SIGINT, signal.SIGHUP):
@@ -108,11 +108,11 @@ def test_a_signal_ends_the_demo_at_once_with_all_that_it_started(tmp_path: Path,
         out, error = demo.communicate(timeout=DEADLINE_S)
     assert (demo.returncode, out, error) == (128 + number, "", "\ninterrupted; everything is cleaned up\n")
     assert not directory.exists()
-    wait_until(lambda: _has_ended(child))  # it is killed by then; to take it off the list is another's work
+    wait_until(lambda: _has_ended(child))  # killed by now, but perhaps not reaped yet
 
 
 def _has_ended(pid: int) -> bool:
-    """True for a process that is gone, or dead and only not yet waited for."""
+    """True for a process that is gone, or a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

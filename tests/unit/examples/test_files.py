@@ -1,5 +1,5 @@
-"""Goal: the demo's input is what the file holds, no more rows and no fewer, no key changed, nothing cut. Method: files whose
-content is written down here, or made by the csv module and Arrow, and read by the demo.
+"""Goal: the demo reads exactly a file's rows: none added or lost, no key changed, no value cut. Method: the demo reads files whose
+content is stated here, or written by the csv module or Arrow.
 """
 
 from __future__ import annotations
