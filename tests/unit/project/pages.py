@@ -1,4 +1,4 @@
-"""The Markdown pages of the repository, and their links. No assertions here."""
+"""The repository's Markdown pages and their links. No assertions here."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def prose(page: Path) -> str:
 
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
-    """File and anchor of each link within the repository; the file is the page itself in `#anchor`."""
+    """File and anchor of each link within the repository; for `#anchor`, the file is the page itself."""
     for target, anchor in _LINK.findall(prose(page)):
         yield (page.parent / target).resolve() if target else page, anchor
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of the headings of a page, there and on the site."""
+    """The anchors of a page's headings, in the repository and on the site."""
     titles = re.findall(r"^#{1,6} (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title.strip().lower())) for title in titles}
 

@@ -1,4 +1,4 @@
-"""Containerfile and compose.yaml agree with each other, with the settings' defaults and with what the tree holds."""
+"""Containerfile and compose.yaml agree with each other, with the settings' defaults and with the files of the repository."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compose_variables(text: str = COMPOSE) -> dict[str, str]:
 
 
 def service(name: str) -> str:
-    """A service of compose.yaml, as text."""
+    """The text of a service in compose.yaml."""
     return COMPOSE.partition(f"\n  {name}:\n")[2].partition("\n\n")[0]
 
 
@@ -46,7 +46,7 @@ def test_ports_are_the_default_and_the_one_of_the_guides() -> None:
 
 
 def test_a_recovery_may_take_as_long_everywhere() -> None:
-    """In a container, on Kubernetes, under systemd."""
+    """The time limit of a start is the same in a container, on Kubernetes and under systemd."""
     minutes = int(re.findall(r"--start-period=(\d+)m ", CONTAINERFILE)[0])
     probe = [
         int(re.findall(rf"`{name}: (\d+)`", (DOCS / "containers.md").read_text())[0])

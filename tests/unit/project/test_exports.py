@@ -1,4 +1,4 @@
-"""Goal: packages that import on first use name what they export all the same, as completion in a shell needs."""
+"""Goal: dir() of packages with lazy imports lists their exports, so that interactive shells can complete them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What variables on make's command line do to a target."""
+"""How variables on make's command line change the commands of a target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def _dry(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """What make would run, whatever a make that runs the tests was told."""
+    """A dry run of make, unaffected by the variables of a make that runs these tests."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     return subprocess.run(["make", "-n", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 

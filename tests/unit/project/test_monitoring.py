@@ -1,6 +1,6 @@
-"""The dashboard and the alerts use metrics that the broker has, by labels that they have, and the guide explains each alert.
+"""The dashboard and the alerts use only existing metrics and labels, and the guide explains each alert.
 
-What there is, is read off docs/reference/metrics.md, which another test holds equal to what a broker answers.
+The existing metrics are read from docs/reference/metrics.md, which test_reference.py compares with a broker's response.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OF_THE_PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", 
 
 
 def metrics() -> dict[str, set[str]]:
-    """Labels of each series, by its name."""
+    """Labels by name of series."""
     found = {}
     page = (DOCS / "reference" / "metrics.md").read_text()
     for name, kind, labels in re.findall(r"^\| `(brokerd_\w+)` \| (\w+) \| (.*?) \|", page, re.MULTILINE):
@@ -80,4 +80,4 @@ def test_whatever_is_known_of_copies_is_on_the_dashboard_and_what_harms_is_an_al
     assert len(known) >= 10
     board = " ".join(target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", []))
     assert {name for name in known if name not in board} == set()
-    assert {name for name in known if name not in RULES and "_bytes_" not in name} == {"brokerd_replica_lag_records"}  # is for eyes
+    assert {name for name in known if name not in RULES and "_bytes_" not in name} == {"brokerd_replica_lag_records"}  # chart only

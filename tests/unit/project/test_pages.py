@@ -1,4 +1,4 @@
-"""Pages that a reader can follow: links, the site's menu, a remedy for each error."""
+"""Documentation pages: links resolve, the site's menu is complete, and Troubleshooting covers each error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_troubleshooting_has_a_word_on_each_error_that_there_is_today() -> None:
     assert [name for name in today if f"`{name}`" not in text] == []
     classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ClientError)]
     raised = [cls.__name__ for cls in classes if cls is not ClientError]
-    spoken_for = {"ConfigError"}  # its sentence is all that there is to say
+    spoken_for = {"ConfigError"}  # its message contains the remedy
     assert [name for name in raised if f"`{name}`" not in text and name not in spoken_for] == []
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/ is what the code says, and the options that it lists have the defaults that it names."""
+"""docs/reference/ matches the code, and the options listed there have the documented defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One version in one place, and no tag is published that is not it."""
+"""The version is stated in one place, only its tag can be published, and tools and actions are pinned."""
 
 from __future__ import annotations
 
