@@ -1,4 +1,4 @@
-"""Goal: messages arrive whole, with the socket that goes with them, and errors as what they were."""
+"""Goal: messages arrive whole and in order, each with its socket, and errors are raised with their own class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ends = tuple[Channel, Channel]
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """Two ends of one channel."""
+    """Both ends of a channel."""
     one, theirs = pair()
     other = Channel(theirs)
     yield one, other
@@ -59,7 +59,7 @@ def test_a_socket_travels_with_its_message(ends: Ends) -> None:
 
 def test_the_other_sides_end_is_an_end_of_file(ends: Ends) -> None:
     one, other = ends
-    one.socket.sendall(b"\0\0")  # it ended in the middle
+    one.socket.sendall(b"\0\0")  # the start of a message
     one.close()
     with pytest.raises(EOFError):
         other.receive()

@@ -1,4 +1,4 @@
-"""Goal: a cluster is ready when each of its nodes knows all others, whichever of them a test asks first."""
+"""Goal: a cluster counts as ready once every node knows all others, so a test may send its first request to any node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brokerd.testing.channel import Channel, exchange
 
 
 def test_a_cluster_is_ready_once_each_node_knows_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"a:1": 3, "b:2": 1, "c:3": 2}  # nodes, as each of them has it
+    known = {"a:1": 3, "b:2": 1, "c:3": 2}  # number of nodes that each node knows
     asked: list[str] = []
 
     class Client:
@@ -29,7 +29,7 @@ def test_a_cluster_is_ready_once_each_node_knows_all(monkeypatch: pytest.MonkeyP
 
         def describe_cluster(self, _names: list[str]) -> Any:
             asked.append(self._address)
-            known[self._address] += 1  # it hears of the next one
+            known[self._address] += 1  # the node learns of another one
             return SimpleNamespace(nodes=range(known[self._address] - 1))
 
     monkeypatch.setattr(client_process, "BlockingClient", Client)

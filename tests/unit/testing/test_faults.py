@@ -1,4 +1,4 @@
-"""Goal: a fault meets exactly the request that it was ordered for; a disk fails as it is told, and else is the one behind it."""
+"""Goal: a fault meets exactly the request it was armed for; a disk fault fails its kind of operation, and all others work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goal: run_available runs a writer to its end and waits for a running query; it stops what it started, whatever happens."""
+"""Goal: run_available runs a writer to its end, or waits for a running query; it always stops a query that it started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from brokerd.testing.queries import run_available
 
 
 class Query:
-    """As Spark's StreamingQuery."""
+    """A double of Spark's StreamingQuery."""
 
     def __init__(self, *, ends: bool = True, error: Exception | None = None) -> None:
         self.calls: list[str] = []
@@ -31,7 +31,7 @@ class Query:
 
 
 class Writer:
-    """As Spark's DataStreamWriter."""
+    """A double of Spark's DataStreamWriter."""
 
     def __init__(self, query: Query) -> None:
         self._query = query

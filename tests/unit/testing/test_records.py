@@ -1,4 +1,4 @@
-"""Goal: everything that `Topic.append` takes becomes the same columns, and what no record can hold is refused by row and field."""
+"""Goal: all inputs of `Topic.append` become the same columns, and the error for an invalid value names its row and field."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NOON_MS = 1_769_860_800_250
 
 
 class Row(tuple[Any, ...]):
-    """As Spark's Row: a tuple that knows its fields."""
+    """A double of Spark's Row: a tuple with named fields."""
 
     def asDict(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return {"key": self[0], "value": self[1]}
 
 
 class Frame:
-    """As Spark's DataFrame."""
+    """A double of Spark's DataFrame."""
 
     def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
         return pa.table({"key": ["k"], "value": ["v"]})
