@@ -1,4 +1,4 @@
-"""errors.py and error.proto are one list, and every error crosses the wire unchanged."""
+"""errors.py and error.proto list the same errors, and every error crosses the wire unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-written records field is byte for byte what generated code makes, and reads all that generated code reads."""
+"""The hand-written codec of the records field writes the same bytes as generated code, and reads and refuses the same messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ requests = st.builds(
     partitions=st.lists(_partitions, max_size=4),
     records=st.lists(st.binary(max_size=300), max_size=4),
 )
-# Pieces that are legal in a message: known fields, records, unknown fields of each wire type, long-winded tags, a group.
+# Legal parts of a message: known fields, records, unknown fields of each wire type, non-canonical tags, groups.
 _pieces = st.sampled_from(
     [
         b"\x08\x05",
@@ -55,7 +55,7 @@ _pieces = st.sampled_from(
 
 
 def expected(data: bytes) -> tuple[Request, list[bytes]] | None:
-    """The result of generated code: the message without its records, and those; None if it refuses."""
+    """The result of generated code: the message without its records, and the records; None if it refuses `data`."""
     message = Request()
     try:
         message.ParseFromString(data)
@@ -67,7 +67,7 @@ def expected(data: bytes) -> tuple[Request, list[bytes]] | None:
 
 
 def agrees(data: bytes) -> None:
-    """Asserts that our reading is that of generated code."""
+    """Asserts that our codec reads or refuses `data` as generated code does."""
     truth = expected(data)
     if truth is None:
         with pytest.raises(InvalidRequestError, match="ProduceRequest"):

@@ -1,4 +1,4 @@
-"""Goal: whatever a broker writes, a text of it is one line that does nothing to a terminal, and is not long."""
+"""Goal: any text from a broker is printed as one line of limited length that cannot control a terminal."""
 
 from __future__ import annotations
 
