@@ -1,4 +1,4 @@
-"""Fixtures that unit tests share."""
+"""Fixtures shared by unit tests."""
 
 from __future__ import annotations
 

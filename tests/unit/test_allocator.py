@@ -1,4 +1,4 @@
-"""Freed memory is kept: in a child process, since the setting is the process's."""
+"""Allocator and garbage collector tuning. Each test runs in a child process, because the settings are process-wide."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ else:
 
 
 def faults(mode: str) -> str:
-    """Page faults of many large allocations in a thread."""
+    """Number of page faults of many large allocations in a thread; "other library" if the C library is not glibc."""
     return subprocess.run([sys.executable, "-c", _PROGRAM, mode], capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -1,4 +1,4 @@
-"""Goal: waits between tries grow and are bounded, and many clients do not come back at once."""
+"""Goal: waits between retries grow up to a maximum, and jitter spreads the retries of many clients."""
 
 from __future__ import annotations
 

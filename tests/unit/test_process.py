@@ -1,4 +1,4 @@
-"""What a fork does to the garbage collector: a child leaves alone what its parent had, and both go on collecting as before."""
+"""Forks and the garbage collector: a child never frees its parent's objects, and a fork does not turn the collector on or off."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_forks_of_two_threads_leave_the_collector_on() -> None:
 
 
 def test_a_hook_that_an_interrupt_has_ended_leaves_the_collector_on() -> None:
-    """Python ignores the exception, and the hook after the fork runs without the one before it."""
+    """Python ignores an exception in a fork hook, so the hook after a fork may run although the hook before it failed."""
     collecting = _Collecting()
     collecting.after_fork_in_parent()
     try:

@@ -1,4 +1,4 @@
-"""`make test-lowest` installs what pyproject.toml allows."""
+"""Requirements read from pyproject.toml for the Makefile: the users' at their lowest versions, and those of an extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goal: the same steps run here and in an event loop: results and errors arrive at the yield, and the end is the caller's."""
+"""Goal: steps behave alike in a thread and an event loop. Results and errors arrive at the yield; unhandled errors are raised."""
 
 from __future__ import annotations
 

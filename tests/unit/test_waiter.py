@@ -1,4 +1,4 @@
-"""Goal: a task is told by any thread, once or often, and none is told in a loop that is closed. Method: both sides by hand."""
+"""Goal: any thread may signal a waiting task, any number of times, even after the task's cancellation or in a closed loop."""
 
 from __future__ import annotations
 
