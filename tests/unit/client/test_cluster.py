@@ -416,6 +416,8 @@ def test_a_node_alone_is_not_asked_for_ends_that_it_has_said(broker: FakeBroker)
         client.commit_group_offsets("g", {partition.tp: OffsetAndMetadata(0)})
         assert [one.end_offset for one in client.describe_group("g").partitions] == [0]
         client.describe_topics(["t"])
+    assert broker.calls["DescribeTopics"] == 1
+    assert "ListOffsets" not in broker.calls
     assert calls_of(broker) == {"CommitGroupOffsets": 1, "DescribeGroup": 1}
 
 

@@ -148,7 +148,7 @@ def test_cancelled_entries_leave_nothing_behind() -> None:
     assert wheel.next_due_ms() is None, "not even an empty bucket is waited for"
 
 
-def test_insert_and_cancel_touch_as_much_with_a_million_timers_as_with_a_hundred() -> None:
+def test_insert_and_cancel_touch_as_much_with_many_timers_as_with_a_hundred() -> None:
     """Counts the interpreter's calls for one insert and one cancel, instead of timing them."""
     calls = {}
     for count in (100, 100_000):
