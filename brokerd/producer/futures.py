@@ -210,7 +210,8 @@ class ProduceFuture(ABC, Generic[T]):
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Calls `callback(future)` in the sender's thread once the future is done, or at once in this thread if it already is. The
-        callback must not block, since it holds up the sender. In the sender's thread its exceptions are logged and ignored."""
+        callback must not block, since it holds up the sender: a `send` in it fails where it would have to wait for the topic's
+        metadata or for buffer.memory. In the sender's thread its exceptions are logged and ignored."""
         if not self.done():
             self._placement.shared.refuse_fork("not known in this process: ")
             with self._placement.shared.lock:

@@ -410,8 +410,8 @@ class Intake:
             return True
         if now_ms >= call.deadline_ms:
             raise BufferExhaustedError(
-                f"no room for {size} bytes in max.block.ms ({self._config.max_block_ms} ms): buffer.memory "
-                f"({self._config.buffer_memory}) is full of records that wait to be acknowledged{self._last_trouble()}"
+                f"no room for {size} bytes {self._waited}: buffer.memory ({self._config.buffer_memory}) "
+                f"is full of records that wait to be acknowledged{self._last_trouble()}"
             )
         if not was_exhausted:
             self._wake()  # from now on, nothing lingers
@@ -457,15 +457,25 @@ class Intake:
             return False
         return True
 
+    @property
+    def _waited(self) -> str:
+        if self._shared.is_senders_thread:
+            return "now, and a callback cannot wait, for it runs in the thread that sends"
+        return f"after max.block.ms ({self._config.max_block_ms} ms)"
+
     def _topic_missing(self, topic: str, error: BrokerdError | None) -> BrokerdError:
-        waited = f"after max.block.ms ({self._config.max_block_ms} ms)"
         if error is not None:
             hint = topic_name_problem(topic) or f"create it (brokerd topics create {topic} --partitions N), or correct the name"
-            return UnknownTopicOrPartitionError(f"topic '{topic}' still does not exist {waited}: {hint}; the broker says: {error}")
+            text = f"topic '{topic}' still does not exist {self._waited}: {hint}; the broker says: {error}"
+            return UnknownTopicOrPartitionError(text)
+        no_metadata = f"no metadata for topic '{topic}' {self._waited}"
+        if self._shared.is_senders_thread:
+            return UnknownTopicOrPartitionError(
+                f"{no_metadata}: call partitions_for('{topic}') before, or send from another thread"
+            )
         trouble = self._core.last_trouble
         return BrokerUnreachableError(
-            f"no metadata for topic '{topic}' {waited}, bootstrap.servers {self._config.bootstrap_servers}"
-            + (f": {trouble}" if trouble else "")
+            f"{no_metadata}, bootstrap.servers {self._config.bootstrap_servers}" + (f": {trouble}" if trouble else "")
         )
 
     def _last_trouble(self) -> str:

@@ -193,6 +193,32 @@ def test_an_unknown_topic_is_waited_for_and_then_named(broker: BrokerDouble) -> 
             producer.send("other", b"x")
 
 
+def test_a_callback_that_would_have_to_wait_is_told_so_at_once(broker: BrokerDouble) -> None:
+    """The topic exists and the broker answers; the sender's thread fetches metadata, so its callback cannot wait for them."""
+    for name in ("later", "held"):
+        broker.create_topic(name, 1)
+    broker.topics["held"].leaders = [-1]
+    told: list[BaseException] = []
+    with producer_of(broker, buffer_memory=50_000, linger_ms=60_000) as producer:
+
+        def call_back(_: object) -> None:
+            told.append(_raised(lambda: producer.send("later", b"x")))
+            producer.send_batch("held", rows(1500))
+            told.append(_raised(lambda: producer.send_batch("t", rows(1500))))
+
+        assert producer.partitions_for("held") == 1
+        producer.send("t", b"x").add_done_callback(call_back)
+        producer.flush(DEADLINE_S)
+        assert producer.partitions_for("later") == 1
+        producer.close(0)
+    topic, room = told
+    assert isinstance(topic, UnknownTopicOrPartitionError)
+    assert "no metadata for topic 'later' now, and a callback cannot wait" in str(topic)
+    assert "call partitions_for('later') before, or send from another thread" in str(topic)
+    assert isinstance(room, BufferExhaustedError)
+    assert "now, and a callback cannot wait" in str(room)
+
+
 def test_a_full_buffer_blocks_and_then_says_so(broker: BrokerDouble) -> None:
     broker.topics["t"].leaders = [-1] * 4
     with producer_of(broker, buffer_memory=50_000, max_block_ms=500) as producer:
