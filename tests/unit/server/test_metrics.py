@@ -116,6 +116,18 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
     assert len(asked) == 2, "one group has all that there is room for: it is counted, and shown"
 
 
+def test_a_principal_with_many_groups_leaves_the_figures_of_others_to_them() -> None:
+    table = GroupTable(Shares(1_000), Shares(1_000))
+    names = [f"a{number}" for number in range(20)] + ["b0", "b1", "b2"]
+    for name in names:
+        table.apply(table.commit(name, name[0], [committed(TopicIdPartition(bytes(16), 0))]))
+    topics = cast("TopicStore", SimpleNamespace(count_of=lambda _: 1, any_by_id=lambda _: SimpleNamespace(name="t")))
+    found = {family.name: family for family in group_families(table, topics, PartitionTable(topics), 10, lambda _: True)}
+    shown = [sample.labels["group"] for sample in found["brokerd_group_offset"].samples]
+    assert shown == [*names[:7], "b0", "b1", "b2"]
+    assert found["brokerd_group_partitions_left_out"].samples[0].value == 13
+
+
 async def test_what_is_committed_is_told_of_a_partition_whose_end_is_known_elsewhere() -> None:
     """The partition's leader reports the lag. A copy on this node may be behind."""
     async with running(MemoryFiles(), ManualClock()) as broker:
