@@ -180,21 +180,24 @@ class ConsumerBase(abc.ABC):
         return None
 
     def _next_run(self) -> Run | None:
-        """The next buffered records to hand over, if any; keeps fetches and commits going. Raises as `poll`."""
+        """The next buffered records to hand over, if any; keeps fetches, commits and coverage checks going. Raises as `poll`."""
         self._committing.auto()
+        self._look()
         self._fetching.sync()
         self._guard.check()
         return self._fetching.next_run()
 
-    def _wait_ms(self, left_ms: int | None) -> int:
-        """How long a call for records may wait until background work is due, at most `left_ms` (None: no limit); starts a
-        coverage check that is due."""
+    def _look(self) -> None:
+        """Starts a coverage check if one is due, also in a consumer that never has to wait for records."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._look_ms:
             self._look_ms = now_ms + LOOK_MS
             topics = {id_tp.topic_id: one.tp.topic for id_tp, one in self._assignment.by_id.items()}
             self._looking = self._client.loop_thread.submit(self._coverage.look(topics, frozenset(self._assignment.by_id)))
-        due_ms = self._look_ms - now_ms
+
+    def _wait_ms(self, left_ms: int | None) -> int:
+        """How long a call for records may wait until background work is due, at most `left_ms` (None: no limit)."""
+        due_ms = max(0, self._look_ms - self._clock.monotonic_ms())
         waits_ms = self._committing.wait_ms(left_ms)
         return due_ms if waits_ms is None else min(waits_ms, due_ms)
 

@@ -64,6 +64,34 @@ def test_partitions_without_an_offset_of_the_group_are_told_once(broker: FakeBro
         assert "(4, 5, 6, 7, 8, 9, 10, 11, 12, 13, ...)" in told(caplog)[1]
 
 
+def polled(consumer: Consumer) -> None:
+    assert len(consumer.poll(5)) == 1
+
+
+def iterated(consumer: Consumer) -> None:
+    next(iter(consumer))
+
+
+def processed(consumer: Consumer) -> None:
+    with pytest.raises(ZeroDivisionError):
+        consumer.process(lambda _: 1 / 0)
+
+
+@pytest.mark.parametrize("reads", [polled, iterated, processed])
+def test_a_consumer_that_always_has_records_looks_too(broker: FakeBroker, caplog: pytest.LogCaptureFixture, reads: Reads) -> None:
+    clock = ManualClock()
+    fill(broker.create("t", 1)[0], [1] * 20)
+    with Consumer(settings(broker, max_poll_records=1), clock=clock) as consumer:
+        consumer.assign([T0])
+        polled(consumer)
+        for _ in range(2):
+            clock.advance(LOOK_MS)
+            reads(consumer)
+            wait_until(lambda: consumer._looking is not None and consumer._looking.has_ended)
+            broker.add_partitions("t", 2)
+        assert len(told(caplog)) == 1
+
+
 def test_a_look_that_fails_is_repeated(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     fill(broker.create("t", 1)[0], [1])
