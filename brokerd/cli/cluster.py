@@ -72,7 +72,8 @@ def print_status(args: argparse.Namespace) -> None:
         "is_cut_off": cluster.is_cut_off,
         "nodes": nodes,
         "partitions": [
-            {"topic": name, **fields(one, "partition leader_epoch under_min_isr error"), **placed(one)} for name, one in shown
+            {"topic": name, **fields(one, "partition leader_epoch under_replicated under_min_isr error"), **placed(one)}
+            for name, one in shown
         ],
     }
     show(args, document, _status_lines(cluster, nodes, shown))
@@ -96,7 +97,7 @@ def _status_lines(cluster: MetadataResponse, nodes: Sequence[Mapping[str, Any]],
     yield (
         f"cluster {cluster_text(cluster)}: {counted(len(nodes), 'node')}{down}, {counted(len(every), 'partition')}, "
         f"{sum(one.leader == NO_LEADER for one in every)} without a leader, "
-        f"{sum(map(_is_behind, every))} with replicas that are not in sync"
+        f"{sum(one.under_replicated for one in every)} with replicas that are not in sync"
         + (f", {below} below min.insync.replicas" if below else "")
         + (f", {moving} moving" if moving else "")
     )
@@ -132,10 +133,6 @@ def _in_sync_text(partition: PartitionMetadata) -> str:
     return listed(partition.isr) + (" (too few)" if partition.under_min_isr else "")
 
 
-def _is_behind(partition: PartitionMetadata) -> bool:
-    return len(partition.isr) < len(partition.replicas)
-
-
 def _shown(args: argparse.Namespace, cluster: MetadataResponse) -> list[_Named]:
     """The partitions that the command's filters select; all without a filter."""
     is_every = not (args.under_replicated or args.under_min_isr or args.unavailable)
@@ -143,7 +140,7 @@ def _shown(args: argparse.Namespace, cluster: MetadataResponse) -> list[_Named]:
         (name, one)
         for name, one in _partitions(cluster)
         if is_every
-        or (args.under_replicated and _is_behind(one))
+        or (args.under_replicated and one.under_replicated)
         or (args.under_min_isr and one.under_min_isr)
         or (args.unavailable and one.leader == NO_LEADER)
     ]

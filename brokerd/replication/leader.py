@@ -258,6 +258,12 @@ def in_sync_of(entry: PartitionEntry) -> InSync:
     return InSync(followers, len(entry.isr), len(ever_in_sync(entry).intersection(entry.replicas)))
 
 
+def is_under_replicated(entry: PartitionEntry) -> bool:
+    """True if a replica that was in sync is not."""
+    in_sync = in_sync_of(entry)
+    return in_sync.members < in_sync.replicas
+
+
 def has_enough_in_sync(entry: PartitionEntry, min_insync_replicas: int) -> bool:
     """False if acks=all is refused: fewer replicas are in sync than min.insync.replicas, and fewer than the partition has."""
     in_sync = in_sync_of(entry)

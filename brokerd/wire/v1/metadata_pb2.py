@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from brokerd.wire.v1 import error_pb2 as brokerd_dot_wire_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62rokerd/wire/v1/metadata.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"\x16\n\x14GetServerInfoRequest\"$\n\x05Limit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03\"\xc8\x01\n\x15GetServerInfoResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x18\n\x10software_version\x18\x03 \x01(\t\x12\x18\n\x10min_wire_version\x18\x04 \x01(\x05\x12\x18\n\x10max_wire_version\x18\x05 \x01(\x05\x12&\n\x06limits\x18\t \x03(\x0b\x32\x16.brokerd.wire.v1.Limit\x12\x14\n\x0c\x63luster_name\x18\n \x01(\t\"b\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\x12\x12\n\nall_topics\x18\x03 \x01(\x08\x12\x18\n\x10include_internal\x18\x04 \x01(\x08\"n\n\x04Node\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x14\n\x0c\x64isk_refuses\x18\x05 \x01(\x08\x12\x15\n\rfeature_level\x18\x06 \x01(\x05\"\xd0\x01\n\x11PartitionMetadata\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x0b\n\x03isr\x18\x06 \x03(\x05\x12%\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x0e\n\x06target\x18\x08 \x03(\x05\x12\x15\n\runder_min_isr\x18\t \x01(\x08\x12\x15\n\rno_copy_alive\x18\n \x01(\x08\"\x8e\x01\n\rTopicMetadata\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x36\n\npartitions\x18\x05 \x03(\x0b\x32\".brokerd.wire.v1.PartitionMetadata\"\xbd\x01\n\x10MetadataResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12$\n\x05nodes\x18\x03 \x03(\x0b\x32\x15.brokerd.wire.v1.Node\x12.\n\x06topics\x18\x04 \x03(\x0b\x32\x1e.brokerd.wire.v1.TopicMetadata\x12\x15\n\rcontroller_id\x18\x05 \x01(\x05\x12\x14\n\x0c\x63luster_name\x18\x06 \x01(\t\x12\x12\n\nis_cut_off\x18\x07 \x01(\x08\"\x18\n\x16\x46indCoordinatorRequest\"l\n\x17\x46indCoordinatorResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12*\n\x0b\x63oordinator\x18\x02 \x01(\x0b\x32\x15.brokerd.wire.v1.Nodeb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62rokerd/wire/v1/metadata.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"\x16\n\x14GetServerInfoRequest\"$\n\x05Limit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03\"\xc8\x01\n\x15GetServerInfoResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x18\n\x10software_version\x18\x03 \x01(\t\x12\x18\n\x10min_wire_version\x18\x04 \x01(\x05\x12\x18\n\x10max_wire_version\x18\x05 \x01(\x05\x12&\n\x06limits\x18\t \x03(\x0b\x32\x16.brokerd.wire.v1.Limit\x12\x14\n\x0c\x63luster_name\x18\n \x01(\t\"b\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\x12\x12\n\nall_topics\x18\x03 \x01(\x08\x12\x18\n\x10include_internal\x18\x04 \x01(\x08\"n\n\x04Node\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x14\n\x0c\x64isk_refuses\x18\x05 \x01(\x08\x12\x15\n\rfeature_level\x18\x06 \x01(\x05\"\xea\x01\n\x11PartitionMetadata\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x0b\n\x03isr\x18\x06 \x03(\x05\x12%\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x0e\n\x06target\x18\x08 \x03(\x05\x12\x15\n\runder_min_isr\x18\t \x01(\x08\x12\x15\n\rno_copy_alive\x18\n \x01(\x08\x12\x18\n\x10under_replicated\x18\x0b \x01(\x08\"\x8e\x01\n\rTopicMetadata\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x36\n\npartitions\x18\x05 \x03(\x0b\x32\".brokerd.wire.v1.PartitionMetadata\"\xbd\x01\n\x10MetadataResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12$\n\x05nodes\x18\x03 \x03(\x0b\x32\x15.brokerd.wire.v1.Node\x12.\n\x06topics\x18\x04 \x03(\x0b\x32\x1e.brokerd.wire.v1.TopicMetadata\x12\x15\n\rcontroller_id\x18\x05 \x01(\x05\x12\x14\n\x0c\x63luster_name\x18\x06 \x01(\t\x12\x12\n\nis_cut_off\x18\x07 \x01(\x08\"\x18\n\x16\x46indCoordinatorRequest\"l\n\x17\x46indCoordinatorResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12*\n\x0b\x63oordinator\x18\x02 \x01(\x0b\x32\x15.brokerd.wire.v1.Nodeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,13 +43,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODE']._serialized_start=445
   _globals['_NODE']._serialized_end=555
   _globals['_PARTITIONMETADATA']._serialized_start=558
-  _globals['_PARTITIONMETADATA']._serialized_end=766
-  _globals['_TOPICMETADATA']._serialized_start=769
-  _globals['_TOPICMETADATA']._serialized_end=911
-  _globals['_METADATARESPONSE']._serialized_start=914
-  _globals['_METADATARESPONSE']._serialized_end=1103
-  _globals['_FINDCOORDINATORREQUEST']._serialized_start=1105
-  _globals['_FINDCOORDINATORREQUEST']._serialized_end=1129
-  _globals['_FINDCOORDINATORRESPONSE']._serialized_start=1131
-  _globals['_FINDCOORDINATORRESPONSE']._serialized_end=1239
+  _globals['_PARTITIONMETADATA']._serialized_end=792
+  _globals['_TOPICMETADATA']._serialized_start=795
+  _globals['_TOPICMETADATA']._serialized_end=937
+  _globals['_METADATARESPONSE']._serialized_start=940
+  _globals['_METADATARESPONSE']._serialized_end=1129
+  _globals['_FINDCOORDINATORREQUEST']._serialized_start=1131
+  _globals['_FINDCOORDINATORREQUEST']._serialized_end=1155
+  _globals['_FINDCOORDINATORRESPONSE']._serialized_start=1157
+  _globals['_FINDCOORDINATORRESPONSE']._serialized_end=1265
 # @@protoc_insertion_point(module_scope)

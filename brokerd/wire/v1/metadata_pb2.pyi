@@ -66,7 +66,7 @@ class Node(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ..., disk_refuses: bool = ..., feature_level: _Optional[int] = ...) -> None: ...
 
 class PartitionMetadata(_message.Message):
-    __slots__ = ("partition", "leader", "leader_epoch", "replicas", "isr", "error", "target", "under_min_isr", "no_copy_alive")
+    __slots__ = ("partition", "leader", "leader_epoch", "replicas", "isr", "error", "target", "under_min_isr", "no_copy_alive", "under_replicated")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class PartitionMetadata(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     UNDER_MIN_ISR_FIELD_NUMBER: _ClassVar[int]
     NO_COPY_ALIVE_FIELD_NUMBER: _ClassVar[int]
+    UNDER_REPLICATED_FIELD_NUMBER: _ClassVar[int]
     partition: int
     leader: int
     leader_epoch: int
@@ -85,7 +86,8 @@ class PartitionMetadata(_message.Message):
     target: _containers.RepeatedScalarFieldContainer[int]
     under_min_isr: bool
     no_copy_alive: bool
-    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., target: _Optional[_Iterable[int]] = ..., under_min_isr: bool = ..., no_copy_alive: bool = ...) -> None: ...
+    under_replicated: bool
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., target: _Optional[_Iterable[int]] = ..., under_min_isr: bool = ..., no_copy_alive: bool = ..., under_replicated: bool = ...) -> None: ...
 
 class TopicMetadata(_message.Message):
     __slots__ = ("error", "name", "topic_id", "partitions")

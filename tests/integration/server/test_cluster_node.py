@@ -415,6 +415,8 @@ async def test_metrics_of_a_cluster() -> None:
 
         while await leads_alone() != (3, 3, 0):
             await one_turn()
+        (topic,) = (await describe_cluster(client, ["copies"])).topics
+        assert [(each.under_replicated, each.under_min_isr) for each in topic.partitions] == [(True, True)] * 3
         before = cluster_of(one).figures()
         assert before.calls > 0
         assert before.call_seconds > 0

@@ -46,9 +46,18 @@ def answer_for_two_nodes(broker: FakeBroker, *, is_cut_off: bool = False) -> Non
     ]
     partitions = [
         pb.PartitionMetadata(partition=0, leader=1, leader_epoch=4, replicas=[1, 2], isr=[1, 2]),
-        pb.PartitionMetadata(partition=1, leader=2, leader_epoch=5, replicas=[2, 1], isr=[2], under_min_isr=True),
         pb.PartitionMetadata(
-            partition=2, leader=-1, leader_epoch=6, replicas=[2, 1], isr=[2], target=[1, 3], error=to_proto(NO_LEADER)
+            partition=1, leader=2, leader_epoch=5, replicas=[2, 1], isr=[2], under_replicated=True, under_min_isr=True
+        ),
+        pb.PartitionMetadata(
+            partition=2,
+            leader=-1,
+            leader_epoch=6,
+            replicas=[2, 1],
+            isr=[2],
+            target=[1, 3],
+            under_replicated=True,
+            error=to_proto(NO_LEADER),
         ),
     ]
     topics = [pb.TopicMetadata(name="t", topic_id=bytes(16), partitions=partitions)]

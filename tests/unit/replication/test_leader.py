@@ -10,7 +10,17 @@ from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import NotEnoughReplicasError
 from brokerd.partition.core import InSync
-from brokerd.replication.leader import LedPartition, Proposal, handed_over, has_enough_in_sync, in_sync_of, joined, left, resigned
+from brokerd.replication.leader import (
+    LedPartition,
+    Proposal,
+    handed_over,
+    has_enough_in_sync,
+    in_sync_of,
+    is_under_replicated,
+    joined,
+    left,
+    resigned,
+)
 from brokerd.replication.reassignment import advanced
 from tests.support.build import raw_batch
 from tests.support.clock import START_WALL_MS
@@ -478,9 +488,12 @@ def test_copies_that_are_being_made_do_not_count_towards_min_insync_replicas() -
     assert ever_in_sync(entry) == {1}
     assert in_sync_of(entry) == ([], 1, 1)
     assert has_enough_in_sync(entry, 2)
+    assert not is_under_replicated(entry)
     halfway = joined(entry, ALL[1])
     assert in_sync_of(halfway) == ([2], 2, 2)
+    assert not is_under_replicated(halfway)
     fell_out = left(halfway, {2})
+    assert is_under_replicated(fell_out)
     assert in_sync_of(fell_out) == ([], 1, 2)
     assert not has_enough_in_sync(fell_out, 2)
     assert has_enough_in_sync(fell_out, 1)
