@@ -19,11 +19,22 @@ help:  ## list the targets
 
 setup: $(VENV)/.ready $(GEN)/.ready links  ## make .venv with everything in it, and .venv-gen with the protobuf compiler
 
+# $(1): the extras to install.
+define environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=... to one" >&2; exit 1; }
+@echo "installing brokerd with PySpark in $(VENV): a download of half a gigabyte"
+$(PYTHON) -m venv $(VENV)
+$(BIN)/python $(PIP) --editable '.[$(1)]'
+endef
+
 # Links are no reason to install again.
 $(VENV)/.ready: pyproject.toml | links
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=... to one" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) --editable '.[dev]'
+	$(call environment,dev)
+	@touch $(VENV)/.user $@
+
+# For users, without what only developers need.
+$(VENV)/.user: pyproject.toml | links
+	$(call environment,spark)
 	@touch $@
 
 $(GEN)/.ready: pyproject.toml
@@ -56,7 +67,7 @@ java:
 gen: setup  ## regenerate brokerd/wire/v1, brokerd/internode/v1 and brokerd/coordination/v3 from proto/
 	$(BIN)/python proto/generate.py
 
-demo: $(VENV)/.ready java  ## run the main job: a broker, a Spark write, a Spark read; INPUT=file KEY=column for your own rows
+demo: $(VENV)/.user java  ## run the main job: a broker, a Spark write, a Spark read; INPUT=file KEY=column for your own rows
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py $(if $(INPUT),--input "$$INPUT") $(if $(KEY),--key "$$KEY") $(if $(ROWS),--rows "$$ROWS")
 
 quick: setup  ## the tests of units and models, for while you work (less than a minute on two cores)
