@@ -269,8 +269,8 @@ examples:
             ),
             epilog="""\
 COMMITTED is the last committed version; OPEN the newest version that is undecided or not yet visible; AGE the age of the oldest
-open member. HOLDS BACK lists the partitions in which readers of committed records stop at this transaction's first record until
-it ends.
+open member, counted anew when the coordinator restarts, as its time-outs are. HOLDS BACK lists the partitions in which readers of
+committed records stop at this transaction's first record until it ends.
 """,
         ),
         Command(

@@ -230,7 +230,11 @@ async def transaction_families(transactions: Transactions, pauses: Pauses, *, no
     return [
         _gauge("open_transaction_count", "Executions with open members.", len(executions)),
         _gauge("open_member_count", "Open members of transactions; max.open.members.", len(known)),
-        _gauge("oldest_open_transaction_age_seconds", "Since the oldest open member was opened.", oldest_age_ms / 1_000),
+        _gauge(
+            "oldest_open_transaction_age_seconds",
+            "Since the oldest open member was opened, or the coordinator started.",
+            oldest_age_ms / 1_000,
+        ),
         _gauge(
             "prepared_transaction_count", "Commits that are decided and not visible everywhere yet.", len(coordinator.prepared())
         ),
