@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.guides import DOCS, run_guide
+from tests.support.ports import held_port
 
 
 @pytest.mark.slow
@@ -28,8 +29,10 @@ def test_a_users_own_test_and_the_example_with_more_of_them(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_progress_of_a_query(tmp_path: Path) -> None:
-    done = run_guide("monitoring.md", tmp_path)
+    with held_port() as port:
+        done = run_guide("monitoring.md", tmp_path, {"9193": str(port)})
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     batches = [line for line in done.stdout.splitlines() if line.startswith("batch ")]
     assert len(batches) == 2
     assert batches[-1].endswith(" rows, 0 offsets left")
+    assert "brokerd_messages_in_total 1000" in done.stdout
