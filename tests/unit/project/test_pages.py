@@ -9,9 +9,10 @@ import pytest
 
 from brokerd import errors
 from brokerd.errors import ClientError, ErrorCode
-from tests.unit.project.pages import DOCS, PAGES, ROOT, anchors, links
+from tests.unit.project.pages import DOCS, PAGES, ROOT, anchors, blocks, links
 
 SPARKS_AND_PYTHONS = {"PYSPARK_PYTHON", "JAVA_GATEWAY_EXITED", "DATA_SOURCE_NOT_FOUND", "ModuleNotFoundError"}
+GUIDES = sorted(DOCS.glob("*.md"))
 _PROTO = (ROOT / "proto" / "brokerd" / "wire" / "v1" / "error.proto").read_text()
 
 
@@ -51,3 +52,43 @@ def test_troubleshooting_names_no_error_that_there_is_not() -> None:
     named = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+|[A-Z]\w+Error)`", text))
     known = {code.name for code in ErrorCode} | set(vars(errors)) | SPARKS_AND_PYTHONS
     assert named - known == set()
+
+
+def test_no_two_guides_write_the_same_file_or_directory() -> None:
+    """A reader may follow several guides in one directory."""
+    owners: dict[str, str] = {}
+    clashes = [
+        f"{name} is of {guide.name} and of {owners[name]}"
+        for guide in GUIDES
+        for name in sorted(_written_by(guide))
+        if owners.setdefault(name, guide.name) != guide.name
+    ]
+    assert clashes == []
+
+
+def _written_by(guide: Path) -> set[str]:
+    """Files, data directories and checkpoints of the commands and programs that a reader runs."""
+    names = {title for _, title, _ in blocks(guide, "python", "toml", "yaml") if title}
+    for language, title, text in blocks(guide, "bash", "python"):
+        if language == "bash":
+            names |= {found.strip("./") for found in re.findall(r"--data-dir (\S+)", text)}
+        elif title:
+            names |= set(re.findall(r'"checkpointLocation", "([^"]+)"', text))
+    return names
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+def test_a_guide_shows_a_program_before_it_runs_it(guide: Path) -> None:
+    shown: set[str] = set()
+    for language, title, text in blocks(guide, "bash", "python"):
+        if language == "bash":
+            assert set(re.findall(r"^python (\S+\.py)", text, re.MULTILINE)) <= shown
+        else:
+            shown.add(title)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+def test_a_guide_stops_the_brokers_that_it_starts(guide: Path) -> None:
+    """Otherwise the next guide's broker finds its address in use."""
+    commands = "\n".join(text for _, _, text in blocks(guide, "bash"))
+    assert commands.rfind("brokerd start") <= commands.rfind("kill %")
