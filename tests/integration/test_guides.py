@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 from unittest import SkipTest
 
 import pytest
 
 from brokerd.config.load import load_broker_config
-from tests.support.guides import run_guide
+from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.guides import DOCS, run_guide
 from tests.support.ports import held_port
 from tests.support.real_etcd import ETCD, MISSING
 
 
 def outcome(done: subprocess.CompletedProcess[str]) -> str:
     return f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def shell(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """One command of a guide, in an activated environment."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return subprocess.run(["bash", "-c", command], cwd=directory, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -51,12 +61,41 @@ def test_asyncio(tmp_path: Path) -> None:
 
 
 def test_security(tmp_path: Path) -> None:
-    done = run_guide("security.md", tmp_path)
+    """The guide's settings and its command work together, on one machine and with the files in one directory."""
+    done = run_guide("security.md", tmp_path, {"broker.example": "localhost", "/etc/brokerd": str(tmp_path)})
     assert done.returncode == 0, outcome(done)
-    assert done.stdout.startswith("sha256:")
+    etl, ops = [line for line in done.stdout.splitlines() if line.startswith("sha256:")]
     assert (tmp_path / "etl.token").stat().st_mode & 0o777 == 0o600
-    config = load_broker_config(path=str(tmp_path / "brokerd.toml"), environ={}, flags={})
-    assert config.auth_file == "/etc/brokerd/auth.toml"
+    auth = tmp_path / "auth.toml"
+    auth.write_text(auth.read_text().replace("sha256:...", ops, 1).replace("sha256:...", etl, 1))
+    flags = {"data.dir": str(tmp_path / "data"), "port": "0", "metrics.port": "0"}
+    running = RunningDaemon(load_broker_config(path=str(tmp_path / "brokerd.toml"), environ={}, flags=flags))
+    running.start()
+    try:
+        (command,) = re.findall(r"^brokerd topics create .*?(?=^```)", (DOCS / "security.md").read_text(), re.MULTILINE | re.DOTALL)
+        created = shell(command.replace("broker.example:9192", f"localhost:{running.daemon.port}"), tmp_path)
+        assert created.stdout == "created topic 'events-clicks' with 8 partitions\n", outcome(created)
+    finally:
+        running.stop()
+
+
+def test_mutual_tls(tmp_path: Path) -> None:
+    """The certificates that the guide makes identify a broker and a client to each other."""
+    done = run_guide("security.md", tmp_path, {"broker.example": "localhost"})
+    assert done.returncode == 0, outcome(done)
+    (tmp_path / "mutual.toml").write_text('[principals.etl]\ncertificates = ["etl.example"]\nadmin = ["*"]\n')
+    with running_daemon(
+        tmp_path / "data",
+        host="localhost",
+        ssl_certificate_file=str(tmp_path / "cert.pem"),
+        ssl_key_file=str(tmp_path / "key.pem"),
+        ssl_client_auth="required",
+        ssl_client_ca_file=str(tmp_path / "etl-cert.pem"),
+        auth_file=str(tmp_path / "mutual.toml"),
+    ) as running:
+        tls = "-X security.protocol=SSL -X ssl.ca.file=cert.pem -X ssl.certificate.file=etl-cert.pem -X ssl.key.file=etl-key.pem"
+        created = shell(f"brokerd topics create events --partitions 1 -b localhost:{running.daemon.port} {tls}", tmp_path)
+    assert created.stdout == "created topic 'events' with 1 partition\n", outcome(created)
 
 
 @pytest.mark.slow
