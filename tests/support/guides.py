@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from unittest import SkipTest
 
 from tests.support.ports import held_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _PORT = "9192"
+_TOOLS = ("curl", "openssl")  # that a reader has, and a machine for tests perhaps not
 _TIMEOUT_S = 800  # below a test's 900 s, so that the output of a hanging guide is seen
 _BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -23,7 +26,7 @@ def run_guide(
 ) -> subprocess.CompletedProcess[str]:
     """Runs all ```bash blocks of a page in one shell in `directory`, where blocks with a title become files. The shell stops at the
     first command that fails, and kills what it started. `ports` maps further ports in the page to free ones. `environment` is added
-    to the shell's."""
+    to the shell's. Raises SkipTest if the guide uses a tool that is not installed."""
     with held_port() as port:
         return _run(name, directory, {_PORT: str(port), **(ports or {})}, environment)
 
@@ -37,6 +40,9 @@ def _run(name: str, directory: Path, ports: Mapping[str, str], more: Mapping[str
             (directory / title).write_text(fitted)
         elif language == "bash":
             commands.append(fitted)
+    missing = [tool for tool in _TOOLS if any(f"{tool} " in text for text in commands) and shutil.which(tool) is None]
+    if missing:
+        raise SkipTest(f"{name} needs {' and '.join(missing)}")
     script = "\n".join(["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *commands])
     environment = {
         **os.environ,
