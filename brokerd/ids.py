@@ -174,3 +174,8 @@ def topic_name_problem(name: str, *, internal: bool = False) -> str | None:
     if name.startswith(INTERNAL_PREFIX) and not internal:
         return "names that start with '__' are reserved for the broker"
     return None
+
+
+def missing_topic_remedy(name: str, *, given_by: str = "the name") -> str:
+    """What to do about a topic that does not exist, phrased as the end of a sentence. `given_by`: where its name was given."""
+    return topic_name_problem(name) or f"create it (brokerd topics create {name} --partitions N), or correct {given_by}"

@@ -53,7 +53,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import LogPosition, TopicIdPartition, TopicInfo, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicInfo, TopicPartition, missing_topic_remedy
 
 logger = logging.getLogger(__name__)
 
@@ -385,8 +385,7 @@ def require_topics(snapshot: TopicState, option: str, known: Container[str] = ()
     for name in sorted(snapshot.missing):
         if name not in known:
             raise UnknownTopicOrPartitionError(
-                f"topic '{name}' does not exist: create it first (brokerd topics create {name} --partitions N), or correct "
-                f"option {option}"
+                f"topic '{name}' does not exist: {missing_topic_remedy(name, given_by=f'option {option}')}"
             )
 
 

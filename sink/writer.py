@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from brokerd.allocator import tune_spark_worker
 from brokerd.client.leases import lease_client
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
+from brokerd.ids import missing_topic_remedy
 from brokerd.sink.options import Delivery, SinkOptions, check_columns, parse_sink_options
 from brokerd.sink.transaction import TransactionIds, abort_parts, batch_ids, commit_parts, streaming_ids
 
@@ -59,8 +60,7 @@ def plan_write(
         error = metadata.errors.get(parsed.topic)
         if isinstance(error, UnknownTopicOrPartitionError):
             raise UnknownTopicOrPartitionError(
-                f"topic '{parsed.topic}' does not exist: create it first (brokerd topics create {parsed.topic} --partitions N), "
-                "or correct option topic"
+                f"topic '{parsed.topic}' does not exist: {missing_topic_remedy(parsed.topic, given_by='option topic')}"
             )
         if error is not None:
             raise error

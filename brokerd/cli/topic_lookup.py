@@ -10,7 +10,9 @@ from brokerd.cli.parser import usage_error
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import UnknownTopicOrPartitionError, WireError
-from brokerd.ids import TopicIdPartition, TopicInfo, topic_name_problem
+from brokerd.ids import TopicIdPartition, TopicInfo, missing_topic_remedy, topic_name_problem
+
+_ELSEWHERE = "'brokerd topics list' prints those that you may see"
 
 
 def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:
@@ -66,14 +68,13 @@ def find_topic(client: BlockingClient, name: str, *, may_create: bool = False) -
 
 
 def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, may_create: bool = False) -> WireError:
-    """Returns `error`; if the topic does not exist, an error that suggests the nearest name or, with `may_create`, the command
-    that creates the topic."""
+    """Returns `error`; if the topic does not exist, an error that suggests the nearest name or, with `may_create`, to create the
+    topic."""
     if not isinstance(error, UnknownTopicOrPartitionError):
         return error
     known = list(client.metadata(None).topics)
-    creation = topic_name_problem(name) or (f"create it with 'brokerd topics create {name} --partitions N'" if may_create else "")
-    hint = did_you_mean(name, known, otherwise=creation)
-    return UnknownTopicOrPartitionError(f"there is no topic '{name}'" + (f": {hint}" if hint else ""))
+    remedy = missing_topic_remedy(name) if may_create else topic_name_problem(name) or _ELSEWHERE
+    return UnknownTopicOrPartitionError(f"there is no topic '{name}': {did_you_mean(name, known, otherwise=remedy)}")
 
 
 def check_partition(topic: TopicInfo, partition: int) -> None:

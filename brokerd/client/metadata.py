@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from brokerd.client.response_checks import senseless
 from brokerd.errors import BrokerUnreachableError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
-from brokerd.ids import HOST, NO_EPOCH, TopicIdPartition, TopicInfo, TopicPartition, address_of, topic_name_problem
+from brokerd.ids import (
+    HOST,
+    NO_EPOCH,
+    TopicIdPartition,
+    TopicInfo,
+    TopicPartition,
+    address_of,
+    missing_topic_remedy,
+    topic_name_problem,
+)
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
@@ -43,9 +52,13 @@ class Metadata:
     is_cut_off: bool = False  # the node cannot reach the coordination store: its view may be stale
 
     def topic(self, name: str) -> TopicInfo:
-        """The topic of this name. Raises the WireError that the broker returned for it."""
+        """The topic of this name. Raises the WireError that the broker returned for it; for a topic that does not exist, with the
+        remedy."""
         if name in self.errors:
-            raise fresh(self.errors[name])
+            error = fresh(self.errors[name])
+            if isinstance(error, UnknownTopicOrPartitionError):
+                error.message = f"there is no topic '{name}': {missing_topic_remedy(name)}"
+            raise error
         return self.topics[name]
 
     def topic_by_id(self, topic_id: bytes) -> TopicInfo:

@@ -37,7 +37,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     fresh,
 )
-from brokerd.ids import TopicInfo, TopicPartition, topic_name_problem
+from brokerd.ids import TopicInfo, TopicPartition, missing_topic_remedy
 from brokerd.producer import columns
 from brokerd.producer.arguments import Headers
 from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, joined
@@ -465,8 +465,8 @@ class Intake:
 
     def _topic_missing(self, topic: str, error: BrokerdError | None) -> BrokerdError:
         if error is not None:
-            hint = topic_name_problem(topic) or f"create it (brokerd topics create {topic} --partitions N), or correct the name"
-            text = f"topic '{topic}' still does not exist {self._waited}: {hint}; the broker says: {error}"
+            remedy = missing_topic_remedy(topic)
+            text = f"topic '{topic}' still does not exist {self._waited}: {remedy}; the broker says: {error}"
             return UnknownTopicOrPartitionError(text)
         no_metadata = f"no metadata for topic '{topic}' {self._waited}"
         if self._shared.is_senders_thread:

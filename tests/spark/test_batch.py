@@ -127,7 +127,7 @@ def test_a_record_that_is_too_large_names_key_and_limit(spark: SparkSession, dae
         ("string(id) AS value", {"topics": "x"}, "append", "unknown option 'topics' .*did you mean 'topic'?"),
         ("string(id) AS value", {}, "overwrite", r"a log cannot be overwritten: write with \.mode\(\"append\"\)"),
         ("string(id) AS v", {}, "append", "column 'value' is missing"),
-        ("string(id) AS value", {"topic": "no-such-topic"}, "append", "topic 'no-such-topic' does not exist: create it first"),
+        ("string(id) AS value", {"topic": "no-such-topic"}, "append", "topic 'no-such-topic' does not exist: create it"),
     ],
 )
 def test_wrong_writes_fail_on_the_driver_with_a_sentence(

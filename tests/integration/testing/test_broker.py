@@ -115,7 +115,7 @@ def test_errors_are_those_of_a_client(broker: Broker) -> None:
     assert broker.topic("there").rows() == []
     with pytest.raises(TopicAlreadyExistsError, match="there"):
         broker.create_topic("there")
-    with pytest.raises(UnknownTopicOrPartitionError):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"there is no topic 'elsewhere': create it \("):
         broker.topic("elsewhere")
     with pytest.raises(InvalidTopicError):
         broker.create_topic("no name")

@@ -98,7 +98,7 @@ def test_settings_that_are_no_mapping_by_name_are_refused(kind: Callable[..., ob
 
 def test_topic_or_partition_that_is_not_there(broker: FakeBroker, consumer: Consumer) -> None:
     consumer.assign([T1])
-    with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 't'"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"there is no topic 't': create it \(brokerd topics create t "):
         consumer.poll(LONG_MS)
     broker.create("t")
     with pytest.raises(UnknownTopicOrPartitionError, match="topic 't' has no partition 1, it has 0 to 0"):

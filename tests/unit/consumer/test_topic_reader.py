@@ -167,5 +167,5 @@ def test_arguments_are_checked(broker: FakeBroker, given: dict[str, Any], error:
 
 
 def test_unknown_topic_is_told(broker: FakeBroker) -> None:
-    with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 't'"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"there is no topic 't': create it \(brokerd topics create t "):
         read(broker)

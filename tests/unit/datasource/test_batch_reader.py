@@ -208,7 +208,7 @@ def test_offsets_below_the_log_are_data_loss(broker: FakeBroker) -> None:
 
 
 def test_unknown_topic_says_how_to_create_it(broker: FakeBroker) -> None:
-    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist: create it first"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 'nope' does not exist: create it \(brokerd topics create nope"):
         planned(broker, subscribe="nope")
 
 

@@ -137,7 +137,7 @@ def test_plan_refuses_before_any_task_runs(broker: FakeBroker) -> None:
     versioned = given(broker, topic="events", delivery="exactly_once", txnAppId="a", txnVersion=1)
     with pytest.raises(ConfigError, match="txnAppId and txnVersion are for batch writes"):
         plan_write(versioned, VALUE, overwrite=False, is_streaming=True)
-    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist: create it first"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 'nope' does not exist: create it \(brokerd topics create nope"):
         plan_write(given(broker, topic="nope"), VALUE, overwrite=False)
     with pytest.raises(ConfigError, match="column 'value' is missing"):
         plan_write(given(broker, topic="events"), [("key", "string")], overwrite=False)
