@@ -66,6 +66,8 @@ def _generated(path: str) -> str:
         except OSError:
             os.unlink(path)  # an empty file would keep the next attempt from creating it
             raise
+    except FileExistsError:
+        raise ConfigError(f"the file {path} exists and is not overwritten: choose another name, or remove it") from None
     except OSError as error:
         raise ConfigError(f"cannot write the new file {path}: {error.strerror}") from None
     return token

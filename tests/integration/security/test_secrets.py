@@ -146,6 +146,8 @@ def test_hash_token_takes_what_is_random_and_writes_what_is_new(
     with open(path) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         assert main(["hash-token"]) == 0
-    out = capfd.readouterr().out.split()
+    captured = capfd.readouterr()
+    out = captured.out.split()
     assert out[0] == out[1]
+    assert captured.err == f"brokerd: the file {path} exists and is not overwritten: choose another name, or remove it\n"
     assert path.read_text().strip() not in out[0]
