@@ -84,7 +84,7 @@ def records_from_lines(
     if null_marker is not None:
         keys = [None if key == null_marker else key for key in keys]
         values = [None if value == null_marker else value for value in values]
-    row = [{"key": name, "value": value.encode()} for name, value in headers]
+    row = [{"key": name, "value": value.encode()} for name, value in headers] or None  # as other producers write no headers
     count = len(lines)
     return _columns(keys, values, [row] * count, [timestamp_ms * _US_PER_MS] * count)
 
