@@ -51,6 +51,7 @@ T = TypeVar("T")
 # Steps of a call (brokerd/steps.py) that yield how long to wait for something to arrive, in ms; None = without a limit.
 Waits: TypeAlias = Generator[int | None, None, T]
 Partitions = Iterable[TopicPartition | tuple[str, int]] | TopicPartition | tuple[str, int]
+_SUCH_AS = 'such as [("events", p) for p in range(consumer.partitions_for("events"))]'
 
 
 def checked_partitions(given: object) -> list[TopicPartition]:
@@ -75,7 +76,7 @@ class ConsumerBase(abc.ABC):
 
     def __init__(
         self,
-        config: Mapping[str, object] | PlainConsumerConfig | None,
+        config: object,
         settings: Mapping[str, object],
         *,
         clock: Clock | None,
@@ -83,7 +84,12 @@ class ConsumerBase(abc.ABC):
         on_arrival: Callable[[], None] = _nothing,
     ) -> None:
         """`on_arrival` is called, on any thread, when fetched items may have arrived. Raises ConfigError."""
-        self.config = given_config(PlainConsumerConfig, config, settings)
+        try:
+            self.config = given_config(PlainConsumerConfig, config, settings)
+        except ConfigError as error:
+            if isinstance(config, str):  # kafka-python's first arguments are topics
+                error.message += f"; assign() the partitions of topics, {_SUCH_AS}"
+            raise
         problem = group_id_problem(self.config.group_id) if self.config.group_id else None
         if problem is not None:
             raise ConfigError(f"group.id {problem}")
@@ -106,8 +112,8 @@ class ConsumerBase(abc.ABC):
     def subscribe(self, *_topics: object, **_options: object) -> None:
         """Unsupported: groups have no members to distribute partitions among. Raises ConsumerStateError."""
         raise ConsumerStateError(
-            "subscribe() needs groups that share out partitions among their members, which brokerd does not have: assign() them, "
-            'such as [("events", p) for p in range(consumer.partitions_for("events"))], and give each process its own'
+            "subscribe() needs groups that share out partitions among their members, which brokerd does not have: "
+            f"assign() them, {_SUCH_AS}, and give each process its own"
         )
 
     def assign(self, partitions: Partitions) -> None:

@@ -96,6 +96,12 @@ def test_settings_that_are_no_mapping_by_name_are_refused(kind: Callable[..., ob
         kind(config=config)
 
 
+def test_a_topic_in_place_of_the_settings_is_answered_with_how_to_assign_it() -> None:
+    with pytest.raises(ConfigError, match=r"not of type str; assign\(\) the partitions of topics, such as \[") as caught:
+        Consumer("orders", bootstrap_servers="h:1")  # type: ignore[arg-type]
+    assert "orders" not in str(caught.value), "it may be a token"
+
+
 def test_topic_or_partition_that_is_not_there(broker: FakeBroker, consumer: Consumer) -> None:
     consumer.assign([T1])
     with pytest.raises(UnknownTopicOrPartitionError, match=r"there is no topic 't': create it \(brokerd topics create t "):
