@@ -380,9 +380,10 @@ class ConfigError(ClientError, ValueError):
 class BrokerUnreachableError(ClientError, ConnectionError):
     """A broker did not respond; the text names its address, or `address` does, and the time spent trying."""
 
-    def __init__(self, message: str, *, address: str = "") -> None:
+    def __init__(self, message: str, *, address: str = "", is_final: bool = False) -> None:
         super().__init__(message)
         self.address = address  # of the node that did not respond; empty = not one node
+        self.is_final = is_final  # all attempts failed until the timeout: the caller must not retry
 
 
 class TransactionStateError(ClientError):

@@ -289,7 +289,7 @@ class BrokerClient:
             # No node has known this epoch for the length of a whole call, so the data may be a restored copy.
             self._topics.clear()
         if not self._is_retrying and isinstance(error, BrokerUnreachableError):
-            return NoBrokerAnsweredError(named(error))  # its owner says how long it tried
+            return BrokerUnreachableError(named(error), is_final=True)  # its owner says how long it tried
         return retries.final_error(error, now_ms=now_ms)
 
     # ---- calls
@@ -646,17 +646,13 @@ def named(error: BrokerdError) -> str:
     return f"{error} (at {address})" if address and address not in error.message else str(error)
 
 
-class NoBrokerAnsweredError(BrokerUnreachableError):
-    """All attempts failed until the timeout; the caller must not retry."""
-
-
 def is_repeatable(error: BaseException) -> bool:
     """True if the same request may succeed a moment later."""
     if isinstance(error, WireError):
         return error.retriable and error.code not in _DEFINITE
     if isinstance(error, AuthenticationError):
         return error.may_pass
-    return isinstance(error, BrokerUnreachableError) and not isinstance(error, NoBrokerAnsweredError)
+    return isinstance(error, BrokerUnreachableError) and not error.is_final
 
 
 class CallRetries:
@@ -721,7 +717,7 @@ class CallRetries:
         if isinstance(error, BrokerUnreachableError) and is_repeatable(error):
             at = f" at {', '.join(self._addresses)}" if self._addresses else ""
             remedy = "; start the broker, or correct the address" if error.message.startswith(_REFUSED) else ""
-            return NoBrokerAnsweredError(f"no broker responded{at} in {tried}: {error.message}{remedy}")
+            return BrokerUnreachableError(f"no broker responded{at} in {tried}: {error.message}{remedy}", is_final=True)
         if isinstance(error, (WireError, AuthenticationError)) and is_repeatable(error):
             error.message += f" (tried {self.failures} times in {tried})"
         return error

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from brokerd.client.broker_client import REFUSALS_MS, CallRetries, NoBrokerAnsweredError, is_repeatable, named
+from brokerd.client.broker_client import REFUSALS_MS, CallRetries, is_repeatable, named
 from brokerd.errors import (
     AuthenticationError,
     BrokerdError,
@@ -36,7 +36,7 @@ def retries(timeout_ms: int = 1_000) -> CallRetries:
         (UnknownTopicOrPartitionError("x"), False),
         (UnknownTopicIdError("x"), False),
         (InvalidTopicError("x"), False),
-        (NoBrokerAnsweredError("x"), False),
+        (BrokerUnreachableError("x", is_final=True), False),
         (ConfigError("x"), False),
     ],
 )
