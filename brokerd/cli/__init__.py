@@ -36,7 +36,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, BrokerUnreachableError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -49,6 +49,7 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
+    from brokerd.cli.commands import BOOTSTRAP_SERVER_VARIABLE
     from brokerd.cli.parser import UsageError, parse
 
     # gRPC's C core prints every failed TLS handshake and every malformed header from the network; our errors already say what
@@ -65,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return EXIT_USAGE
     except BrokerdError as error:
-        print(f"brokerd: {error}", file=sys.stderr)
+        is_unanswered = isinstance(error, BrokerUnreachableError) and error.is_final
+        remedy = f" (--bootstrap-server or {BOOTSTRAP_SERVER_VARIABLE} sets the address)" if is_unanswered else ""
+        print(f"brokerd: {error}{remedy}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -169,4 +169,5 @@ def test_settings_of_reader_and_writer_come_from_a_file_too(
     assert main([command, "t", "-b", "127.0.0.1:1", "--command-config", str(file)]) == 1
     error = capsys.readouterr().err
     assert re.match(r"brokerd: no broker responded at 127\.0\.0\.1:1 in \d+\.\d s", error)
+    assert error.endswith(" (--bootstrap-server or BROKERD_BOOTSTRAP_SERVER sets the address)\n")
     assert error.count("\n") == 1
