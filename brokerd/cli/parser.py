@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from brokerd.cli.commands import BOOTSTRAP_SERVER_VARIABLE, COMMANDS, Command, OneOf
-from brokerd.config.client import DEFAULT_PORT, ClientConfig
-from brokerd.config.settings import from_mapping, whole_number
+from brokerd.config.client import DEFAULT_PORT, ClientConfig, ConsumerConfig, ProducerConfig
+from brokerd.config.settings import from_mapping, settings_of, whole_number
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
@@ -24,6 +24,7 @@ C = TypeVar("C", bound=ClientConfig)
 T = TypeVar("T")
 
 API_TIMEOUT_MS = 10_000  # Kafka's 60 s is too long for a user at a terminal
+_PAIR = "NAME=VALUE"  # of options that take settings
 _PATHS = ("command_config", "file", "settings")  # arguments that are or may contain paths
 _VALUE_WITH_MINUS = re.compile(r"-[0-9]+[a-z]*$")  # -1000, -10m: values, not options
 _EXAMPLES = """\
@@ -55,7 +56,7 @@ class CommandParser(argparse.ArgumentParser):
         self._arguments = list(args or ())
         parsed, extras = super().parse_known_args(args, namespace)
         if extras:
-            self.error(self._unknown(extras[0]))
+            self.error(self._unexpected(extras[0]))
         return parsed, extras
 
     def error(self, message: str) -> NoReturn:
@@ -71,18 +72,35 @@ class CommandParser(argparse.ArgumentParser):
             is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - argparse has no public name for it
             misplaced = self._arguments[: self._arguments.index(value)] if is_command and value in self._arguments else ()
             if misplaced:  # argparse takes the value of a misplaced option for the command
-                self.error(self._unknown(misplaced[0]))
+                self.error(self._unexpected(misplaced[0]))
             what = "/".join(action.option_strings) or ("command" if is_command else str(action.metavar))
-            self.error(f"unknown {what} '{value}': {did_you_mean(str(value), map(str, action.choices))}")
+            self.error(_unknown(what, str(value), did_you_mean(str(value), map(str, action.choices), listed="")))
 
-    def _unknown(self, argument: str) -> str:
+    def _unexpected(self, argument: str) -> str:
         if not argument.startswith("-") or argument == "-":
             return f"unexpected argument '{argument}'"
         name = argument.split("=", 1)[0]
         if self._subparsers is not None:
             return f"option '{name}' must come after the command"
         options = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
-        return f"unknown option '{name}': {did_you_mean(name, options)}"
+        return _unknown("option", name, did_you_mean(name, options, otherwise=self._as_setting(name), listed=""))
+
+    def _as_setting(self, name: str) -> str | None:
+        """The hint for an option with a setting's name, if this command has an option that takes such settings."""
+        from brokerd.config.broker import BrokerConfig
+        from brokerd.config.topic import TopicConfig
+
+        of_client = {"brokerd produce": ProducerConfig, "brokerd consume": ConsumerConfig}.get(self.prog, ClientConfig)
+        setting = re.sub("[-_]", ".", name.lstrip("-").lower())
+        for option, kind in (("--set", BrokerConfig), ("--config", TopicConfig), ("-X", of_client)):
+            action = self._option_string_actions.get(option)
+            if action is not None and action.metavar == _PAIR and setting in settings_of(kind):
+                return f"did you mean '{option} {setting}=...'?"
+        return None
+
+
+def _unknown(what: str, name: str, hint: str) -> str:
+    return f"unknown {what} '{name}'" + (f": {hint}" if hint else "")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from brokerd.config.client import DEFAULT_PORT, GRPC_MAX_MESSAGE_BYTES, is_loopback
 from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, declared, setting, settings_of
@@ -31,6 +31,8 @@ def _default_of(name: str, more: str = "") -> Any:
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Settings of one broker, in groups: location, logs, limits and timeouts, security, metrics and logging."""
+
+    LISTED: ClassVar[str] = "'brokerd config --sample' prints them all"
 
     host: str = setting("127.0.0.1", "Address to listen on; beyond loopback it needs authentication (auth.file).")
     port: int = setting(DEFAULT_PORT, "Port to listen on; 0 picks a free one.", between=(0, 65_535))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, is_number, setting
 from brokerd.errors import ConfigError
@@ -18,6 +19,8 @@ GRPC_MAX_MESSAGE_BYTES = 41_943_040  # of clients and brokers
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """Settings that every client needs to reach a broker."""
+
+    LISTED: ClassVar[str] = "docs/reference/settings-clients.md lists them all"
 
     bootstrap_servers: str = setting(f"127.0.0.1:{DEFAULT_PORT}", "Comma-separated host:port list of brokers to contact.")
     security_protocol: str = setting(

@@ -69,7 +69,7 @@ def _from_file(path: str) -> Iterator[_Given]:
     where = f"({path})"
     for name, value in _flatten(document):
         if name not in known:
-            raise unknown_setting(name, known, where=where)
+            raise unknown_setting(name, known, where=where, listed=BrokerConfig.LISTED)
         if isinstance(value, (list, dict)):
             raise ConfigError(f"{name} must be a single value, not a {'table' if isinstance(value, dict) else 'list'} {where}")
         yield _Given(name, value, where)

@@ -28,6 +28,7 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 
 class _Config(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    LISTED: ClassVar[str]  # a hint where all settings are listed
 
 
 C = TypeVar("C", bound=_Config)
@@ -113,15 +114,18 @@ def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") 
     values: dict[str, Value] = {}
     for name, raw in given.items():
         if name not in known:
-            raise unknown_setting(name, known, where=where)
+            raise unknown_setting(name, known, where=where, listed=cls.LISTED)
         values[known[name].field] = _check(known[name], _parse(known[name], raw, where=where), where=where)
     return cls(**values)
 
 
-def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: str = "setting") -> ConfigError:
-    """The error for an unknown name. It gives the replacement of a Kafka setting, or the nearest known name."""
+def unknown_setting(
+    name: str, known: Iterable[str], *, where: str = "", kind: str = "setting", listed: str | None = None
+) -> ConfigError:
+    """The error for an unknown name. It gives the replacement of a Kafka setting, or the nearest known name; `listed`: as in
+    `did_you_mean`."""
     of_name, of_family = kafka_hint(name.lower()) if kind == "setting" else (None, None)
-    hint = of_name or did_you_mean(name, sorted(known), otherwise=of_family)
+    hint = of_name or did_you_mean(name, sorted(known), otherwise=of_family, listed=listed)
     return ConfigError(f"unknown {kind} '{name}'{_spaced(where)}: {hint}")
 
 

@@ -19,6 +19,7 @@ from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
+_LISTED = "docs/reference/spark-options.md lists them all"
 _GROUP_ID = "group.id"  # an option of the source here, a consumer setting in Kafka
 
 # Spark's own options, which may accompany ours; ignored.
@@ -222,7 +223,7 @@ def _not_accepted(raw_name: str, side: Side) -> ConfigError:
     bare = key.removeprefix(KAFKA_PREFIX)
     candidates = side.settings if prefix else (*side.own, *side.settings)
     reason = why_refused(bare)
-    otherwise = None if reason is None else ""
+    otherwise = _LISTED if reason is None else ""
     if hint := "" if bare in REFUSED else did_you_mean(bare, sorted(candidates), prefix=prefix, otherwise=otherwise):
         return ConfigError(f"unknown option '{raw_name}' {side.where}: {hint}")
     return ConfigError(f"option '{prefix}{bare}' is not accepted {side.where}: {reason}")

@@ -8,16 +8,23 @@ from difflib import SequenceMatcher
 
 _NEAR = 0.75  # least likeness of two names, from 0 to 1
 _STEM = 4  # shortest prefix that matches a longer name
+_LISTED_MAX = 10  # most names in a sentence, if they are listed elsewhere
 
 
-def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "", otherwise: str | None = None) -> str:
-    """A hint with the nearest of `known`; if none is near, `otherwise`, by default a list of them all. `prefix` is put before each
-    name."""
+def did_you_mean(
+    name: str, known: Iterable[str], *, prefix: str = "", otherwise: str | None = None, listed: str | None = None
+) -> str:
+    """A hint with the nearest of `known`; if none is near, `otherwise`, by default a list of them all, or `listed` in place of a
+    long list. `prefix` is put before each name."""
     known = list(known)
     nearest = max(known, key=lambda one: _likeness(name, one), default="")
     if _likeness(name, nearest) >= _NEAR:
         return f"did you mean '{prefix}{nearest}'?"
-    return f"choose from {', '.join(prefix + one for one in known)}" if otherwise is None else otherwise
+    if otherwise is not None:
+        return otherwise
+    if listed is not None and len(known) > _LISTED_MAX:
+        return listed
+    return f"choose from {', '.join(prefix + one for one in known)}"
 
 
 def _likeness(name: str, other: str) -> float:

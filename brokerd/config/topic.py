@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, setting, values_of
 from brokerd.errors import ConfigError, InvalidConfigError
@@ -16,6 +17,8 @@ REPLICAS_MAX = 32  # of a partition
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """Settings of one topic."""
+
+    LISTED: ClassVar[str] = "docs/reference/settings-topics.md lists them all"
 
     segment_bytes: int = setting(1_073_741_824, "A segment is rolled at this many bytes.", between=(4_096, INT32_MAX))
     segment_ms: int = setting(604_800_000, "A segment is rolled when its first batch is this old.", between=(1, INT64_MAX))

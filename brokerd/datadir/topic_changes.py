@@ -125,7 +125,7 @@ class TopicChanges:
         removed = set(unset)
         known = settings_of(TopicConfig)
         for setting in sorted(removed - set(known)):
-            raise InvalidConfigError(unknown_setting(setting, known, where="(topic setting)").message)
+            raise InvalidConfigError(unknown_setting(setting, known, where="(topic setting)", listed=TopicConfig.LISTED).message)
         configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
         config = checked_topic_config(self._config, configs)
         self._opening.check_writable()

@@ -32,6 +32,13 @@ def test_words_in_common_make_no_two_settings_alike(name: str) -> None:
     assert did_you_mean(name, CLIENT) == f"choose from {', '.join(CLIENT)}"
 
 
+def test_a_long_list_is_left_to_where_it_is_kept() -> None:
+    many = [f"{letter}{letter}" for letter in "abcdefghijk"]
+    assert did_you_mean("nosuch", many, listed="see there") == "see there"
+    assert did_you_mean("nosuch", many[1:], listed="see there") == f"choose from {', '.join(many[1:])}"
+    assert did_you_mean("nosuch", many, otherwise="ask", listed="see there") == "ask"
+
+
 def test_dashes_make_no_two_options_alike() -> None:
     assert did_you_mean("--set", OPTIONS, otherwise="") == ""
     assert did_you_mean("--part", OPTIONS) == "did you mean '--partitions'?"
