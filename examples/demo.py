@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 from demo_parts.broker import create_topic, log_ends, running_broker
 from demo_parts.checks import Verdict, compare
-from demo_parts.ending import QuickEnd, drop_output, quick_end
+from demo_parts.ending import drop_output, quick_end
 from demo_parts.files import records_of
 from demo_parts.progress import ProgressBar
 from demo_parts.rows import BATCHES, LANES, generated_events, stage
@@ -45,8 +45,8 @@ def main() -> int:
         print(problem, file=sys.stderr)
         return 1
     try:
-        with tempfile.TemporaryDirectory(prefix="brokerd-demo-", ignore_cleanup_errors=True) as name, quick_end(Path(name)) as end:
-            return _run_or_tell(Path(name), arguments, end)
+        with tempfile.TemporaryDirectory(prefix="brokerd-demo-", ignore_cleanup_errors=True) as name, quick_end(Path(name)):
+            return _run_or_tell(Path(name), arguments)
     except BrokenPipeError:
         drop_output()
         return 141
@@ -55,11 +55,11 @@ def main() -> int:
         return 1
 
 
-def _run_or_tell(directory: Path, arguments: argparse.Namespace, end: QuickEnd) -> int:
+def _run_or_tell(directory: Path, arguments: argparse.Namespace) -> int:
     """Calls `run`; on failure, copies Spark's output to standard error, since its file is about to be deleted."""
     is_right = False
     try:
-        code = run(directory, arguments, end)
+        code = run(directory, arguments)
         is_right = code == 0
         return code
     except (ValueError, BrokerdError, BrokenPipeError):
@@ -70,13 +70,12 @@ def _run_or_tell(directory: Path, arguments: argparse.Namespace, end: QuickEnd) 
             print(last_words(directory), end="", file=sys.stderr)
 
 
-def run(directory: Path, arguments: argparse.Namespace, end: QuickEnd) -> int:
+def run(directory: Path, arguments: argparse.Namespace) -> int:
     """Starts the daemon, writes, reads, checks and reports."""
     given = records_of(arguments.input, arguments.key) if arguments.input else generated_events(arguments.rows)
     with running_broker(directory) as servers:
         print(f"brokerd serves on {servers}; Spark starts ...", flush=True)
         spark = quiet_session(directory, "brokerd-demo")
-        end.take_over()  # Spark has installed handlers of its own
         try:
             stage(given, directory / "input")
             create_topic(servers, TOPIC, PARTITIONS)
@@ -178,6 +177,7 @@ def _report(verdict: Verdict, written: Timing, read: Timing, windows: pa.Table, 
     print(f"  {'partition':<12}{'first offset':>14}{'next offset':>14}")
     for partition, (first, end) in sorted(ends.items()):
         print(f"  {TOPIC}-{partition:<{11 - len(TOPIC)}}{first:>14,}{end:>14,}")
+    print("  more offsets than rows: the markers of transactions take offsets, too")
     print()
     print(f"  {'window':<34}{'rows':>12}")
     rows = windows.to_pylist()
@@ -185,6 +185,8 @@ def _report(verdict: Verdict, written: Timing, read: Timing, windows: pa.Table, 
         print(f"  {row['from']:%Y-%m-%d %H:%M} - {row['to']:%H:%M}{'':<15}{row['count']:>12,}")
     if len(rows) > _WINDOWS_SHOWN:
         print(f"  and {len(rows) - _WINDOWS_SHOWN} more")
+    print()
+    print("  next: docs/first-pipeline.md builds a pipeline of your own")
 
 
 def _arguments() -> argparse.Namespace:

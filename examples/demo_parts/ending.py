@@ -30,7 +30,7 @@ class QuickEnd:
         self.signals = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
     def take_over(self) -> None:
-        """Installs the handlers; call it again after other code has set its own, as Spark does."""
+        """Installs the handlers."""
         for number in self.signals:
             signal.signal(number, self._end)
 
@@ -53,13 +53,13 @@ class QuickEnd:
 
 
 @contextlib.contextmanager
-def quick_end(directory: Path) -> Iterator[QuickEnd]:
-    """A QuickEnd with its handlers installed; the previous handlers are restored at the end of the block."""
+def quick_end(directory: Path) -> Iterator[None]:
+    """Installs the handlers of a QuickEnd; the previous handlers are restored at the end of the block."""
     end = QuickEnd(directory)
     kept = [(number, signal.getsignal(number)) for number in end.signals]
     end.take_over()
     try:
-        yield end
+        yield
     finally:
         for number, handler in kept:
             signal.signal(number, handler)

@@ -10,9 +10,11 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 _DEFAULTS = Path(__file__).resolve().parents[2] / "conf" / "spark-defaults.conf"
@@ -48,7 +50,6 @@ def quiet_session(directory: Path, name: str, master: str = "local[2]") -> Spark
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     log4j = directory / "log4j2.properties"
     log4j.write_text(_LOG4J)
-    builder = SparkSession.builder.master(master).appName(name)
     settings = {
         **spark_defaults(),
         "spark.ui.enabled": "false",
@@ -61,10 +62,11 @@ def quiet_session(directory: Path, name: str, master: str = "local[2]") -> Spark
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Dderby.system.home={directory}",
     }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
+    conf = SparkConf().setMaster(master).setAppName(name).setAll(list(settings.items()))
     with _standard_error_to(directory / _LOG):
-        return builder.getOrCreate()
+        with ThreadPoolExecutor(1) as other_thread:  # in the main thread, a new context replaces the handler of Ctrl-C
+            other_thread.submit(SparkContext.getOrCreate, conf).result()
+        return SparkSession.builder.getOrCreate()
 
 
 def last_words(directory: Path) -> str:

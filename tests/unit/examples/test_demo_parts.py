@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +64,19 @@ def test_spark_runs_the_java_of_java_home_whatever_the_path_has(
         monkeypatch.setenv("JAVA_HOME", str(home))
         monkeypatch.setenv("PATH", str(path))
         assert (parts.session.java_problem() is None) == is_found, (home, path)
+
+
+def test_spark_starts_outside_the_main_thread_where_it_would_take_ctrl_c(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(parts.session.SparkContext, "getOrCreate", lambda _: threads.append(threading.current_thread()))
+    monkeypatch.setattr(parts.session.SparkSession, "builder", SimpleNamespace(getOrCreate=lambda: "session"))
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "")  # restored at the end
+    assert parts.session.quiet_session(tmp_path, "test") == "session"
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 # A shell's background jobs and their children ignore SIGINT, so the program restores the default handlers first.
