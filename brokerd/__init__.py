@@ -25,7 +25,7 @@ Exports are imported on first use, so a Spark worker that only discovers data so
     cli/                          the command line (__main__.py)
     testing/                      a broker for the tests of users and of this project
     backoff.py, waiter.py         the wait before a retry; a task waiting for another thread
-    event_loop.py                 the event loop of the clients and their tests
+    event_loop.py                 event loops with gRPC: their end, and that of tasks
     steps.py                      calls written once for both threads and tasks
     allocator.py, process.py      memory, fork and exit of a process
 """

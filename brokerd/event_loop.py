@@ -39,6 +39,14 @@ class GrpcLoop(asyncio.SelectorEventLoop):
             super().call_exception_handler(context)
 
 
+def end_if_cancelled() -> None:
+    """Raises CancelledError in a task that is being cancelled. If a stream ends at the moment of a cancellation, gRPC raises the
+    stream's error alone: a task that goes on after such an error calls this first, or it would miss its cancellation."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def settle() -> None:
     """Waits for gRPC's own tasks on the running loop, each of which waits for the end of a stream. Call it after closing all
     channels of the loop, as the last step before closing the loop."""

@@ -31,6 +31,7 @@ from brokerd.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
+from brokerd.event_loop import end_if_cancelled
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.channel import CALLS_PER_CONNECTION, STREAMS_PER_CONNECTION
 from brokerd.wire.errors import from_trailer
@@ -322,10 +323,10 @@ class RawStream:
         try:
             await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            end_if_cancelled()
             raise await self._error(error) from None
         except asyncio.CancelledError:
-            self._reraise_if_cancelled()
-            raise self._closed() from None
+            raise self._closed_or_cancelled() from None
 
     async def receive(self, *, timeout_ms: int | None = None) -> bytes:
         """The next message. A timeout closes the stream: a later message could not be matched to its request."""
@@ -338,10 +339,10 @@ class RawStream:
             text = f"{self._connection.address} did not respond to {self._what} for {(timeout_ms or 0) / 1000:.1f} s"
             raise self._connection.unreachable(text) from None
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            end_if_cancelled()
             raise await self._error(error) from None
         except asyncio.CancelledError:
-            self._reraise_if_cancelled()
-            raise self._closed() from None
+            raise self._closed_or_cancelled() from None
         if message is grpc.aio.EOF:
             self._connection.on_lost()
             raise self._connection.unreachable(f"{self._connection.address} ended the {self._what} stream")
@@ -358,11 +359,10 @@ class RawStream:
         for _ in range(min(count, len(self._awaited))):
             self._connection.silence.end(self._awaited.popleft(), is_answered=is_answered)
 
-    def _reraise_if_cancelled(self) -> None:
-        """Re-raises a cancellation of this task; gRPC also raises CancelledError if close() cancelled the call."""
-        task = asyncio.current_task()
-        if not self._is_closed or (task is not None and task.cancelling()):
-            raise
+    def _closed_or_cancelled(self) -> BaseException:
+        """The error for gRPC's CancelledError, which it also raises if close() cancelled the call."""
+        end_if_cancelled()
+        return self._closed() if self._is_closed else asyncio.CancelledError()
 
     def _closed(self) -> BrokerUnreachableError:
         text = self._connection.given_up or f"the {self._what} stream to {self._connection.address} was closed"

@@ -51,6 +51,7 @@ from brokerd.coordination.v3.etcd_pb2 import (
     WatchResponse,
 )
 from brokerd.errors import CoordinationError
+from brokerd.event_loop import end_if_cancelled
 from brokerd.wire.texts import in_plain_words
 
 logger = logging.getLogger(__name__)
@@ -344,9 +345,8 @@ class CoordinationClient:
         try:
             yield
         except (grpc.RpcError, CoordinationError, asyncio.InvalidStateError, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # else another call has found the connection lost, and closed it
+            if not isinstance(error, CoordinationError):
+                end_if_cancelled()  # else another call has found the connection lost, and closed it
             failed = self._failed(error)
             if failed.is_fate_unknown and self._channel is channel:
                 self._channel = None

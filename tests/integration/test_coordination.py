@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 from unittest import SkipTest
@@ -472,6 +472,23 @@ async def test_a_stream_whose_connection_is_closed_as_it_begins_does_not_hang() 
         assert (await anew).items == []
         await seen.aclose()
         await lease.revoke()
+
+
+async def test_a_cancellation_is_not_lost_to_the_error_of_a_stream_that_ends_at_the_same_moment() -> None:
+    """gRPC raises the stream's error alone. A node that stops would go on watching."""
+    async with served(FaultyEtcd()) as (etcd, _), client_of(etcd, timeout_ms=_LONG_MS) as client:
+
+        async def watched() -> None:
+            async with client.using(client.channel()):
+                with suppress(asyncio.CancelledError):
+                    await asyncio.get_running_loop().create_future()
+                raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "gone")
+
+        task = asyncio.create_task(watched())
+        await one_turn()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_an_older_term_and_another_cluster_are_refused() -> None:

@@ -34,11 +34,11 @@ LAYERS: dict[str, set[str]] = {
     "coordinator": _BASE | {"sharing", "wire.v1"},
     "cluster": _BASE,
     "replication": _BASE | {"cluster", "partition"},
-    "coordination": {"clock", "errors", "wire"},
+    "coordination": {"clock", "errors", "event_loop", "wire"},
     "internode": {"wire.v1"},
     "server": _BASE
-    | {"allocator", "cluster", "coordination", "coordinator", "datadir", "internode", "partition", "purgatory", "replication"}
-    | {"sharing", "steps", "storage", "wire", "wire.v1"},
+    | {"allocator", "cluster", "coordination", "coordinator", "datadir", "event_loop", "internode", "partition", "purgatory"}
+    | {"replication", "sharing", "steps", "storage", "wire", "wire.v1"},
     "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},
     "client": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter", "wire", "wire.v1", "producer"},
     "consumer": _BASE | {"arguments", "client", "process", "steps"},

@@ -17,6 +17,7 @@ from brokerd.cluster.image import Node
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import NotReadyError
+from brokerd.event_loop import end_if_cancelled
 from brokerd.ids import address_of
 from brokerd.wire.channel import NODE_ARGUMENTS
 from brokerd.wire.errors import from_proto, from_trailer
@@ -53,9 +54,8 @@ class NodeCalls:
             details = in_plain_words(error.details() or error.code().name)
             raise NotReadyError(f"node {node.id} at {address} does not answer {name} ({details})") from None
         except (grpc.aio.BaseError, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # else the connection was closed: the other node has a new address, or this one stops
+            if isinstance(error, asyncio.CancelledError):
+                end_if_cancelled()  # else the connection was closed: the other node has a new address, or this one stops
             raise NotReadyError(f"node {node.id} at {address} is not asked {name}: the connection is lost") from None
         except DecodeError:
             raise NotReadyError(f"node {node.id} at {address} answers {name} with bytes that cannot be read") from None

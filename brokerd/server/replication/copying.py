@@ -24,6 +24,7 @@ from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, StorageError, WireError
+from brokerd.event_loop import end_if_cancelled
 from brokerd.ids import NO_EPOCH, TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.core import Role
@@ -154,11 +155,10 @@ class Copier:
                     await self._follow(node)
                 # Raised by gRPC if the stream ends between rounds, or its connection is closed for a newer address or certificate.
                 except (asyncio.InvalidStateError, asyncio.CancelledError) as error:
-                    task = asyncio.current_task()
-                    if task is not None and task.cancelling():
-                        raise
+                    end_if_cancelled()
                     raise NotReadyError(f"the stream to node {node.id} has ended") from error
             except (grpc.RpcError, grpc.aio.BaseError, BrokerdError, DecodeError) as error:
+                end_if_cancelled()
                 text = in_plain_words(error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else plain_text(str(error))
                 if text != problem:
                     logger.info("copies from node %d wait: %s", self._node_id, text)

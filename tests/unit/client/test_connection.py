@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 import pytest
 
+from brokerd.client.connection import RawStream
 from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
@@ -18,6 +21,7 @@ from brokerd.errors import (
     UnsupportedVersionError,
 )
 from tests.support.connections import connection_to
+from tests.support.loop import one_turn
 
 REFUSED = (
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: "
@@ -83,3 +87,29 @@ def test_status_becomes_an_error(code: grpc.StatusCode, details: str, kind: type
     error = translated(code, details)
     assert type(error) is kind
     assert str(error) == text
+
+
+@pytest.mark.parametrize("does", ["receive", "send"])
+async def test_a_cancellation_is_not_lost_to_the_error_of_a_stream_that_ends_at_the_same_moment(does: str) -> None:
+    """gRPC raises the stream's error alone. The task would go on as if only the connection had been lost."""
+
+    class Call:
+        async def read(self) -> bytes:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "gone")
+
+        async def write(self, _: bytes) -> None:
+            await self.read()
+
+        def cancel(self) -> bool:
+            return True
+
+    connection = connection_to("host:1")
+    stream = RawStream(connection, cast("Any", Call()), "/Fetch")
+    task = asyncio.create_task(stream.receive() if does == "receive" else stream.send(b""))
+    await one_turn()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await connection.close()

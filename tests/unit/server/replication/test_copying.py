@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from brokerd.cluster.election import elected_unclean
@@ -281,6 +284,32 @@ async def test_a_stream_that_grpc_has_ended_is_followed_by_another_one(
         await until(lambda: one.log().ends.high_watermark == 1)
     assert ended
     assert "internal error" not in caplog.text
+
+
+async def test_a_copier_that_is_stopped_as_its_stream_ends_does_not_follow_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC raises the stream's error alone, so the cancellation is lost."""
+    async with copies() as all_of_them:
+        two = all_of_them.nodes[2]
+        replicate, waits = two.replicate, asyncio.Event()
+
+        async def read() -> bytes:
+            waits.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "gone")
+
+        async def ends_when_cancelled(node: Node) -> Any:
+            stream = await replicate(node)
+            stream.read = read
+            return stream
+
+        monkeypatch.setattr(two, "replicate", ends_when_cancelled)
+        await all_of_them.hear(all_of_them.entry(1, 1), 2)
+        await until(waits.is_set)
+        copier = two.copying._copiers[1]
+        copier.stop()
+        await until(copier.task.done)
+        assert copier.task.cancelled()
 
 
 async def test_a_node_that_stops_hands_over_what_it_leads_and_stays_in_sync() -> None:
