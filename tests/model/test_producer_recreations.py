@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.ids import TopicInfo, TopicPartition
+from brokerd.ids import TopicIdPartition, TopicInfo, TopicPartition
 from brokerd.producer.core.accumulator import PartitionQueue, ProducerBatch
 from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.producer_core import ProducerCore
@@ -65,7 +65,7 @@ def node_that_is_behind_is_believed_to_tell_of_the_same_topic(
     on_result: Any, self: TopicRegistry, response: Any, now_ms: int
 ) -> Any:
     on_result(self, response, now_ms)
-    return []
+    return {}
 
 
 @bug(TopicRegistry, "on_result")
@@ -76,7 +76,7 @@ def leader_epochs_of_two_topics_are_compared(on_result: Any, self: TopicRegistry
 
 @bug(TopicRegistry, "_view_with", first=603)
 def refusal_of_the_old_topic_is_taken_for_the_new_one(view_with: Any, self: TopicRegistry, tp: TopicPartition) -> Any:
-    replaced, self.replaced = self.replaced, set()
+    replaced, self.replaced = self.replaced, {}
     view = view_with(self, tp)
     self.replaced = replaced
     return view
@@ -104,6 +104,14 @@ def new_topic_is_written_while_the_old_one_answers(reset: Any, self: ProducerCor
     count, queue.in_flight_count = queue.in_flight_count, 0
     reset(self, tp, now_ms)
     queue.in_flight_count = count
+
+
+@bug(Identity, "forget_unwritten")
+def member_forgets_what_it_has_written(forget_unwritten: Any, self: Identity, tp: TopicPartition, former: TopicIdPartition) -> bool:
+    if tp in self.sequences:
+        self.sequences[tp].has_gap = False
+        self.sequences[tp].next_sequence = sum(batch.record_count for batch in self.sequences[tp].sequenced)
+    return bool(forget_unwritten(self, tp, former))
 
 
 @bug(ProducerCore, "_reset_replaced", first=59)

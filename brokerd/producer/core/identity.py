@@ -310,6 +310,20 @@ class Identity:
             state.has_gap = True
             self.renumber(tp)
 
+    def forget_unwritten(self, tp: TopicPartition, former: TopicIdPartition) -> bool:
+        """Lets a member begin a partition of a recreated topic anew, once nothing is in flight to the former topic. False if the
+        member has, or may have, written to it."""
+        state = self.sequences.get(tp)
+        if state is None:
+            return True
+        if state.has_gap or state.next_sequence != sum(batch.record_count for batch in state.sequenced):
+            return False
+        for batch in state.sequenced:
+            batch.clear_sequence()
+        del self.sequences[tp]
+        self.partitions.pop(former, None)
+        return True
+
     def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
         """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence also shows which other batches were never appended."""
         state = self.sequences[batch.tp]

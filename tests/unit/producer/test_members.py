@@ -328,6 +328,21 @@ def test_rows_of_a_failed_member_are_refused_however_they_are_sent(broker: Broke
             producer.send_batch("t", batch)
 
 
+@pytest.mark.parametrize("rows", [1, 50_000])
+def test_a_member_that_has_written_nothing_to_a_topic_goes_on_when_it_is_recreated(
+    broker: BrokerDouble, producer: Producer, rows: int
+) -> None:
+    """A producer that serves one Spark task after another may still know the former topic when the next task begins."""
+    for version in range(1, 11):
+        producer.begin_member(member(version))
+        producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [b"%d" % version] * rows}))
+        report = producer.end_member()
+        assert report.records == rows
+        assert {tp.topic_id for tp in report.partitions} == {broker.topics["t"].topic_id}
+        assert sum(len(broker.values("t", number)) for number in range(2)) == rows
+        broker.create_topic("t", 2)
+
+
 def test_a_member_whose_topic_is_recreated_ends(broker: BrokerDouble, producer: Producer) -> None:
     """A member has one epoch, and its earlier records are gone with the old topic."""
     producer.begin_member(member())

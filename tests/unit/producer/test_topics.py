@@ -44,7 +44,7 @@ def topics() -> TopicRegistry:
     registry.want("busy", 0)
     registry.want("idle", 0)
     assert registry.begin(0) == ("busy", "idle")
-    assert registry.on_result({"busy": VIEW, "idle": VIEW}, 0) == []
+    assert registry.on_result({"busy": VIEW, "idle": VIEW}, 0) == {}
     return registry
 
 
@@ -54,7 +54,7 @@ def test_an_idle_topic_is_not_asked_for_any_more(topics: TopicRegistry) -> None:
     assert topics.due_ms(IDLE_MS, is_busy=True) < NEVER_MS
     assert topics.begin(IDLE_MS) == ("busy",)
     assert topics.leader_of(TopicPartition("idle", 0)) == NO_LEADER
-    assert topics.on_result({"busy": VIEW, "idle": VIEW}, IDLE_MS) == []
+    assert topics.on_result({"busy": VIEW, "idle": VIEW}, IDLE_MS) == {}
     assert topics.view("idle") is None
 
 
@@ -71,7 +71,7 @@ def test_a_topic_created_anew_while_it_was_forgotten_is_another(topics: TopicReg
     assert topics.use("idle", IDLE_MS) is None
     topics.want("idle", IDLE_MS)
     topics.begin(IDLE_MS)
-    assert topics.on_result({"idle": TopicInfo(b"2" * 16, (0,))}, IDLE_MS) == ["idle"]
+    assert topics.on_result({"idle": TopicInfo(b"2" * 16, (0,))}, IDLE_MS) == {"idle": VIEW.topic_id}
 
 
 def test_nothing_in_use_asks_for_nothing(topics: TopicRegistry) -> None:
