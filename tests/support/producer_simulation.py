@@ -126,7 +126,7 @@ class Simulation(MemberOperations):
         self.waiting: deque[WaitingAppend] = deque()
         self.flushes: list[list[ProducerBatch]] = []
         self.throttled_until_ms: dict[int, int] = {}  # by node
-        self.numbers: dict[ProducerBatch, tuple[ProducerIdAndEpoch, int]] = {}  # as last sent
+        self.numbers: dict[ProducerBatch, tuple[bytes, ProducerIdAndEpoch, int]] = {}  # as last sent, with the topic id
         self.sent_to: dict[ProducerBatch, bytes] = {}  # id of the topic that it was last sent to
         self.next_id = 0
         self.next_ms = 0
@@ -212,6 +212,7 @@ class Simulation(MemberOperations):
             records = records_of(batch)
             sent.batches.append(SentBatch(tp, batch.identity, batch.base_sequence, records, batch.leader_epoch, tp_id))
             self.sent_to[batch] = tp_id.topic_id
+        numbers = {one: (tp_id.topic_id, one.identity, one.base_sequence) for tp_id, one in command.batches.items()}
         under_way = [
             batch for s in self.core.streams.by_node.values() for r in s.in_flight.values() for batch in r.batches.values()
         ]
@@ -219,11 +220,11 @@ class Simulation(MemberOperations):
             same = [batch for batch in under_way if batch.tp.partition == partition]
             self.expect(len(same) <= self.config.max_in_flight_batches, f"{len(same)} batches of partition {partition} under way")
             for batch in same:
-                if batch in command.batches.values() and self.numbers.get(batch) == (batch.identity, batch.base_sequence):
+                if batch in numbers and self.numbers.get(batch) == numbers[batch]:
                     own = [other for other in same if other.membership == batch.membership]  # batches of another member are void
                     first = min(own, key=lambda other: other.pieces[0].data[0])
                     self.expect(batch is first, "a retry is sent behind a batch that is still under way")
-        self.numbers |= {batch: (batch.identity, batch.base_sequence) for batch in command.batches.values()}
+        self.numbers |= numbers
         stream.requests.append(sent)
         if self.acks == 0:
             self.core.on_sent(command.node_id, command.correlation_id, self.now_ms)
