@@ -39,11 +39,17 @@ class GrpcLoop(asyncio.SelectorEventLoop):
             super().call_exception_handler(context)
 
 
-def end_if_cancelled() -> None:
-    """Raises CancelledError in a task that is being cancelled. If a stream ends at the moment of a cancellation, gRPC raises the
-    stream's error alone: a task that goes on after such an error calls this first, or it would miss its cancellation."""
+def cancellations() -> int:
+    """How often the current task was cancelled."""
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    return task.cancelling() if task is not None else 0
+
+
+def end_if_cancelled(*, since: int = 0) -> None:
+    """Raises CancelledError in a task that is being cancelled. If a stream ends at the moment of a cancellation, gRPC raises the
+    stream's error alone: a task that goes on after such an error calls this first, or it would miss its cancellation.
+    `since`: the number of earlier cancellations, of a task that cleans up after them."""
+    if cancellations() > since:
         raise asyncio.CancelledError
 
 

@@ -51,7 +51,7 @@ from brokerd.coordination.v3.etcd_pb2 import (
     WatchResponse,
 )
 from brokerd.errors import CoordinationError
-from brokerd.event_loop import end_if_cancelled
+from brokerd.event_loop import cancellations, end_if_cancelled
 from brokerd.wire.texts import in_plain_words
 
 logger = logging.getLogger(__name__)
@@ -342,11 +342,12 @@ class CoordinationClient:
     @contextlib.asynccontextmanager
     async def using(self, channel: grpc.aio.Channel) -> AsyncIterator[None]:
         """Wraps a call on a connection. If the connection is lost, closes it and switches to the next endpoint."""
+        before = cancellations()
         try:
             yield
         except (grpc.RpcError, CoordinationError, asyncio.InvalidStateError, asyncio.CancelledError) as error:
             if not isinstance(error, CoordinationError):
-                end_if_cancelled()  # else another call has found the connection lost, and closed it
+                end_if_cancelled(since=before)  # else another call has found the connection lost, and closed it
             failed = self._failed(error)
             if failed.is_fate_unknown and self._channel is channel:
                 self._channel = None

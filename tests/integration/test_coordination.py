@@ -491,6 +491,23 @@ async def test_a_cancellation_is_not_lost_to_the_error_of_a_stream_that_ends_at_
             await task
 
 
+async def test_a_task_that_cleans_up_after_its_cancellation_hears_of_a_lost_connection() -> None:
+    """As a node that stops while it registers: it revokes its lease, at another endpoint if this one is lost."""
+    async with served(FaultyEtcd()) as (etcd, _), client_of(etcd, timeout_ms=_LONG_MS) as client:
+
+        async def cleaned_up() -> None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+            async with client.using(client.channel()):
+                raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "gone")
+
+        task = asyncio.create_task(cleaned_up())
+        await one_turn()
+        task.cancel()
+        with pytest.raises(CoordinationError, match="does not answer"):
+            await task
+
+
 async def test_an_older_term_and_another_cluster_are_refused() -> None:
     async with served(FaultyEtcd()) as (etcd, _), client_of(etcd, timeout_ms=_LONG_MS) as client:
         await client.check()

@@ -310,18 +310,18 @@ class Identity:
             state.has_gap = True
             self.renumber(tp)
 
-    def forget_unwritten(self, tp: TopicPartition, former: TopicIdPartition) -> bool:
+    def forget_unwritten(self, tp: TopicPartition, former_id: bytes) -> bool:
         """Lets a member begin a partition of a recreated topic anew, once nothing is in flight to the former topic. False if the
         member has, or may have, written to it."""
         state = self.sequences.get(tp)
-        if state is None:
-            return True
-        if state.has_gap or state.next_sequence != sum(batch.record_count for batch in state.sequenced):
+        if self.membership is None or state is None:
+            return False
+        if state.has_gap or tp in self.delivered or state.next_sequence != sum(batch.record_count for batch in state.sequenced):
             return False
         for batch in state.sequenced:
             batch.clear_sequence()
         del self.sequences[tp]
-        self.partitions.pop(former, None)
+        self.partitions.pop(TopicIdPartition(former_id, tp.partition), None)
         return True
 
     def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:

@@ -45,7 +45,7 @@ from brokerd.errors import (
     counted,
     fresh,
 )
-from brokerd.ids import NO_LEADER, NO_SEQUENCE, ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition
+from brokerd.ids import NO_LEADER, NO_SEQUENCE, ProducerIdAndEpoch, TopicInfo, TopicPartition
 from brokerd.producer.core.accumulator import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, BufferPool, Piece, ProducerBatch, RecordAccumulator
 from brokerd.producer.core.identity import Identity, Verdict, verdict_on
 from brokerd.producer.core.membership import MemberReport, Membership
@@ -191,10 +191,10 @@ class ProducerCore:
         self._was_accepted = True
         replaced = self.topics.on_result(response, now_ms)
         self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms, replaced)
-        for topic, former_id in replaced.items():
+        for topic, former in replaced.items():
             known = dict.fromkeys((*self.accumulator.partitions(), *self.own_identity.sequences, *self.identity.sequences))
             for tp in [tp for tp in known if tp.topic == topic]:
-                self.topics.replaced.setdefault(tp, former_id)
+                self.topics.replaced.setdefault(tp, former)
                 self._reset_replaced(tp, now_ms)
         for topic, view in response.items():
             if isinstance(view, WireError):
@@ -254,14 +254,17 @@ class ProducerCore:
     def _reset_replaced(self, tp: TopicPartition, now_ms: int) -> None:
         """Resets a partition of a recreated topic, once nothing is in flight to the old topic. Batches that may be in the old log
         fail, so that no record is written twice; the others go to the new partition, in a raised epoch. A member has one epoch, and
-        cannot be committed without its records in the old topic, so it stops if it has or may have any there."""
+        cannot be committed without its records in the old topic, so it stops if it has or may have any there, and also if the new
+        topic has another number of partitions: equal keys could be in two of them."""
         if tp not in self.topics.replaced or self.accumulator.in_flight_count(tp):
             return
-        former = TopicIdPartition(self.topics.replaced.pop(tp), tp.partition)
+        former, view = self.topics.replaced.pop(tp), self.topics.view(tp.topic)
+        has_same_size = view is not None and len(view.leaders) == len(former.leaders)
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
                 self.fail(batch, _replaced_error(tp), now_ms)
-        if self.identity.membership is not None and not self.identity.forget_unwritten(tp, former):
+        is_forgotten = has_same_size and self.identity.forget_unwritten(tp, former.topic_id)
+        if self.identity.membership is not None and tp in self.identity.sequences and not is_forgotten:
             self.stop(_replaced_error(tp), now_ms)
         for identity in (self.own_identity, self.identity):
             identity.leave_gap(tp)

@@ -35,8 +35,8 @@ class TopicRegistry:
         self._rng = rng
         self._views: dict[str, TopicInfo] = {}
         self._seen: dict[str, TopicInfo] = {}  # the last view of each topic, in use or not
-        # Partitions of recreated topics, with the former topic id, while batches to the former topic are in flight.
-        self.replaced: dict[TopicPartition, bytes] = {}
+        # Partitions of recreated topics, with the former topic, while batches to it are in flight.
+        self.replaced: dict[TopicPartition, TopicInfo] = {}
         self._used_ms: dict[str, int] = {}  # time of the last use of each topic in use
         self._is_refresh_needed = False  # of all topics in use
         self._new: set[str] = set()  # topics to request before the next refresh of all
@@ -167,8 +167,8 @@ class TopicRegistry:
         self.request_count += 1
         return self._asked
 
-    def on_result(self, response: Mapping[str, TopicInfo | WireError], now_ms: int) -> dict[str, bytes]:
-        """Takes a response. Returns the recreated topics, whose id has changed, with their former ids."""
+    def on_result(self, response: Mapping[str, TopicInfo | WireError], now_ms: int) -> dict[str, TopicInfo]:
+        """Takes a response. Returns the recreated topics, whose id has changed, as they were before."""
         self.answer_count += 1
         asked, self._asked = self._asked, ()
         self.is_unanswered = False
@@ -186,7 +186,7 @@ class TopicRegistry:
                 continue
             seen = self._seen.get(topic, view)
             if seen.topic_id != view.topic_id:
-                replaced[topic] = seen.topic_id
+                replaced[topic] = seen
             else:
                 view = view.newer_than(seen)
             self._see(topic, view)

@@ -71,7 +71,7 @@ def test_a_topic_created_anew_while_it_was_forgotten_is_another(topics: TopicReg
     assert topics.use("idle", IDLE_MS) is None
     topics.want("idle", IDLE_MS)
     topics.begin(IDLE_MS)
-    assert topics.on_result({"idle": TopicInfo(b"2" * 16, (0,))}, IDLE_MS) == {"idle": VIEW.topic_id}
+    assert topics.on_result({"idle": TopicInfo(b"2" * 16, (0,))}, IDLE_MS) == {"idle": VIEW}
 
 
 def test_nothing_in_use_asks_for_nothing(topics: TopicRegistry) -> None:
