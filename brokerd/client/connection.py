@@ -31,7 +31,7 @@ from brokerd.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
-from brokerd.event_loop import end_if_cancelled
+from brokerd.event_loop import cancellations, end_if_cancelled
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.channel import CALLS_PER_CONNECTION, STREAMS_PER_CONNECTION
 from brokerd.wire.errors import from_trailer
@@ -216,8 +216,7 @@ class Connection:
             except grpc.aio.AioRpcError as error:
                 raise self.error_from(error, name) from None
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or not task.cancelling():
+                if not cancellations():
                     self._check_kept()
                 raise
             finally:

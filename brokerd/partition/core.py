@@ -84,6 +84,15 @@ class InSync(NamedTuple):
     members: int = 1  # number of replicas in sync, this one included
     replicas: int = 1
 
+    @property
+    def is_under_replicated(self) -> bool:
+        """True if a replica that was in sync is not."""
+        return self.members < self.replicas
+
+    def is_enough(self, min_insync_replicas: int) -> bool:
+        """False if acks=all is refused: fewer replicas are in sync than min.insync.replicas, and fewer than the partition has."""
+        return self.members >= min(min_insync_replicas, self.replicas)
+
 
 ALONE = InSync()
 
@@ -338,7 +347,7 @@ class PartitionCore:
     @property
     def has_enough_in_sync(self) -> bool:
         """True if enough replicas are in sync for the leader to acknowledge acks=all."""
-        return self.in_sync.members >= min(self.config.min_insync_replicas, self.in_sync.replicas)
+        return self.in_sync.is_enough(self.config.min_insync_replicas)
 
     @property
     def hands_over(self) -> bool:

@@ -258,18 +258,6 @@ def in_sync_of(entry: PartitionEntry) -> InSync:
     return InSync(followers, len(entry.isr), len(ever_in_sync(entry).intersection(entry.replicas)))
 
 
-def is_under_replicated(entry: PartitionEntry) -> bool:
-    """True if a replica that was in sync is not."""
-    in_sync = in_sync_of(entry)
-    return in_sync.members < in_sync.replicas
-
-
-def has_enough_in_sync(entry: PartitionEntry, min_insync_replicas: int) -> bool:
-    """False if acks=all is refused: fewer replicas are in sync than min.insync.replicas, and fewer than the partition has."""
-    in_sync = in_sync_of(entry)
-    return in_sync.members >= min(min_insync_replicas, in_sync.replicas)
-
-
 def joined(entry: PartitionEntry, replica: InSyncReplica) -> PartitionEntry:
     """The entry with one more in-sync replica. Other directories of its node are dropped: their disk was replaced."""
     members = {each.node_id: each for each in entry.isr} | {replica.node_id: replica}

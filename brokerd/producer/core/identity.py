@@ -310,19 +310,18 @@ class Identity:
             state.has_gap = True
             self.renumber(tp)
 
-    def forget_unwritten(self, tp: TopicPartition, former_id: bytes) -> bool:
-        """Lets a member begin a partition of a recreated topic anew, once nothing is in flight to the former topic. False if the
+    def forget_unwritten(self, tp: TopicPartition, former_id: bytes) -> None:
+        """Lets a member begin a partition of a recreated topic anew, once nothing is in flight to the former topic, unless the
         member has, or may have, written to it."""
         state = self.sequences.get(tp)
-        if self.membership is None or state is None:
-            return False
-        if state.has_gap or tp in self.delivered or state.next_sequence != sum(batch.record_count for batch in state.sequenced):
-            return False
+        if self.membership is None or state is None or state.has_gap or tp in self.delivered:
+            return
+        if state.next_sequence != sum(batch.record_count for batch in state.sequenced):
+            return
         for batch in state.sequenced:
             batch.clear_sequence()
         del self.sequences[tp]
         self.partitions.pop(TopicIdPartition(former_id, tp.partition), None)
-        return True
 
     def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
         """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence also shows which other batches were never appended."""

@@ -263,8 +263,9 @@ class ProducerCore:
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
                 self.fail(batch, _replaced_error(tp), now_ms)
-        is_forgotten = has_same_size and self.identity.forget_unwritten(tp, former.topic_id)
-        if self.identity.membership is not None and tp in self.identity.sequences and not is_forgotten:
+        if has_same_size:
+            self.identity.forget_unwritten(tp, former.topic_id)
+        if self.identity.membership is not None and tp in self.identity.sequences:
             self.stop(_replaced_error(tp), now_ms)
         for identity in (self.own_identity, self.identity):
             identity.leave_gap(tp)

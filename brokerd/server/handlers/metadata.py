@@ -32,7 +32,7 @@ from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic, effective_min_insync
 from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
-from brokerd.replication.leader import has_enough_in_sync, is_under_replicated
+from brokerd.replication.leader import in_sync_of
 from brokerd.server.broker import BrokerParts
 from brokerd.server.delayed_produce import WAIT_MAX_MS
 from brokerd.server.failures import fails_with, malformed
@@ -157,8 +157,9 @@ def _partition(broker: BrokerParts, topic: Topic, number: int, min_insync_replic
         described.replicas.extend(entry.replicas)
         described.isr.extend(replica.node_id for replica in entry.isr)
         described.target.extend(entry.target)
-        described.under_replicated = is_under_replicated(entry)
-        described.under_min_isr = not has_enough_in_sync(entry, min_insync_replicas)
+        in_sync = in_sync_of(entry)
+        described.under_replicated = in_sync.is_under_replicated
+        described.under_min_isr = not in_sync.is_enough(min_insync_replicas)
     try:
         if entry is None or entry.leader == NO_LEADER:
             nodes = {node.id: node for node in broker.cluster.nodes()}

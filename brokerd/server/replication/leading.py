@@ -20,7 +20,7 @@ from brokerd.errors import CoordinationError, Fate, NotLeaderError, counted, som
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.purgatory import Purgatory
-from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, is_under_replicated, resigned
+from brokerd.replication.leader import Lag, LedPartition, Proposal, handed_over, in_sync_of, resigned
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.paging import Pauses
 from brokerd.storage.refusals import Refusals
@@ -151,7 +151,7 @@ class Leading:
         """Metrics of the partitions with several replicas that this node leads."""
         now_ms, under_replicated, under_min_isr, reassigning, lag = self._client.clock.monotonic_ms(), 0, 0, 0, Lag(0, 0)
         for led in list(self._led.values()):
-            under_replicated += is_under_replicated(led.entry)
+            under_replicated += in_sync_of(led.entry).is_under_replicated
             under_min_isr += not led.partition.has_enough_in_sync
             reassigning += bool(led.entry.target)
             lag = Lag(*map(max, lag, led.lag(now_ms)))

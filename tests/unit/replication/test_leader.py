@@ -14,9 +14,7 @@ from brokerd.replication.leader import (
     LedPartition,
     Proposal,
     handed_over,
-    has_enough_in_sync,
     in_sync_of,
-    is_under_replicated,
     joined,
     left,
     resigned,
@@ -487,16 +485,16 @@ def test_copies_that_are_being_made_do_not_count_towards_min_insync_replicas() -
     entry = PartitionEntry((1, 2, 3), (ALL[0],), leader=1, target=(2, 3))
     assert ever_in_sync(entry) == {1}
     assert in_sync_of(entry) == ([], 1, 1)
-    assert has_enough_in_sync(entry, 2)
-    assert not is_under_replicated(entry)
+    assert in_sync_of(entry).is_enough(2)
+    assert not in_sync_of(entry).is_under_replicated
     halfway = joined(entry, ALL[1])
     assert in_sync_of(halfway) == ([2], 2, 2)
-    assert not is_under_replicated(halfway)
+    assert not in_sync_of(halfway).is_under_replicated
     fell_out = left(halfway, {2})
-    assert is_under_replicated(fell_out)
+    assert in_sync_of(fell_out).is_under_replicated
     assert in_sync_of(fell_out) == ([], 1, 2)
-    assert not has_enough_in_sync(fell_out, 2)
-    assert has_enough_in_sync(fell_out, 1)
+    assert not in_sync_of(fell_out).is_enough(2)
+    assert in_sync_of(fell_out).is_enough(1)
 
 
 def test_a_copy_that_is_made_anew_before_the_last_one_was_removed_does_not_count_either() -> None:
@@ -504,9 +502,9 @@ def test_a_copy_that_is_made_anew_before_the_last_one_was_removed_does_not_count
     it has done so, or if the listed copy is on a disk that it no longer has."""
     entry = PartitionEntry((1,), (ALL[0],), leader=1, out_of_sync=(ALL[1],), target=(2,))
     assert advanced(entry, NODES) is None
-    assert has_enough_in_sync(entry, 2), "it takes records meanwhile"
+    assert in_sync_of(entry).is_enough(2), "it takes records meanwhile"
     added = advanced(entry._replace(out_of_sync=(InSyncReplica(2, "former"),)), NODES)
     assert added is not None
     assert added.replicas == (1, 2)
     assert in_sync_of(added) == ([], 1, 1)
-    assert has_enough_in_sync(added, 2)
+    assert in_sync_of(added).is_enough(2)
