@@ -108,10 +108,7 @@ def new_topic_is_written_while_the_old_one_answers(reset: Any, self: ProducerCor
 
 @bug(Identity, "forget_unwritten")
 def member_forgets_what_it_has_written(forget_unwritten: Any, self: Identity, tp: TopicPartition, former_id: bytes) -> None:
-    if tp in self.sequences:
-        self.sequences[tp].has_gap = False
-        self.delivered.pop(tp, None)
-        self.sequences[tp].next_sequence = sum(batch.record_count for batch in self.sequences[tp].sequenced)
+    self.delivered.pop(tp, None)
     forget_unwritten(self, tp, former_id)
 
 

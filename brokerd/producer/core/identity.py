@@ -311,12 +311,10 @@ class Identity:
             self.renumber(tp)
 
     def forget_unwritten(self, tp: TopicPartition, former_id: bytes) -> None:
-        """Lets a member begin a partition of a recreated topic anew, once nothing is in flight to the former topic, unless the
-        member has, or may have, written to it."""
+        """Lets a member begin a partition of a recreated topic anew, once nothing is in flight to the former topic, unless it has
+        written there. A batch that may have been written has failed by now, and the member with it."""
         state = self.sequences.get(tp)
-        if self.membership is None or state is None or state.has_gap or tp in self.delivered:
-            return
-        if state.next_sequence != sum(batch.record_count for batch in state.sequenced):
+        if self.membership is None or state is None or tp in self.delivered:
             return
         for batch in state.sequenced:
             batch.clear_sequence()
