@@ -191,7 +191,7 @@ def a_follower_joins_below_the_high_watermark(_original: Any, self: Any, node: N
     return _joins(self, node, self.partition.core.epoch_start_offset)
 
 
-@bug(LedPartition, "_joins", first=2200)
+@bug(LedPartition, "_joins", first=2500)
 def a_follower_joins_below_the_start_of_the_epoch(_original: Any, self: Any, node: Node) -> bool:
     return _joins(self, node, self.partition.ends.high_watermark)
 
@@ -298,7 +298,7 @@ def an_unclean_election_is_held_while_a_copy_in_sync_is_alive(put: Put) -> None:
     put(topics, "check_is_lost", lambda *_: None)
 
 
-@bug(ClusterTopics, "_copies", first=660)
+@bug(ClusterTopics, "_copies", first=720)
 async def an_unclean_election_takes_the_oldest_copy(copies: Any, self: Any, *args: Any) -> Any:
     return (await copies(self, *args))[::-1]
 
