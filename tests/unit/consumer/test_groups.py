@@ -30,7 +30,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.transaction import named_offsets
 from tests.support.clock import ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, committed, fill, filled, offsets, read, settings
+from tests.support.consumers import LONG_MS, T0, T1, committed, fill, filled, offsets, put_marker, read, settings
 from tests.support.fake_broker import RENEWAL, FakeBroker
 from tests.support.logged import messages_of
 from tests.support.wait import DEADLINE_S, wait_until
@@ -594,6 +594,20 @@ def test_a_renewal_that_fails_is_said_and_reading_goes_on(broker: FakeBroker, ca
         consumer.assign([T0])
         assert offsets(read(consumer, 3)) == [0, 1, 2]
         wait_until(lambda: "group 'g' is not renewed" in caplog.text)
+
+
+def test_markers_that_arrive_during_a_long_wait_are_committed(broker: FakeBroker) -> None:
+    """Otherwise retention may delete them, and a restart finds the committed offset out of range."""
+    partition = filled(broker, [3])
+    consumer = group_consumer(broker, auto_commit_interval_ms=0)
+    with consumer:
+        consumer.assign([T0])
+        reading = threading.Thread(target=lambda: list(consumer), name="reading")
+        reading.start()
+        wait_until(lambda: committed(broker) == 3)
+        put_marker(partition)
+        wait_until(lambda: committed(broker) == 4)
+    reading.join(DEADLINE_S)
 
 
 @pytest.mark.parametrize("is_automatic", [True, False])
