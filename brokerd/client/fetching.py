@@ -594,6 +594,7 @@ class PartitionFetcher:
     ) -> None:
         """Starts reading at once. `client` must stay open; it may serve any number of fetchers. `goes_past_damage`: see Pump."""
         self._config = config
+        self._clock = client.broker_client.clock
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._slices: list[BatchSlice] = []  # of the response being read, last first
         self._is_over = False
@@ -612,6 +613,7 @@ class PartitionFetcher:
     def next_batch(self, timeout_ms: int | None = None) -> FetchedBatch | None:
         """The next records; None after `timeout_ms` without any, or at the end of all ranges (then `is_over`). Raises the error
         that ended reading."""
+        deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         while True:
             while self._slices:
                 batch = decoded(self._slices.pop(), self._config)
@@ -619,8 +621,9 @@ class PartitionFetcher:
                     return batch
             if self._is_over:
                 return None
+            left_ms = None if deadline_ms is None else max(0, deadline_ms - self._clock.monotonic_ms())
             try:
-                item = self._items.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
+                item = self._items.get(timeout=None if left_ms is None else left_ms / 1000)
             except queue.Empty:
                 return None
             if isinstance(item, Fetched):

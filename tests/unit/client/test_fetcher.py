@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,10 +28,10 @@ from brokerd.errors import (
 )
 from brokerd.record.header import Attributes
 from tests.support.clock import HastyClock, ManualClock
-from tests.support.consumers import fill
+from tests.support.consumers import fill, put_marker
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.records import key_values, new_batch, poisoned, spoilt
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 
 def config(broker: FakeBroker, **settings: int | str) -> ConsumerConfig:
@@ -359,6 +360,26 @@ def test_following_reader_sees_what_is_appended_later_and_may_stop_waiting(broke
         batch = fetcher.next_batch()
         assert batch is not None
         assert batch.offsets.to_pylist() == [0, 1]
+
+
+def test_markers_do_not_put_off_the_end_of_a_wait(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    has_ended = threading.Event()
+
+    def write() -> None:
+        while not has_ended.wait(0.02):
+            put_marker(partition)
+
+    with fetching(broker, [FetchRange(partition.tp, 0)]) as fetcher:
+        writing, waiting = threading.Thread(target=write), threading.Thread(target=fetcher.next_batch, args=(500,))
+        writing.start()
+        waiting.start()
+        waiting.join(DEADLINE_S)
+        is_over = not waiting.is_alive()
+        has_ended.set()
+        writing.join()
+    waiting.join()
+    assert is_over
 
 
 def test_slow_reader_holds_the_broker_back(broker: FakeBroker) -> None:
