@@ -115,7 +115,8 @@ class Fetching:
             self.forget(one.id_tp)
 
     def give_up(self, id_tp: TopicIdPartition | None) -> None:
-        """Drops a partition that is no longer assigned."""
+        """Drops a partition that is no longer assigned, or whose topic disappeared, and ends its hold: `pause` and `resume` find it
+        by its id, which it may have lost when it is resumed."""
         if id_tp is not None:
             self._buffer.release(id_tp)
             self.forget(id_tp)
@@ -254,7 +255,7 @@ class Fetching:
         """Forgets the ids of partitions without a position, after a search found a topic gone: the next search looks them up."""
         for one in self._assignment.unresolved():
             if one.id_tp is not None and one.position is None:
-                self.forget(one.id_tp)
+                self.give_up(one.id_tp)
                 self._assignment.forget_id(one)
 
     def _after_failure(self, pump: Pump, error: BrokerdError) -> None:
@@ -281,7 +282,7 @@ class Fetching:
                 f"{named(one.tp, error)}; check what was read of the other history, then seek() to the offset at which to continue"
             )
         elif isinstance(error, UnknownTopicIdError):
-            self.forget(one.id_tp)
+            self.give_up(one.id_tp)
             self._assignment.forget_id(one)
             error.message = (
                 f"topic '{one.tp.topic}' was deleted, or this principal may no longer see it, so {one.tp} cannot be read: assign() "

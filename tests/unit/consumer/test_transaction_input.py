@@ -140,6 +140,21 @@ def test_a_topic_that_is_gone_when_a_transaction_fails_may_come_back(
             assert consumer.position(T0) == 2
 
 
+def test_a_partition_resumed_while_its_topic_is_gone_is_read_once_it_is_back(broker: FakeBroker, partition: Partition) -> None:
+    fill(partition, [5])
+    with reader(broker) as consumer:
+        assert read(consumer, 2)
+        consumer.pause(T0)
+        consumer.transaction_failed([T0])
+        topic = broker.topics.pop("t")
+        broker.errors["FetchGroupOffsets"] = [UnknownTopicIdError("no such topic")]
+        with pytest.raises(UnknownTopicIdError):
+            consumer.poll(LONG_MS)
+        consumer.resume(T0)
+        broker.topics["t"] = topic
+        wait_until(lambda: consumer.poll(10) != [], deadline_s=5)
+
+
 def test_another_topic_of_that_name_is_begun_like_one_that_was_never_read(broker: FakeBroker, partition: Partition) -> None:
     fill(partition, [5])
     with reader(broker) as consumer:
