@@ -598,9 +598,11 @@ class BrokerClient:
             del self._topics[topic_id]
         self._nodes.found({node_id: node.address for node_id, node in metadata.nodes.items()})
         for address in self._nodes.unused(self._connections):
-            if self._connections[address].is_idle:  # a node wrongly taken for dead still serves its streams
+            connection = self._connections.get(address)  # None: another call has closed it meanwhile
+            if connection is not None and connection.is_idle:  # a node wrongly taken for dead still serves its streams
                 self._server_infos.pop(address, None)
-                await self._connections.pop(address).close()
+                del self._connections[address]
+                await connection.close()
         return metadata
 
 

@@ -258,6 +258,20 @@ def test_a_connection_to_an_address_that_no_node_has_is_closed() -> None:
         assert set(connections) == {f"127.0.0.1:{node.port}" for node in cluster.nodes[:2]}
 
 
+def test_calls_at_once_may_all_find_the_connections_of_nodes_that_are_gone() -> None:
+    with fake_cluster() as cluster, client_of(f"127.0.0.1:{cluster.nodes[0].port}") as client:
+        tps = [partition.tp for partition in cluster.create("t")]
+        client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+        broker_client = client.broker_client
+        cluster.nodes[0].nodes = cluster.nodes[:1]
+
+        async def look() -> None:
+            await asyncio.gather(*(broker_client.metadata() for _ in range(5)))
+
+        client.loop_thread.run(look())
+        assert set(broker_client._connections) == {f"127.0.0.1:{cluster.nodes[0].port}"}
+
+
 def test_metadata_is_asked_for_again_after_its_time(cluster: FakeCluster) -> None:
     (first, *_) = cluster.create("t")
     with client_of(cluster.servers, metadata_max_age_ms=0) as client:
