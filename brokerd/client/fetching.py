@@ -13,8 +13,10 @@ is in sync, that replica becomes leader and serves the batch. If the batch was d
 Otherwise its error is raised.
 
 Each leader has one stream, for all of its ranges. Failures are retried from the next offset of each range. A lost stream affects
-all partitions of its leader, a refusal only the refused partition; the others are read meanwhile. A position moves only when its
-response is delivered, with no await in between, so the pump may be stopped at any time without repeating or skipping records.
+all partitions of its leader, a refusal only the refused partition; the others are read meanwhile. A final error ends the pump, but
+not before each leader has answered once: a consumer starts another pump, and a partition that fails each time must not starve those
+of slower leaders. A position moves only when its response is delivered, with no await in between, so the pump may be stopped at any
+time without repeating or skipping records.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import pyarrow as pa
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import is_repeatable
 from brokerd.client.columns import BatchSlice, FetchedBatch, decoded, remedy
-from brokerd.client.connection import Asked, RawStream
+from brokerd.client.connection import Asked, RawStream, patience_ms
 from brokerd.client.offsets import READ_COMMITTED, isolation_to_proto
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT64_MAX
@@ -297,6 +299,7 @@ class Pump:
         self._progress_ms = self._client.clock.monotonic_ms()
         self._retries = {position: self._client.retries(self._progress_ms) for position in self.positions}
         self._streams: dict[int, list[RangePosition]] = {}  # the positions of the stream to each leader
+        self._answered: dict[int, asyncio.Event] = {}  # by leader: its stream has had an answer, or has ended
         self._moved: set[RangePosition] = set()  # positions whose leader is no longer that of their stream
         self._tasks = asyncio.TaskGroup()
         self._correlation_id = 0
@@ -352,7 +355,11 @@ class Pump:
         error."""
         while unplaced := list(positions):
             if failed:
-                await self._wait(failed)
+                try:
+                    await self._wait(failed)
+                except BrokerdError:
+                    await self._first_answers()
+                    raise
                 await self._client.refresh_leaders([position.tp for position in unplaced])
             positions = failed = {}
             for position in unplaced:
@@ -376,6 +383,14 @@ class Pump:
             one_ms = self._client.retry_wait_ms(retries, judged[position], is_quiet=number > 0)
             wait_ms = max(wait_ms, one_ms)
         await asyncio.sleep(wait_ms / 1000)
+
+    async def _first_answers(self) -> None:
+        """Waits until each leader has answered once, at most as long as one that is well may take."""
+        timeout_ms = self._config.fetch_max_wait_ms + patience_ms(self._config.request_timeout_ms)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                for answered in list(self._answered.values()):
+                    await answered.wait()
 
     async def _judged(self, failed: Mapping[RangePosition, BrokerdError]) -> dict[RangePosition, BrokerdError]:
         """The errors, with NotLeaderError in place of a former or lagging leader's claim that records are gone, although a newer
@@ -412,7 +427,7 @@ class Pump:
         if positions is not None:
             positions.append(position)
             return
-        self._streams[node_id] = [position]
+        self._streams[node_id], self._answered[node_id] = [position], asyncio.Event()
         for _ in range(RESPONSES_AHEAD - 1 + len(self._streams) - self._slot_count):
             self._slots.release()  # a fetch parked at a leader without records must not block other leaders' fetches
             self._slot_count += 1
@@ -428,6 +443,7 @@ class Pump:
             failed = dict.fromkeys(positions, error)
         finally:
             del self._streams[node_id]
+            self._answered.pop(node_id).set()
         await self._place(failed, failed)
 
     async def _read(self, node_id: int, positions: list[RangePosition]) -> None:
@@ -452,6 +468,7 @@ class Pump:
                 if fetched.reached:
                     self._deliver(fetched)
                     has_slot = False
+                self._answered[node_id].set()
                 checked.update(asked)
                 moved = self._moved.intersection(positions) if self._moved else self._moved
                 turned = positions[len(asked) :] + asked[1:] + asked[:1]  # round robin: no partition starves

@@ -137,6 +137,7 @@ class FakeBroker:
         self.fail_calls: list[grpc.StatusCode] = []  # status codes of the next unary calls
         self.after: dict[str, Callable[[], None]] = {}  # by method: called after each call
         self.errors: dict[str, list[WireError]] = {}  # by method: errors of the next responses
+        self.fetch_delay_s = 0.0  # of each response to a fetch
         self.cut_fetch_after: list[int] = []  # number of responses after which each of the next fetch streams ends
         self.wire_versions = (1, 1)
         self.identities = IdentityModel()
@@ -529,6 +530,8 @@ class FakeBroker:
             if answers_left == 0:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "told to cut the stream")
             answers_left -= 1
+            if self.fetch_delay_s:
+                await asyncio.sleep(self.fetch_delay_s)
             yield self._fetched(fetch_pb2.FetchRequest.FromString(data))
 
     def _fetched(self, request: fetch_pb2.FetchRequest) -> bytes:

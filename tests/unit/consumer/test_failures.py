@@ -31,7 +31,7 @@ from brokerd.errors import (
 from brokerd.wire.v1 import fetch_pb2
 from tests.support.clock import HastyClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings
-from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.fake_broker import FakeBroker, fake_broker, fake_cluster
 from tests.support.records import key_values, new_batch, poisoned, spoilt
 from tests.support.wait import DEADLINE_S
 
@@ -181,6 +181,26 @@ def test_offset_that_is_gone_is_an_error_if_auto_offset_reset_is_none(broker: Fa
         assert seen == list(range(35, 40)), "the other partition is read all the same"
         consumer.seek(T0, failures[0].log_start_offset)
         assert offsets(read(consumer, 10)) == list(range(30, 40))
+
+
+def test_a_partition_that_always_fails_does_not_starve_those_of_a_slower_leader() -> None:
+    with fake_cluster(2) as cluster:
+        _, second = cluster.create("t")
+        fill(second, [2] * 3)
+        cluster.nodes[1].fetch_delay_s = 0.2
+        given = {**settings(cluster.nodes[0], auto_offset_reset="none"), "bootstrap.servers": cluster.servers}
+        with Consumer(given) as consumer:
+            consumer.assign([T0, T1])
+            consumer.seek(T0, 50)
+            consumer.seek(T1, 0)
+            seen: list[int] = []
+            failures = 0
+            while failures < 5:
+                try:
+                    seen += [record.offset for record in consumer.poll(LONG_MS)]
+                except OffsetOutOfRangeError:
+                    failures += 1
+    assert seen == list(range(6))
 
 
 def test_corrupt_batch_is_told_until_it_is_passed_and_stops_only_its_partition(broker: FakeBroker, consumer: Consumer) -> None:
