@@ -68,6 +68,7 @@ class Fetching:
         self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the pump
         self._is_stopping = False  # the pump; its remaining responses are taken before another begins
         self._has_left_out = False  # some of those responses were dropped, to be fetched again
+        self._responses = 0  # taken so far
         self._unasked = 0  # responses taken since records were last asked for; only RESPONSES_AHEAD of them make room in the pump
         self._search: LoopCall[Found] | None = None
         self._search_sender: object = None
@@ -161,7 +162,10 @@ class Fetching:
             self._take_all()
         if self._pump is None and wanted:
             self._pump_sender = sender = object()
-            ranges = [_range_of(id_tp, one) for id_tp, one in wanted.items()]
+            # The longest unserved first: if each pump soon ends by the next change, its first responses must not always be of the
+            # same partitions.
+            ordered = sorted(wanted.items(), key=lambda entry: entry[1].last_response)
+            ranges = [_range_of(id_tp, one) for id_tp, one in ordered]
             self._pump = Pump(self._client, ranges, self._config, partial(self._arrive, sender))
             self._fetched = frozenset(wanted)
             self._stale.clear()
@@ -223,12 +227,14 @@ class Fetching:
 
     def _add(self, fetched: Fetched) -> None:
         self._buffer.add(fetched)
+        self._responses += 1
         for id_tp, epoch in fetched.epochs:
             if id_tp not in self._stale:
                 self._assignment.by_id[id_tp].enter(epoch)
         for id_tp, offset in fetched.reached:
             if id_tp not in self._stale:
-                self._assignment.by_id[id_tp].fetch_offset = offset
+                one = self._assignment.by_id[id_tp]
+                one.fetch_offset, one.last_response = offset, self._responses
         for id_tp in self._stale:
             self._buffer.drop(id_tp)
 

@@ -60,6 +60,7 @@ class AssignedPartition:
     begun_at: LogPosition | None = None  # where reading began; a failed transaction resumes there if its group has no offset
     gone: Gone | None = None
     fetch_offset: int | None = None  # next offset to fetch, after the buffered records; None = at the position
+    last_response: int = 0  # number of the last response that had something of it
     is_paused: bool = False
     is_unreadable: bool = False  # at a batch that cannot be decoded: nothing after it is fetched
     version: int = 0

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from brokerd import Consumer
+from brokerd import Consumer, TopicPartition
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.errors import (
     NoOffsetForPartitionError,
@@ -146,6 +146,20 @@ def test_partitions_come_in_turn_and_each_in_order(broker: FakeBroker, consumer:
     for record in read(consumer, 600):
         by_partition.setdefault(record.partition, []).append(record.offset)
     assert by_partition == {number: list(range(200)) for number in range(3)}
+
+
+def test_partitions_come_in_turn_though_the_assignment_changes_with_each_poll(broker: FakeBroker) -> None:
+    *partitions, _ = broker.create("t", 6)
+    for partition in partitions:
+        fill(partition, [1] * 50)
+    idle = TopicPartition("t", 5)
+    with Consumer(settings(broker, fetch_max_bytes=1, max_partition_fetch_bytes=1)) as consumer:
+        consumer.assign([TopicPartition("t", number) for number in range(6)])
+        seen: list[int] = []
+        while len(seen) < 50:
+            (consumer.pause if idle not in consumer.paused() else consumer.resume)(idle)
+            seen += [record.partition for record in consumer.poll(LONG_MS)]
+    assert set(seen) == set(range(5))
 
 
 # --- control batches, aborted records, gaps
