@@ -205,6 +205,8 @@ class ConsumerBase(abc.ABC):
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._look_ms:
             self._look_ms = now_ms + LOOK_MS
+            if self._looking is not None and not self._looking.has_ended:
+                return
             topics = {id_tp.topic_id: one.tp.topic for id_tp, one in self._assignment.by_id.items()}
             self._looking = self._client.loop_thread.submit(self._coverage.look(topics, frozenset(self._assignment.by_id)))
 

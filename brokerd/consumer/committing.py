@@ -62,6 +62,7 @@ class Committing:
         self._write: Callable[[], None] | None = None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._renew_ms = clock.monotonic_ms()
+        self._renewing: LoopCall[None] | None = None
         self._wanted: _Offsets = {}  # of failed commits
         self._offered: _Offsets = {}  # in the commit in flight
         self._under_way: LoopCall[Refusals] | None = None
@@ -94,9 +95,10 @@ class Committing:
                 self._write()
             if self._is_automatic:
                 self._start()
-        if self._config.group_id and self._clock.monotonic_ms() >= self._renew_ms:
+        is_renewing = self._renewing is not None and not self._renewing.has_ended
+        if self._config.group_id and not is_renewing and self._clock.monotonic_ms() >= self._renew_ms:
             self._renew_ms = self._clock.monotonic_ms() + RENEW_MS
-            self._client.loop_thread.submit(self._renew(list(self._done)))
+            self._renewing = self._client.loop_thread.submit(self._renew(list(self._done)))
 
     async def _renew(self, done: list[TopicIdPartition]) -> None:
         """Renews the group. Offsets of `done` that the group no longer has (deleted, or expired) will be committed again."""
