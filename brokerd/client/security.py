@@ -5,6 +5,7 @@ There is no fallback: with security.protocol=SSL, a connection uses TLS with a t
 
 from __future__ import annotations
 
+import logging
 import ssl
 
 import grpc
@@ -14,6 +15,8 @@ from brokerd.config.client import ClientConfig, is_loopback
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import AuthenticationError, ConfigError
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
+
+logger = logging.getLogger(__name__)
 
 _CONNECT_FAILED = "failed to connect to all addresses"
 # How gRPC up to 1.80, and later versions, report a certificate for another name.
@@ -29,7 +32,8 @@ class ClientSecurity:
         _check(config)
         self._config = config
         self._credentials = _credentials(config) if self.is_tls else None
-        self._fixed_metadata = None if config.auth_token_file else self._read_metadata()  # None: the file may hold a new token
+        self._last_metadata = None if config.auth_token_file else self._read_metadata()  # None: nothing was read from the file yet
+        self._is_file_readable = True
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
         """A channel that connects on first use. Raises ConfigError if a token would cross a network in plaintext."""
@@ -52,8 +56,20 @@ class ClientSecurity:
             )
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Headers of a call. The token file is read each time, so that a new token needs no new client. Raises ConfigError."""
-        return self._read_metadata() if self._fixed_metadata is None else self._fixed_metadata
+        """Headers of a call. The token file is read each time, so that a new token needs no new client. While it holds none, as in
+        the middle of a replacement, the last token is used. Raises ConfigError if there is none."""
+        if self._config.auth_token_file:
+            try:
+                self._last_metadata = self._read_metadata()
+                self._is_file_readable = True
+            except ConfigError as error:
+                if self._last_metadata is None:
+                    raise
+                if self._is_file_readable:
+                    logger.warning("%s; the last token stays in use", error)
+                self._is_file_readable = False
+        assert self._last_metadata is not None
+        return self._last_metadata
 
     def _read_metadata(self) -> tuple[tuple[str, str], ...]:
         token = self._config.auth_token or (_read_token(self._config.auth_token_file) if self._config.auth_token_file else "")

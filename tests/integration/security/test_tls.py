@@ -129,6 +129,21 @@ def test_the_token_may_stand_in_a_file(tls: RunningDaemon, papers: Papers, tmp_p
     assert "holds no token" in error.message
 
 
+def test_a_producer_outlives_a_moment_without_its_token(tls: RunningDaemon, papers: Papers, tmp_path: Path) -> None:
+    """A token's file is often replaced by being written anew, and is empty meanwhile."""
+    boss = BlockingClient(from_mapping(ClientConfig, client_settings(tls.address, papers, auth_token=TOKENS["boss"])))
+    boss.create_topics([NewTopic(name=name, partitions=1) for name in ("events-2", "events-3", "events-4")])
+    boss.close()
+    path = tmp_path / "token"
+    path.write_text(TOKENS["writer"])
+    with Producer(client_settings(tls.address, papers, auth_token_file=str(path))) as producer:
+        assert producer.send("events-2", value=b"v").result(DEADLINE_S).offset == 0
+        path.write_text("")
+        assert producer.send("events-3", value=b"v").result(DEADLINE_S).offset == 0
+        path.unlink()
+        assert producer.send("events-4", value=b"v").result(DEADLINE_S).offset == 0
+
+
 def test_a_wrong_token_is_refused_at_once_and_not_repeated_back(tls: RunningDaemon, papers: Papers) -> None:
     error = refusal(client_settings(tls.address, papers, auth_token=UNKNOWN_TOKEN))
     assert isinstance(error, AuthenticationError)
