@@ -467,7 +467,7 @@ class Producer:
 def close_each(producers: Sequence[Producer], clock: Clock) -> None:
     """Closes all producers within one time limit: they send concurrently, and this function waits for each in turn."""
     for producer in producers:
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, ProducerClosedError):  # closed: its own `close` was interrupted, and went on
             producer.flush(0)
     deadline_ms = clock.monotonic_ms() + _EXIT_TIMEOUT_MS
     for producer in producers:

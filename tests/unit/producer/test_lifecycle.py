@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
+from brokerd.clock import SystemClock
 from brokerd.producer.producer import Producer, close_each
+from tests.support.broker_double import double_of
 from tests.support.clock import ManualClock
 
 
@@ -30,3 +32,14 @@ def test_all_begin_to_send_before_one_is_waited_for_and_share_its_time() -> None
     clock, calls = ManualClock(), list[str]()
     close_each(cast("list[Producer]", [Slow(clock, calls), Slow(clock, calls)]), clock)
     assert calls == ["flush 0", "flush 0", "close 10.0", "close 0.0"]
+
+
+def test_one_that_has_ended_does_not_keep_the_others_from_being_closed() -> None:
+    """Such as one whose `close` was interrupted: its sender went on."""
+    broker = double_of(1)
+    ended = Producer(transport_factory=broker.transport)
+    other = Producer(transport_factory=broker.transport, linger_ms=60_000)
+    ended.close()
+    future = other.send("t", b"v")
+    close_each([ended, other], SystemClock())
+    assert future.result(0).offset == 0
