@@ -248,7 +248,8 @@ class ProducerCore:
         self.last_trouble = error
         for batch in list(self.accumulator.incomplete):
             if not batch.is_in_flight:
-                self.fail(batch, error, now_ms)
+                text = f"{error.message}; {_subject(batch)} was given up: {_where(batch)}"
+                self.fail(batch, AuthenticationError(text, may_pass=False), now_ms)
         return False
 
     def _reset_replaced(self, tp: TopicPartition, now_ms: int) -> None:

@@ -56,6 +56,19 @@ def test_records_without_a_right_fail_and_later_ones_go_through_once_it_is_grant
         assert producer.send("t", b"y").result(DEADLINE_S).offset == 0
 
 
+def test_a_refusal_says_whether_the_records_may_be_in_the_log(broker: BrokerDouble) -> None:
+    with producer_of(broker) as producer:
+        broker.open_errors.append(AuthenticationError(REFUSAL, may_pass=False))
+        with pytest.raises(AuthenticationError, match=f"{REFUSAL}; .* they are not in the log"):
+            producer.send("t", b"x").result(DEADLINE_S)
+        producer.send("t", b"y").result(DEADLINE_S)
+        broker.open_errors.append(AuthenticationError(REFUSAL, may_pass=False))
+        broker.faults.append(Fault(kill_after=True))
+        with pytest.raises(AuthenticationError, match=f"{REFUSAL}; .* they may still be in the log"):
+            producer.send("t", b"z").result(DEADLINE_S)
+    assert broker.values("t", 0) == [b"y", b"z"]
+
+
 def test_refusals_around_a_restart_cost_a_running_producer_nothing(broker: BrokerDouble) -> None:
     with producer_of(broker) as producer:
         producer.send("t", b"x").result(DEADLINE_S)
