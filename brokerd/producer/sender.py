@@ -22,6 +22,7 @@ from brokerd.errors import (
     AuthenticationError,
     BrokerdError,
     BrokerUnreachableError,
+    Fate,
     ProducerClosedError,
     UnknownServerError,
     WireError,
@@ -333,7 +334,7 @@ class Sender:
         try:
             encoded = encode_pieces(batch.pieces, self._config.compression_type)
         except Exception as error:
-            failure = UnknownServerError(f"records for {batch.tp} cannot be encoded: {error!r}")
+            failure = UnknownServerError(f"records for {batch.tp} cannot be encoded: {error!r}", fate=Fate.NOT_APPENDED)
             self._report(partial(self._core.on_encode_failed, batch, failure))
             return False
         batch.encoded = encoded

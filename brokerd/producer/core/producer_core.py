@@ -272,6 +272,7 @@ class ProducerCore:
             identity.leave_gap(tp)
 
     def _fail_topic(self, topic: str, error: WireError, now_ms: int) -> None:
+        error = type(error)(error.message, fate=Fate.NOT_APPENDED)  # the error of a request that writes nothing
         for batch in list(self.accumulator.incomplete):
             if batch.tp.topic == topic and not batch.is_in_flight:
                 self.fail(batch, error, now_ms)

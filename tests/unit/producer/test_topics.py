@@ -25,7 +25,7 @@ from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.topics import TopicRegistry
 from brokerd.producer.intake import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from brokerd.producer.producer import Producer
-from tests.support.broker_double import BrokerDouble, TopicDouble, double_of
+from tests.support.broker_double import BrokerDouble, Fault, TopicDouble, double_of
 from tests.support.broker_model import PartitionModel
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
@@ -204,6 +204,18 @@ def test_all_who_wait_for_a_topic_hear_why_it_is_refused() -> None:
         broker.metadata_errors = deque()
         for call in calls:
             assert isinstance(call.exception(DEADLINE_S), TopicAuthorizationFailedError)
+
+
+def test_a_refused_topic_does_not_hide_that_an_earlier_attempt_may_have_written() -> None:
+    broker = double_of(1)
+    with producer_of(broker, reconnect_backoff_ms=500, reconnect_backoff_max_ms=500) as producer:
+        producer.send("t", b"x").result(DEADLINE_S)
+        broker.topic_errors["t"] = TopicAuthorizationFailedError("no right")
+        broker.faults.append(Fault(kill_after=True))
+        error = producer.send("t", b"y").exception(DEADLINE_S)
+        assert isinstance(error, TopicAuthorizationFailedError)
+        assert error.fate is Fate.UNKNOWN
+    assert broker.values("t", 0) == [b"x", b"y"]
 
 
 def test_a_topic_that_is_created_while_it_is_waited_for_is_found() -> None:
