@@ -18,7 +18,6 @@ between costs a needless wake-up; in the opposite order it would leave the sende
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -47,8 +46,6 @@ from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.futures import BatchSpan, Placement
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _TOPICS_REMEMBERED_MAX = 10_000
@@ -444,15 +441,14 @@ class Intake:
     # --- errors of calls that wait
 
     def _log_wait(self, topic: str, error: BrokerdError | None) -> bool:
-        """Logs why a call waits, since max.block.ms may be a minute. Returns False while the reason is unknown."""
-        most_ms = self._config.max_block_ms
+        """Makes the sender log why a call waits, as max.block.ms may be a minute. Returns False while the reason is unknown.
+        Nothing is logged under the producer's lock: a log handler has a lock of its own, and may send with this producer."""
+        most = f"for up to max.block.ms ({self._config.max_block_ms} ms)"
         if error is not None:
-            logger.warning("topic '%s' does not exist: waiting for it for up to max.block.ms (%d ms)", topic, most_ms)
+            self._core.warnings.append(f"topic '{topic}' does not exist: waiting for it {most}")
         elif self._core.topics.is_unanswered:
             trouble = self._core.last_trouble
-            logger.warning(
-                "no broker has described topic '%s' (%s): retrying for up to max.block.ms (%d ms)", topic, trouble, most_ms
-            )
+            self._core.warnings.append(f"no broker has described topic '{topic}' ({trouble}): retrying {most}")
         else:
             return False
         return True

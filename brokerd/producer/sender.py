@@ -176,9 +176,9 @@ class Sender:
 
     def _notify(self) -> None:
         """Logs warnings, calls the listeners of ended batches, then wakes the calls whose condition may now hold."""
-        warnings, self._core.warnings = self._core.warnings, []
-        for text in warnings:
-            logger.warning("%s", text)
+        warnings = self._core.warnings
+        while warnings:  # calls of other threads may add to them
+            logger.warning("%s", warnings.pop(0))
         ended, self._core.ended = self._core.ended, []
         for batch in ended:
             for listener in batch.listeners:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 import numpy as np
 import pyarrow as pa
@@ -216,6 +218,31 @@ def test_a_refused_topic_does_not_hide_that_an_earlier_attempt_may_have_written(
         assert isinstance(error, TopicAuthorizationFailedError)
         assert error.fate is Fate.UNKNOWN
     assert broker.values("t", 0) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("is_reachable", [True, False])
+def test_a_log_handler_may_use_the_producer_that_logs(*, is_reachable: bool) -> None:
+    """Python holds a lock of the handler meanwhile. If the producer held its own, too, two threads that log could wait for ever."""
+    broker = double_of(1, metadata_errors=deque([] if is_reachable else [BrokerUnreachableError("nobody there")] * 100_000))
+    is_free: list[bool] = []
+
+    class Sending(logging.Handler):
+        def emit(self, _record: logging.LogRecord) -> None:
+            other = Thread(target=producer.metrics, daemon=True)
+            other.start()
+            other.join(1)
+            is_free.append(not other.is_alive())
+
+    handler, source = Sending(), logging.getLogger("brokerd.producer")
+    source.addHandler(handler)
+    try:
+        with producer_of(broker, max_block_ms=200) as producer:
+            with pytest.raises((UnknownTopicOrPartitionError, BrokerUnreachableError)):
+                producer.send("missing", b"v")
+            wait_until(lambda: bool(is_free))
+    finally:
+        source.removeHandler(handler)
+    assert all(is_free)
 
 
 def test_a_topic_that_is_created_while_it_is_waited_for_is_found() -> None:
