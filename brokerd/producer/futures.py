@@ -7,6 +7,7 @@ decides how batches end; the sender's thread calls listeners.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import logging
 import operator
 from abc import ABC, abstractmethod
@@ -247,7 +248,8 @@ class ProduceFuture(ABC, Generic[T]):
         except BaseException:
             # As in concurrent.futures, a bug in a callback must not stop the delivery of other records. Nor may a SystemExit: it
             # would end only this thread, and all calls wait for this thread.
-            logger.exception("a callback of a produce future raised")
+            with contextlib.suppress(Exception):  # of a log handler
+                logger.exception("a callback of a produce future raised")
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():

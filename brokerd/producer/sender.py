@@ -178,7 +178,8 @@ class Sender:
         """Logs warnings, calls the listeners of ended batches, then wakes the calls whose condition may now hold."""
         warnings = self._core.warnings
         while warnings:  # calls of other threads may add to them
-            logger.warning("%s", warnings.pop(0))
+            with contextlib.suppress(Exception):  # a log handler may raise, which must not stop the sender
+                logger.warning("%s", warnings.pop(0))
         ended, self._core.ended = self._core.ended, []
         for batch in ended:
             for listener in batch.listeners:
@@ -369,7 +370,8 @@ class Sender:
 
     def _fail_for_good(self, cause: BaseException) -> None:
         is_explained = isinstance(cause, BrokerdError)  # its message suffices, without a traceback
-        logger.error("the producer stops: %s", cause, exc_info=None if is_explained else cause)
+        with contextlib.suppress(Exception):  # of a log handler
+            logger.error("the producer stops: %s", cause, exc_info=None if is_explained else cause)
         error: BrokerdError = ProducerClosedError(f"the producer failed: {cause if is_explained else repr(cause)}")
         error.__cause__ = cause
         self._report_to_all(partial(self._core.fail_for_good, error))

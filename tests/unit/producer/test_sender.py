@@ -1,14 +1,19 @@
-"""A sender leaves no unfinished task behind, whenever it stops."""
+"""A sender leaves no unfinished task behind, whenever it stops; and a log handler does not stop it."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 import warnings
 
+import pytest
+
 from brokerd.config.client import ProducerConfig
+from brokerd.errors import UnknownTopicOrPartitionError
 from brokerd.producer.core.transport import Hello
+from brokerd.producer.futures import RecordFuture
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, StreamDouble, TransportDouble, double_of
 from tests.support.wait import DEADLINE_S
@@ -49,3 +54,31 @@ def test_an_end_that_comes_before_a_stream_is_read_leaves_nothing_behind() -> No
         producer.close(0)
         gc.collect()
     assert [str(warning.message) for warning in told] == []
+
+
+def test_a_log_handler_that_raises_does_not_stop_the_producer() -> None:
+    """As a handler may that sends with the producer itself, in the sender's thread, where it cannot wait."""
+
+    class Raising(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+            raise ValueError("of the handler")
+
+    def call_back(_future: RecordFuture) -> None:
+        raise ValueError("of the callback")
+
+    told: list[str] = []
+    handler, source = Raising(), logging.getLogger("brokerd.producer")
+    source.addHandler(handler)
+    settings = {"linger.ms": 200, "max.block.ms": 300, "retry.backoff.ms": 1, "retry.backoff.max.ms": 1}
+    try:
+        with Producer(settings, transport_factory=double_of(1).transport) as producer:
+            with pytest.raises(UnknownTopicOrPartitionError):
+                producer.send("missing", b"v")
+            future = producer.send("t", b"v")
+            future.add_done_callback(call_back)
+            assert future.result(DEADLINE_S).offset == 0
+            assert producer.send("t", b"v").result(DEADLINE_S).offset == 1
+    finally:
+        source.removeHandler(handler)
+    assert told[-1] == "a callback of a produce future raised"
