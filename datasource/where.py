@@ -143,9 +143,11 @@ def wanted_rows(fetched: FetchedBatch, wanted: RowFilter) -> FetchedBatch | None
         return fetched
     import pyarrow.compute as pc  # takes 30 ms, which only queries with a filter need
 
-    timestamp = known_schema(fetched.header.schema_id).timestamp
-    times = fetched.arrow_batch.column(timestamp.index).view(pa.int64())
-    mask = pc.and_(_mask(fetched.offsets, wanted.offsets), _mask(times, wanted.timestamps))
+    mask = _mask(fetched.offsets, wanted.offsets)
+    if wanted.timestamps != ANY:  # a null, compared even with every number, would leave its row out
+        timestamp = known_schema(fetched.header.schema_id).timestamp
+        times = fetched.arrow_batch.column(timestamp.index).view(pa.int64())
+        mask = pc.and_(mask, _mask(times, wanted.timestamps))
     count = pc.sum(mask).as_py() or 0
     if count == fetched.record_count:
         return fetched

@@ -141,3 +141,12 @@ def test_a_batch_that_is_wanted_whole_is_not_copied() -> None:
     assert wanted_rows(fetched, RowFilter(timestamps=Values(1, 3))) is fetched
     assert wanted_rows(fetched, RowFilter(timestamps=Values(4, 9))) is None
     assert wanted_rows(replace(fetched), RowFilter(timestamps=Values(2, 9))) is not fetched
+
+
+def test_a_record_without_a_timestamp_has_an_offset_and_matches_no_time() -> None:
+    fetched = batch_of(TopicPartition("t", 0), 5, [1, None, 3])
+    by_offset = Values().both(Values(among=frozenset([6, 7])))
+    for wanted, offsets in ((RowFilter(offsets=by_offset), [6, 7]), (RowFilter(offsets=by_offset, timestamps=Values(0, MAX)), [7])):
+        kept = wanted_rows(fetched, wanted)
+        assert kept is not None
+        assert kept.offsets.to_pylist() == offsets
