@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from brokerd.client.columns import CONSUMED_SCHEMA
 from brokerd.errors import ConfigError
-from brokerd.record.schema import HEADERS, KEY, VALUE
+from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
 _SPARK_TYPES = {
     "key": "binary",
@@ -25,7 +25,7 @@ _SPARK_TYPES = {
     HEADERS.name: "array<struct<key:string,value:binary>>",
 }
 
-_WITH_NULLS = (KEY.name, VALUE.name, HEADERS.name)  # declared NOT NULL, a null would fail in Spark's JVM, unchecked
+_WITH_NULLS = (KEY.name, VALUE.name, TIMESTAMP.name, HEADERS.name)  # declared NOT NULL, a null would fail in Spark's JVM, unchecked
 
 
 def source_schema(*, include_headers: bool) -> pa.Schema:

@@ -65,6 +65,7 @@ def test_a_users_own_schema_prunes_and_reorders() -> None:
     [
         StructField("key", BinaryType(), nullable=False),
         StructField("value", BinaryType(), nullable=False),
+        StructField("timestamp", TimestampType(), nullable=False),
         StructField("headers", ArrayType(HEADER), nullable=False),
         StructField("headers", ArrayType(HEADER, containsNull=False)),
         StructField("headers", ArrayType(StructType([StructField("key", StringType(), nullable=False), HEADER["value"]]))),
