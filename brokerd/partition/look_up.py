@@ -201,6 +201,9 @@ class LookUps:
 def _find(look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: int) -> OffsetAndTimestamp | None:
     """The first readable record from `first_offset` up to `until_offset` whose timestamp is at least `timestamp_ms`. Returns the
     start of its batch if the records have no timestamps of their own, or one batch has been decoded already.
+
+    Markers do not count: their time is that of the commit, which says nothing about rows that bring their own, such as those of a
+    copied topic.
     """
     reader, has_decoded = look_up.reader, False
     for segment in reader.segments:
@@ -212,10 +215,10 @@ def _find(look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: 
                 if header.base_offset >= until_offset:
                     return None
                 is_wanted = header.readers_timestamp >= timestamp_ms and header.last_offset >= first_offset
-                if not is_wanted or past_taken_out(reader.damaged, header.base_offset) >= header.next_offset:
+                if header.is_control or not is_wanted or past_taken_out(reader.damaged, header.base_offset) >= header.next_offset:
                     continue
                 whole = OffsetAndTimestamp(max(header.base_offset, first_offset), header.readers_timestamp)
-                if has_decoded or header.is_log_append_time or header.is_control:
+                if has_decoded or header.is_log_append_time:
                     return whole
                 has_decoded = True
                 found = _find_in_batch(header, _times(reader, file, position, header), timestamp_ms, whole)

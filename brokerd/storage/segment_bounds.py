@@ -14,7 +14,7 @@ class SegmentBounds:
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size_bytes = 0
-        self.max_timestamp = -1  # as readers see it, ms
+        self.max_timestamp = -1  # of records, as readers see it, ms
         self.first_log_time = -1
         self.max_log_time = -1
         self.is_end_damaged = False
@@ -24,7 +24,7 @@ class SegmentBounds:
         timestamp, log_time = header.readers_timestamp, header.log_time
         self.size_bytes += header.size
         self.next_offset = header.next_offset
-        if timestamp > self.max_timestamp:
+        if timestamp > self.max_timestamp and not header.is_control:
             self.max_timestamp = timestamp
         if log_time > self.max_log_time:
             self.max_log_time = log_time

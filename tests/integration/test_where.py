@@ -143,6 +143,21 @@ def test_a_range_in_time_with_its_end_moves_little(topic: Topic) -> None:
     assert few_bytes < size_bytes / 5
 
 
+def test_rows_older_than_their_transactions_are_found_by_their_times(topic: Topic) -> None:
+    """As in a copied topic, whose rows keep their times."""
+    topic.client.create_topic("copy", 1)
+    with Producer(bootstrap_servers=topic.daemon.address, transactional_id="copy") as producer:
+        for version in range(5):
+            with producer.transaction(version):
+                for number in range(10 * version, 10 * version + 10):
+                    producer.send("copy", b"v", timestamp=BEGIN_MS + number)
+    bounds = {"startingTimestamp": str(BEGIN_MS + 15), "endingTimestamp": str(BEGIN_MS + 35)}
+    given = {"bootstrap.servers": topic.daemon.address, "subscribe": "copy", **bounds}
+    reader = BrokerdBatchReader(parse_source_options(given, is_streaming=False), ALL_COLUMNS, SystemClock())
+    rows = [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
+    assert [row["timestamp"].timestamp() * 1_000 - BEGIN_MS for row in rows] == list(range(15, 35))
+
+
 def test_limits_count_what_is_read(topic: Topic) -> None:
     rows, _, end = topic.stream("partition = 2", maxOffsetsPerTrigger="100", maxBytesPerTrigger="500000")
     assert rows == [(2, offset) for offset in range(RECORDS)]

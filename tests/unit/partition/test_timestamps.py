@@ -14,13 +14,14 @@ from brokerd.partition.core import TIMESTAMP_MAX_MS
 from brokerd.partition.partition import Partition
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, encode_header
+from brokerd.record.header import HEADER_SIZE, Attributes, crc_seed, decode_header, encode_header
 from brokerd.record.schema import decode_timestamps, encode_payload
 from tests.support.build import append, arrow_batch, first_log, open_manager, raw_batch
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
 from tests.support.records import key_values
+from tests.support.transactions import append_marker
 
 HOUR_MS = 3_600_000
 INT64_MAX = 2**63 - 1
@@ -143,6 +144,18 @@ def test_an_honest_log_is_answered_to_the_record(log: Partition) -> None:
         log.append(arrow_batch([b"v"] * 10, times[first : first + 10]), now_wall_ms=START_WALL_MS)
     log.flush()
     assert [log.look_ups.offset_for_timestamp(time) for time in times] == list(enumerate(times))
+
+
+def test_a_marker_has_no_time_however_old_its_rows_are(log: Partition) -> None:
+    for producer_id in range(3):
+        member = ProducerIdAndEpoch(producer_id, 0)
+        batch = raw_batch(b"x", timestamp_ms=producer_id, producer=member, sequence=0, attributes=int(Attributes.TRANSACTIONAL))
+        log.append(batch, now_wall_ms=START_WALL_MS, is_open_member=True)
+        append_marker(log, committed=[producer_id])
+    log.flush()
+    found = [log.look_ups.offset_for_timestamp(time_ms, is_committed=True) for time_ms in range(4)]
+    assert found == [(0, 0), (2, 1), (4, 2), None]
+    assert log.segments[0].max_timestamp == 2, "a look-up of a later time reads no header"
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
