@@ -116,9 +116,10 @@ class LookUps:
         in a damaged range.
         """
         until_offset = self._core.latest_offset(is_committed=is_committed)
+        aborted = self._aborted(is_committed=is_committed)
         with self._begun(is_wanted) as look_up:
             log_start_offset = self._core.ends.log_start_offset
-            found = _find(look_up, timestamp_ms, log_start_offset, until_offset)
+            found = _find(look_up, timestamp_ms, log_start_offset, until_offset, aborted)
             end = found.offset if found is not None else until_offset
             for damaged in self._reader.damaged:
                 # The record may have been in the damaged range, so neither a later record nor None is certain.
@@ -164,8 +165,7 @@ class LookUps:
         taken-out records take offsets too. So records are counted by headers, backwards from the end in growing pieces.
         """
         until_offset = min(until_offset, self._core.latest_offset(is_committed=is_committed))
-        # A copy: the event loop changes the index meanwhile.
-        aborted = AbortedTransactions(self._core.producers.aborted.entries if is_committed else ())
+        aborted = self._aborted(is_committed=is_committed)
         with self._begun(is_wanted) as look_up:
             log_start_offset = self._core.ends.log_start_offset
             piece, end, left = min(count, _PIECE_MAX_OFFSETS), until_offset, count
@@ -186,6 +186,10 @@ class LookUps:
                 for header in _headers(look_up, from_offset, self._core.ends.log_end_offset)
             )
 
+    def _aborted(self, *, is_committed: bool) -> AbortedTransactions:
+        """The transactions whose records are not looked up. A copy: the event loop changes the index meanwhile."""
+        return AbortedTransactions(self._core.producers.aborted.entries if is_committed else ())
+
     @contextlib.contextmanager
     def _begun(self, is_wanted: IsWanted) -> Iterator[_LookUp]:
         try:
@@ -198,12 +202,14 @@ class LookUps:
             raise StorageError(f"{self._core.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
 
 
-def _find(look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: int) -> OffsetAndTimestamp | None:
+def _find(
+    look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: int, aborted: AbortedTransactions
+) -> OffsetAndTimestamp | None:
     """The first readable record from `first_offset` up to `until_offset` whose timestamp is at least `timestamp_ms`. Returns the
     start of its batch if the records have no timestamps of their own, or one batch has been decoded already.
 
     Markers do not count: their time is that of the commit, which says nothing about rows that bring their own, such as those of a
-    copied topic.
+    copied topic. Nor do aborted records, whose times may come again in the records that replace them.
     """
     reader, has_decoded = look_up.reader, False
     for segment in reader.segments:
@@ -216,6 +222,8 @@ def _find(look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: 
                     return None
                 is_wanted = header.readers_timestamp >= timestamp_ms and header.last_offset >= first_offset
                 if header.is_control or not is_wanted or past_taken_out(reader.damaged, header.base_offset) >= header.next_offset:
+                    continue
+                if _is_void(header, aborted.overlapping(header.base_offset, header.next_offset)):
                     continue
                 whole = OffsetAndTimestamp(max(header.base_offset, first_offset), header.readers_timestamp)
                 if has_decoded or header.is_log_append_time:
@@ -347,10 +355,14 @@ def _records(look_up: _LookUp, begin: int, end: int, aborted: list[AbortedTransa
     """The offset ranges [first, until) of the batches between `begin` and `end` whose records are visible to readers."""
     for header in _headers(look_up, begin, end):
         first, until = max(begin, header.base_offset), min(end, header.next_offset)
-        is_void = header.is_transactional and any(
-            header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset for one in aborted
-        )
         is_lost = damage_at(look_up.reader.damaged, first) is not None  # or taken out
-        if first < until and not (header.is_control or is_void or is_lost):
+        if first < until and not (header.is_control or is_lost or _is_void(header, aborted)):
             yield first, until
         begin = max(begin, until)
+
+
+def _is_void(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:
+    """True if the batch belongs to one of these transactions."""
+    return header.is_transactional and any(
+        header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset for one in aborted
+    )

@@ -3,8 +3,8 @@
 Behaviour
 - LATEST is the high watermark or, with read_committed, the last stable offset: the next offset that a reader could fetch. After
   an election it is OFFSET_NOT_AVAILABLE, and so are look-ups, until the high watermark has reached the start of the epoch.
-- TIMESTAMP is the first offset below LATEST whose record has this or a later timestamp; -1 if none. As in Kafka, records of
-  aborted transactions count; unlike there, control batches do not: they are as new as the commit, however old its rows are.
+- TIMESTAMP is the first offset below LATEST whose record has this or a later timestamp; -1 if none. Unlike in Kafka, control
+  batches do not count, which are as new as the commit, however old its rows are; nor, with read_committed, aborted transactions.
 - BACKLOG has the size and the age of the records left to read, as DescribeGroup does; the age is by the leader's clock.
 - LAST_RECORDS does not count control batches, damaged or taken-out records and, with read_committed, aborted transactions.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.

@@ -158,6 +158,17 @@ def test_a_marker_has_no_time_however_old_its_rows_are(log: Partition) -> None:
     assert log.segments[0].max_timestamp == 2, "a look-up of a later time reads no header"
 
 
+def test_an_aborted_record_has_no_time_for_who_does_not_see_it(log: Partition) -> None:
+    for producer_id, timestamp_ms in enumerate((1, 3, 2)):  # the second is a task that failed after its rows; the third its retry
+        member = ProducerIdAndEpoch(producer_id, 0)
+        batch = raw_batch(b"x", timestamp_ms=timestamp_ms, producer=member, sequence=0, attributes=int(Attributes.TRANSACTIONAL))
+        log.append(batch, now_wall_ms=START_WALL_MS, is_open_member=True)
+    append_marker(log, committed=[0, 2], aborted=[1])
+    log.flush()
+    for is_committed, found in ((True, [(0, 1), (2, 2), None]), (False, [(0, 1), (1, 3), (1, 3)])):
+        assert [log.look_ups.offset_for_timestamp(time_ms, is_committed=is_committed) for time_ms in (1, 2, 3)] == found
+
+
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
 def test_times_are_read_without_the_other_columns(codec: str) -> None:
     arrow = key_values([bytes(8 * 1_048_576)] * 3)
