@@ -13,6 +13,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.coordinator.group_table import GroupTable
@@ -60,12 +61,18 @@ class Groups:
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
         self._unrecorded_ms = self._retention_ms // _RENEWED_PARTS  # a renewal within this time of the recorded one is not recorded
         self.table = GroupTable(Shares(config.max_groups), Shares(config.max_group_offsets), self.name_of)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by group
 
     def loaded(self) -> None:
         """Drops the offsets of deleted topics. Call it once the log's records are applied to the table."""
         self.table.keep_topics(self._exists)
 
     # Requests
+
+    def turn(self, group_id: str) -> asyncio.Lock:
+        """Held by a request that commits or deletes offsets, from its arrival on, so that the last to arrive wins. A client that
+        loses its connection commits again over a new one, while the older commit, which may wait for the store, runs to its end."""
+        return self._turns.setdefault(group_id, asyncio.Lock())
 
     async def commit(self, group_id: str, principal: str, offsets: Collection[CommittedOffset]) -> None:
         """Commits offsets atomically; durable on return. Raises the errors of GroupTable.commit, and retriable errors."""

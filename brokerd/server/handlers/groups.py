@@ -68,7 +68,7 @@ async def commit_group_offsets(
     - An offset must be one that a reader can reach: not negative, and not beyond the high watermark. (Kafka accepts any number; a
       mistake shows up much later, as negative lag or as a reader that starts elsewhere.) It may be below the log start, since
       retention may pass it while records are being processed, and below the group's previous offset.
-    - The last commit wins: readers without membership do not fence each other.
+    - The last commit to arrive wins: readers without membership do not fence each other.
     - The first commit creates the group, which counts towards its principal's limit.
     - A commit without offsets creates no group.
     """
@@ -77,12 +77,14 @@ async def commit_group_offsets(
     response = offsets_pb2.CommitGroupOffsetsResponse()
     with fails_with(response, f"commit of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
+        groups = broker.groups  # of this coordinator: the next one may know a newer commit
         if not request.offsets:
-            await broker.groups.renew(request.group_id)
-        await check_deleted(broker, tps)
-        offsets = await _checked(broker, authorizer, request, response)
-        if offsets:
-            await broker.groups.commit(request.group_id, authorizer.principal, offsets)
+            await groups.renew(request.group_id)
+        async with groups.turn(request.group_id):
+            await check_deleted(broker, tps)
+            offsets = await _checked(broker, authorizer, request, response)
+            if offsets:
+                await groups.commit(request.group_id, authorizer.principal, offsets)
     if response.HasField("error"):
         del response.results[:]  # none of them is recorded
     return response
@@ -335,11 +337,10 @@ async def delete_group(
     response = offsets_pb2.DeleteGroupResponse()
     with fails_with(response, f"deletion of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
-        with broker.audit.change(f"deleted offsets of group {request.group_id!a}") as change:
-            if tps:
-                count = await broker.groups.delete_offsets(request.group_id, tps)
-            else:
-                count = await broker.groups.delete(request.group_id)
+        groups, what = broker.groups, f"deleted offsets of group {request.group_id!a}"
+        with broker.audit.change(what) as change:
+            async with groups.turn(request.group_id):
+                count = await (groups.delete_offsets(request.group_id, tps) if tps else groups.delete(request.group_id))
             change.what = f"deleted {counted(count, 'offset')} of group {request.group_id!a}" if count else ""
         response.deleted_offsets = count
     return response
