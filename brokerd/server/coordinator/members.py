@@ -500,7 +500,9 @@ class Members:
                 producer_id=_NONE if name or producer_id is None else producer_id,
                 first_offset=first_offset,
                 last_stable_offset=partition.ends.last_stable_offset,
-                last_timestamp=partition.producers.entries[producer_id].last_timestamp if producer_id is not None else _NONE,
+                last_timestamp=(
+                    partition.producers.entries[producer_id].batches[-1].append_timestamp if producer_id is not None else _NONE
+                ),
             )
         return response
 

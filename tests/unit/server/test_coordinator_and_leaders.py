@@ -742,6 +742,20 @@ async def test_an_operator_sees_what_all_leaders_have() -> None:
         assert ErrorCode(refused.error.code) is ErrorCode.NOT_COORDINATOR
 
 
+async def test_a_transaction_is_idle_since_its_last_batch_whatever_the_log_time_is() -> None:
+    """While the log time is behind the wall clock, as after a long pause, an open transaction would look like one that has hung for
+    weeks."""
+    clock = ManualClock()
+    async with cluster(clock) as running:
+        clock.jump_wall(30 * 86_400_000)
+        await begin(running)
+        clock.advance(5_000)
+        broker = running.nodes[0].broker
+        asked = transaction_pb2.FindHangingTransactionsRequest()
+        found = await transaction_admin.find_hanging_transactions(broker, TopicAuthorizer(ANYBODY, broker.topics), asked)
+        assert {one.idle_ms for one in found.transactions} == {5_000}
+
+
 async def test_a_node_that_ends_while_it_is_asked_is_left_out() -> None:
     async with cluster(ManualClock()) as running:
         member = await begin(running)
