@@ -156,10 +156,10 @@ class Transactions:
                 f"the coordinator's log cannot be used: {error.message.rstrip('.')}. Without it commits could be lost or done "
                 "twice, and readers would start elsewhere, so the broker does not start; run `brokerd doctor` for advice"
             ) from error
-        self.groups.loaded()
         self.producer_ids.loaded()
         with contextlib.suppress(NotReadyError):  # the first request for an id retries
             await self.producer_ids.fill()
+        self.groups.loaded()  # last: topics deleted before this coordinator is hosted are not reported to it
 
     def _records(self) -> Iterator[CoordinatorRecord | None]:
         """All records; applies those of groups and producer ids."""

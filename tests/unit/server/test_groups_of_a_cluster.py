@@ -35,6 +35,23 @@ def wait_at(monkeypatch: pytest.MonkeyPatch, offset: int) -> asyncio.Event:
     return answered
 
 
+async def test_offsets_of_a_topic_deleted_while_the_coordinator_is_loaded_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is loaded, but not hosted yet, while it asks the store for producer numbers."""
+    async with cluster(ManualClock()) as running:
+        broker = running.nodes[0].broker
+        await groups.commit_group_offsets(broker, TopicAuthorizer(ANYBODY, broker.topics), offsets_request({running.tps[1]: 5}))
+        numbers = broker.cluster.producer_numbers
+
+        async def deleted(at_least: int) -> tuple[int, int]:
+            running.topics.clear()
+            await broker.admin.run(broker.topic_changes.delete("t", broker.forget_topic))
+            return await numbers(at_least)
+
+        monkeypatch.setattr(broker.cluster, "producer_numbers", deleted)
+        await running.lead(0)
+        assert not broker.groups.table.groups
+
+
 async def test_a_commit_that_waits_does_not_overwrite_one_that_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client has lost its connection meanwhile, and commits again over a new one. The first commit runs to its end."""
     async with cluster(ManualClock()) as running:
