@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -68,6 +68,10 @@ _DELETED_MAX = 10_000
 _NONE = -1
 _MARKER_PIECES = 10  # cost of a marker in units of Pauses, plus one per ten members
 _RETRY_AFTER_MS = 200
+
+
+# By partition and producer id: the damaged range that may have held the marker.
+_Lost: TypeAlias = dict[TopicIdPartition, dict[int, tuple[int, int] | None]]
 
 
 class OpenMember(NamedTuple):
@@ -437,6 +441,7 @@ class Members:
         """The open data of these members, by partition. Raises NotCoordinatorError."""
         self._accept(asked.coordinator_epoch)
         response = pb.OpenDataResponse()
+        lost: _Lost = {}
         after = asked.after if asked.HasField("after") else None
         for producer_id in asked.producer_ids:
             member = self._members.get(producer_id)
@@ -447,10 +452,11 @@ class Members:
                 if len(response.data) == PARTITIONS_MAX:
                     response.more = True
                     return response
-                self._describe(producer_id, tp, response)
+                self._describe(producer_id, tp, response, lost)
         return response
 
-    def _describe(self, producer_id: int, tp: TopicIdPartition, response: pb.OpenDataResponse) -> None:
+    def _describe(self, producer_id: int, tp: TopicIdPartition, response: pb.OpenDataResponse, lost: _Lost) -> None:
+        """`lost`: of the damaged partitions described before, all members', since one costs as much as all."""
         partition = self._led(tp)
         data = partition.open_data(producer_id) if partition is not None else None
         if partition is None or data is None:
@@ -467,10 +473,10 @@ class Members:
             lost_until=_NONE,
         )
         if partition.health.damaged:
-            all_here = unmarked_data(partition.producers, partition.health.damaged, partition.ends.log_start_offset)
-            (lost,) = [one.lost for one in all_here if one.producer_id == producer_id]
-            if lost is not None:
-                described.lost_from, described.lost_until = lost
+            if tp not in lost:
+                found = unmarked_data(partition.producers, partition.health.damaged, partition.ends.log_start_offset)
+                lost[tp] = {one.producer_id: one.lost for one in found}
+            described.lost_from, described.lost_until = lost[tp][producer_id] or (_NONE, _NONE)
 
     async def hanging_partitions(self, asked: pb.HangingPartitionsRequest) -> pb.HangingPartitionsResponse:
         """The partitions whose last stable offset is held back. Raises NotCoordinatorError."""
