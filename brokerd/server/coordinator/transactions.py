@@ -508,7 +508,8 @@ class Transactions:
             name, version = ending.transactional_id, ending.version
             said = (name, version, producer_ids[:20])
             logger.warning("transactional id %r: writing lost markers of version %d again, of producers %s", *said)
-            theirs = [one for one in data if one.producer_id in producer_ids]
+            ids = frozenset(producer_ids)
+            theirs = [one for one in data if one.producer_id in ids]
             are_written &= await self._write_late(name, self.leaders.rewrite_lost(ending, theirs, others=found.others), "committed")
         void = self._lost_markers.void(ended)
         if void:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import main
+from brokerd.coordinator.markers import Ending
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, check_data_dir, decide_members, give_up_damaged, take_out
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.record.header import HEADER_SIZE, decode_header
+from brokerd.server.coordinator.leaders import LostMarkers
 from brokerd.server.coordinator.transactions import FIRST_MS
 from brokerd.storage.files import RealFiles
 from tests.support.build import raw_batch
@@ -151,6 +153,30 @@ async def test_the_last_commit_gets_its_marker_again(tmp_path: Path, repair: Rep
     repair(str(tmp_path))
     async with scene.after() as broker:
         assert [scene.outcome(broker, partition) for partition in (0, 1)] == ["committed", "committed"]
+
+
+async def test_the_members_of_a_commit_are_not_searched_for_each_piece_of_their_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacting: None
+) -> None:
+    """A search through ten thousand members for each of their pieces in each partition would take minutes."""
+
+    class Unsearched(list[int]):
+        def __contains__(self, _one: object) -> bool:
+            raise AssertionError("a search through all members")
+
+    committed = LostMarkers.committed
+
+    def of_many(lost: LostMarkers, ended: list[int]) -> dict[Ending, list[int]]:
+        return {ending: Unsearched(ids) for ending, ids in committed(lost, ended).items()}
+
+    monkeypatch.setattr(LostMarkers, "committed", of_many)
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.execution(broker, 0, 0, 1)
+    scene.rot(1)
+    accept_damaged(str(tmp_path))
+    async with scene.after() as broker:
+        assert scene.outcome(broker) == "committed"
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort"])
