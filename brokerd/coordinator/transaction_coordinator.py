@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -155,7 +155,7 @@ class TransactionCoordinator:
         self._open: dict[int, LiveMember] = {}  # by producer id
         self._lives: dict[ExecutionKey, _Life] = {}
         self._jobs: dict[str, int] = {}  # ids of a single write: time of their commit, in commit order
-        self._ended: dict[tuple[str, bytes], None] = {}  # see ENDED_MEMBERS_MAX; oldest first
+        self._ended: OrderedDict[tuple[str, bytes], None] = OrderedDict()  # see ENDED_MEMBERS_MAX; oldest first
         self._committed_ids: dict[str, int] = {}  # entries of each id's last commit (COMMITTED_IDS_MAX), in commit order
         self._committed_id_count = 0
         self._writer: StateWriter | None = None  # of the snapshot being written
@@ -410,7 +410,7 @@ class TransactionCoordinator:
         for member in members:
             self._ended[name, member.member_id] = None
             if len(self._ended) > ENDED_MEMBERS_MAX:
-                del self._ended[next(iter(self._ended))]
+                self._ended.popitem(last=False)  # a plain dict would search past all entries deleted before
 
     def _committed(self, state: TransactionalIdState, event: CommitPrepared, now_ms: int) -> None:
         name = state.transactional_id
