@@ -95,8 +95,9 @@ class Alone:
         """Never called: there is no other node."""
         raise AssertionError(f"node {node_id} is called, but this node is alone")
 
-    async def check_deleted(self, _tps: Collection[TopicIdPartition]) -> None:
+    async def check_deleted(self, tps: Collection[TopicIdPartition]) -> set[bytes]:
         """Passes: a partition unknown to this node is deleted."""
+        return {tp.topic_id for tp in tps}
 
     async def has_log_start(self, partition: Partition, timeout_s: float) -> None:
         """Returns at once: there are no other replicas."""

@@ -396,9 +396,10 @@ class ClusterNode:
             except (CoordinationError, EntryError) as error:
                 raise NotReadyError(f"{error}: no producer ids can be given at present", fate=Fate.NOT_APPENDED) from error
 
-    async def check_deleted(self, tps: Collection[TopicIdPartition]) -> None:
+    async def check_deleted(self, tps: Collection[TopicIdPartition]) -> set[bytes]:
         """Checks in the store that partitions unknown to this node are deleted rather than new: the directory lags behind the
-        store, by long if this node is cut off. Raises NotReadyError, also if the store does not answer.
+        store, by long if this node is cut off. Returns the deleted topics: a topic without such a partition may be new. Raises
+        NotReadyError, also if the store does not answer.
         """
         keys = {self._keys.topic(topic_id) for topic_id, _ in tps}
         try:
@@ -414,6 +415,7 @@ class ClusterNode:
             if value is not None and number < _partition_count(value):
                 text = f"this node has not heard of partition {number} of topic {topic_id.hex()} yet: try again"
                 raise NotReadyError(text, fate=Fate.NOT_APPENDED)
+        return {topic_id for topic_id, _ in tps if self._keys.topic(topic_id) not in stored}
 
     async def has_log_start(self, partition: Partition, timeout_s: float) -> None:
         """Waits until all in-sync replicas have the partition's log start durably. Raises RequestTimedOutError,

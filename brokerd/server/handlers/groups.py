@@ -169,8 +169,7 @@ async def check_deleted(broker: BrokerParts, tps: Sequence[TopicIdPartition]) ->
         tp for tp in tps if tp.partition >= broker.topics.count_of(tp.topic_id) and not broker.members.has_deleted(tp.topic_id)
     }
     if unknown and broker.groups:  # raises if this node is not the coordinator
-        await broker.cluster.check_deleted(unknown)
-        broker.members.deleted(tp.topic_id for tp in unknown if not broker.topics.count_of(tp.topic_id))
+        broker.members.deleted(await broker.cluster.check_deleted(unknown))
 
 
 def led_here(broker: BrokerParts, tp: TopicIdPartition) -> Partition | None:

@@ -574,12 +574,14 @@ async def test_what_is_known_to_be_deleted_costs_no_look_at_the_store() -> None:
 
 @pytest.mark.parametrize("is_of_group", [False, True])
 async def test_a_commit_waits_for_news_of_its_partitions(monkeypatch: pytest.MonkeyPatch, is_of_group: bool) -> None:
-    """A partition that the coordinator has not heard of is not taken for deleted: it would get no marker."""
+    """A partition that the coordinator has not heard of is not taken for deleted: it would get no marker. Neither if somebody has
+    asked for a partition that the topic does not have."""
     async with around_an_etcd() as machines, machines.node(1) as one, client_of(one) as client:
         topic_id = await create_topic(client, "orders", 1)
         await init_producer_id(client)  # creates the coordinator's log
         topics = one.broker.topics
         monkeypatch.setattr(topics, "count_of", lambda _topic_id: 0)  # as before it hears of the topic
+        await check_deleted(one.broker, [TopicIdPartition(topic_id, 9)])
         request = EndTransactionRequest(
             transactional_id="tx",
             execution_id="e",
