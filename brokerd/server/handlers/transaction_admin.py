@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from brokerd.coordinator.transaction_coordinator import TransactionCoordinator
 from brokerd.coordinator.transactional_id import MEMBER_EPOCH, TransactionalIdState
 from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFailedError, counted
 from brokerd.internode.v1.internode_pb2 import HangingPartition, OpenMemberData
@@ -35,7 +36,7 @@ async def list_transactions(
     check_text("after", request.after)
     response = transaction_pb2.ListTransactionsResponse()
     with fails_with(response, "the list of transactional ids"):
-        states = _seen_by(broker, authorizer)
+        coordinator, states = broker.transactions.coordinator, _seen_by(broker, authorizer)
         async with broker.transactions.log.settled():
             response.more = await list_page(
                 states,
@@ -43,7 +44,7 @@ async def list_transactions(
                 after=request.after,
                 pauses=Pauses(broker.turns),
                 is_wanted=lambda state: request.state in (0, _state_of(state)),
-                add=lambda state: response.transactions.append(_listing(broker, state)),
+                add=lambda state: response.transactions.append(_listing(coordinator, state, broker.clock.monotonic_ms())),
             )
     return response
 
@@ -64,7 +65,7 @@ async def describe_transaction(
     with fails_with(response, f"description of transactional id {request.transactional_id!r}"):
         async with broker.transactions.log.settled():
             state = _find(broker, authorizer, request.transactional_id)
-            response.listing.CopyFrom(_listing(broker, state))
+            response.listing.CopyFrom(_listing(broker.transactions.coordinator, state, broker.clock.monotonic_ms()))
             if state.last is not None:
                 response.last_execution_id, response.last_run_id = state.last.execution_id, state.last.run_id
                 response.last_totals.CopyFrom(state.last.totals)
@@ -242,20 +243,20 @@ def _state_of(state: TransactionalIdState) -> transaction_pb2.TransactionState:
     return transaction_pb2.TRANSACTION_STATE_OPEN if state.members else transaction_pb2.TRANSACTION_STATE_EMPTY
 
 
-def _listing(broker: BrokerParts, state: TransactionalIdState) -> transaction_pb2.TransactionListing:
+def _listing(coordinator: TransactionCoordinator, state: TransactionalIdState, now_ms: int) -> transaction_pb2.TransactionListing:
     """Summary of a transactional id."""
     members = state.members.values()
     versions = [member.txn_version for member in members]
     if state.is_prepared:
         versions.append(state.last_version)
-    opened_ms = [broker.transactions.coordinator.open_members[producer_id].opened_ms for producer_id in state.members]
+    opened_ms = [coordinator.open_members[producer_id].opened_ms for producer_id in state.members]
     return transaction_pb2.TransactionListing(
         transactional_id=state.transactional_id,
         state=_state_of(state),
         last_version=state.last_version,
         txn_version=max(versions, default=_NONE),
         open_members=len(state.members),
-        age_ms=broker.clock.monotonic_ms() - min(opened_ms) if opened_ms else _NONE,
+        age_ms=now_ms - min(opened_ms) if opened_ms else _NONE,
         owner=state.owner,
     )
 

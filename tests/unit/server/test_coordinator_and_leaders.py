@@ -48,6 +48,7 @@ from brokerd.partition.reader import FetchDataInfo
 from brokerd.server.coordinator import leaders
 from brokerd.server.coordinator.members import Members
 from brokerd.server.handlers import fetch, groups, transaction_admin, transactions
+from brokerd.server.paging import Pauses
 from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.sharing import Caller
 from brokerd.storage.files import WouldBlock
@@ -754,6 +755,26 @@ async def test_a_transaction_is_idle_since_its_last_batch_whatever_the_log_time_
         asked = transaction_pb2.FindHangingTransactionsRequest()
         found = await transaction_admin.find_hanging_transactions(broker, TopicAuthorizer(ANYBODY, broker.topics), asked)
         assert {one.idle_ms for one in found.transactions} == {5_000}
+
+
+async def test_a_list_during_which_the_coordinator_changes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(ManualClock()) as running:
+        broker = running.nodes[0].broker
+        await begin(running)
+
+        class Late(Pauses):
+            async def after(self, pieces: int = 1) -> None:
+                if broker.transactions.coordinator.open_members:
+                    await running.lead(0)
+                    await broker.transactions.abort_all(NAME, "")
+
+        monkeypatch.setattr(transaction_admin, "Pauses", Late)
+        asked = transaction_pb2.ListTransactionsRequest()
+        listed = await transaction_admin.list_transactions(broker, TopicAuthorizer(ANYBODY, broker.topics), asked)
+        assert ErrorCode(listed.error.code) is ErrorCode.NOT_COORDINATOR
+        assert "internal error" not in caplog.text
 
 
 async def test_a_node_that_ends_while_it_is_asked_is_left_out() -> None:
