@@ -182,7 +182,7 @@ def _hanging_lines(hanging: Sequence[HangingTransaction], idle_ms: int) -> Itera
             one.partition.last_stable_offset,
             duration_text(one.idle_ms),
             dashed(one.producer_id),
-            one.transactional_id or "(unknown: aborted within the last ten seconds)",
+            one.transactional_id or "(unknown: it has ended; if this stays, see the broker's log)",
         )
         for one in hanging
     ]

@@ -206,7 +206,7 @@ def test_hanging_transactions_are_named_by_partition(run: Run) -> None:
     assert run("find-hanging", find_hanging_transactions=found(hanging, has_more=False))[0].splitlines() == [
         "TOPIC                                  PARTITION  STABLE  IDLE    PRODUCER  TRANSACTIONAL ID",
         "orders                                         3      38  15 min        12  spark-q",
-        f"(id {TOPIC_ID.hex()})          0       0  1 s            5  (unknown: aborted within the last ten seconds)",
+        f"(id {TOPIC_ID.hex()})          0       0  1 s            5  (unknown: it has ended; if this stays, see the broker's log)",
     ]
     nothing = "no partition is held back by a transaction that wrote nothing there for 1 min\n"
     assert run("find-hanging", find_hanging_transactions=found([], has_more=False))[0] == nothing
