@@ -163,9 +163,16 @@ async def describe_transaction(client: BrokerClient, transactional_id: str) -> p
 
 
 async def abort_transaction(client: BrokerClient, transactional_id: str, execution_id: str = "") -> int:
-    """Aborts the open members of one execution, or of the whole transactional id; returns their number."""
+    """Aborts the open members of one execution, or of the whole transactional id; returns their number, not counting those of a
+    request whose response was lost."""
     request = pb.AbortTransactionRequest(transactional_id=transactional_id, execution_id=execution_id)
-    response = await client.call(request, pb.AbortTransactionResponse)
+    failed: list[BrokerdError] = []
+    try:
+        response = await client.call(request, pb.AbortTransactionResponse, failures=failed)
+    except InvalidRequestError:
+        if all(isinstance(one, _NOTHING_DONE) for one in failed):
+            raise
+        return 0  # an id that never committed goes with its last member
     return response.aborted_members
 
 

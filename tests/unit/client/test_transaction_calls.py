@@ -27,6 +27,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.core.membership import GroupOffset, GroupOffsets, MemberReport, Membership, Totals, TransactionEnd
+from brokerd.wire.errors import to_proto
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2 as pb
 from tests.support.clock import HastyClock, ManualClock
@@ -250,6 +251,19 @@ def test_a_page_that_comes_after_itself_is_no_answer(
     with pytest.raises(UnknownServerError, match="ListTransactions is invalid: a page that comes after itself"):
         client.list_transactions()
     assert asked == ["", "a"]
+
+
+def test_an_abort_whose_response_was_lost_is_done(
+    broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An id that never committed goes with its last member, so the broker does not know it any more."""
+    gone = pb.AbortTransactionResponse(error=to_proto(InvalidRequestError("there is no transactional id 'id'")))
+    monkeypatch.setattr(broker, "_AbortTransaction", lambda _asked: gone)
+    client.server_info()
+    broker.fail_calls = [grpc.StatusCode.UNAVAILABLE]
+    assert client.abort_transaction("id") == 0
+    with pytest.raises(InvalidRequestError, match="there is no transactional id"):
+        client.abort_transaction("id")
 
 
 def test_a_transactional_id_is_described_and_aborted(broker: FakeBroker, client: BlockingClient) -> None:
