@@ -350,6 +350,9 @@ class LostMarkers:
         """Determines the outcomes. `ended`: all ended members. `data`: their open data. `read`: reads the whole log, in a thread;
         called only if an outcome is not known yet. Raises DataDirectoryError."""
         found = [(one, _unmarked(one)) for one in data]
+        whole = {unmarked.producer_id for _, unmarked in found if unmarked.is_readable and unmarked.lost is None}
+        for producer_id in self.undecided(whole):  # this partition's leader had not answered before
+            self._endings[producer_id] = Ending(Outcome.ABORTED)
         new = {one.producer_id for one in data} - self._endings.keys()
         if not new:
             return

@@ -11,8 +11,10 @@ import pytest
 
 from brokerd.cli import main
 from brokerd.coordinator.markers import Ending
+from brokerd.datadir.node_state import DecidedMembers
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition
+from brokerd.internode.v1.internode_pb2 import OpenMemberData
 from brokerd.offline.doctor import accept_damaged, check_data_dir, decide_members, give_up_damaged, take_out
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
@@ -368,3 +370,16 @@ async def test_only_what_is_undecided_can_be_decided(tmp_path: Path, compacting:
 
 def errors(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity is Severity.ERROR]
+
+
+async def test_a_partition_whose_leader_answers_late_proves_that_there_was_no_commit() -> None:
+    """As after a power cut in a cluster, where the coordinator's node is up before the others."""
+    lost_markers = LostMarkers(DecidedMembers())
+    damaged = OpenMemberData(topic_id=bytes(16), producer_id=7, end_offset=1, is_readable=True, lost_from=1, lost_until=2)
+    whole = OpenMemberData(topic_id=bytes(16), partition=1, producer_id=7, end_offset=1, is_readable=True, lost_from=-1)
+    await lost_markers.find([7], [damaged], list, str)
+    assert (lost_markers.undecided([7]), lost_markers.void([7])) == ([7], [])
+    await lost_markers.find([7], [damaged], list, str)
+    assert lost_markers.undecided([7]) == [7], "it has not answered yet"
+    await lost_markers.find([7], [damaged, whole], list, str)
+    assert (lost_markers.undecided([7]), lost_markers.void([7])) == ([], [7])
