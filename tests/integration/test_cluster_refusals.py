@@ -172,6 +172,16 @@ def test_a_node_id_that_is_in_use(cluster: Cluster, tmp_path: Path) -> None:
     assert len(cluster.topic("orders").rows()) == 40
 
 
+def test_a_copy_of_the_directory_of_a_node_that_runs(cluster: Cluster, tmp_path: Path) -> None:
+    """A cloned machine would end the registration of the original and lead without what was written since."""
+    shutil.copytree(cluster.nodes[2].directory / "data", tmp_path / "copy")
+    code, said = start(tmp_path / "copy", NAME, cluster.coordination, 2)
+    assert code == 1
+    assert f"node 2 is running at {cluster.nodes[2].bootstrap_servers} with a copy of this data directory: to add a node" in said
+    assert "the registration of node 2 ended" not in cluster.nodes[2].log
+    assert len(cluster.topic("orders").rows()) == 40
+
+
 def test_what_had_its_only_copy_on_a_lost_disk_is_said(terminal: Terminal) -> None:
     with Cluster(2) as cluster:
         terminal.use(cluster.bootstrap_servers)

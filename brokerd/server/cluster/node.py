@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import grpc
@@ -198,7 +198,9 @@ class ClusterNode:
         controller = Controller(self._client, membership, factor)
         self._parts = _Parts(membership, leading, copying, controller)
         self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, self.call, factor)
-        await self._take_over_log_time(logs.time)
+        registered = await self._registered()
+        await self._check_not_copied(registered, address, logs.directory_id)
+        await self._take_over_log_time(registered, logs.time)
         await membership.start()
         news = _News(membership, self._config.cluster_name)
 
@@ -225,13 +227,30 @@ class ClusterNode:
             # Now, so that every backup of etcd has it: after a restore without it, an empty one would be created.
             await self.topics.create_coordinator()
 
-    async def _take_over_log_time(self, time: DirectoryTime) -> None:
-        """Takes over the log time of a live node, if one answers, before this node is registered and may lead."""
-        image, prefix = ClusterImage(self._keys), f"{self._keys.prefix}nodes/"
-        for item in (await self._client.read(prefix)).items:
+    async def _registered(self) -> Mapping[int, Node]:
+        """The registered nodes, as the store has them now. Raises CoordinationError."""
+        image = ClusterImage(self._keys)
+        for item in (await self._client.read(f"{self._keys.prefix}nodes/")).items:
             image.put(*item)
+        return image.nodes
 
-        others = [node for node_id, node in sorted(image.nodes.items()) if node_id != self.node_id]
+    async def _check_not_copied(self, registered: Mapping[int, Node], address: tuple[str, int], directory_id: str) -> None:
+        """Checks that no running node has a copy of this data directory: both would pass for the same replicas, and end each
+        other's registration in turn. An earlier life of this directory cannot answer, since this process holds its lock. Raises
+        CoordinationError."""
+        own = registered.get(self.node_id)
+        if own is None or own.registration.directory_id != directory_id:
+            return
+        host, port = own.registration.host, own.registration.port
+        if (host, port) != address and await self._log_time_of(own) is not None:  # at its own address this node does not serve yet
+            raise CoordinationError(
+                f"node {self.node_id} is running at {address_of(host, port)} with a copy of this data directory: to add a node, "
+                "set another node.id and an empty data.dir; to move this one, stop that node first"
+            )
+
+    async def _take_over_log_time(self, registered: Mapping[int, Node], time: DirectoryTime) -> None:
+        """Takes over the log time of a live node, if one answers, before this node is registered and may lead."""
+        others = [node for node_id, node in sorted(registered.items()) if node_id != self.node_id]
         for answered in await asyncio.gather(*map(self._log_time_of, others)):
             if answered is not None:
                 time.take_over(answered.log_time_ms, Owed(answered.owed_ms, answered.rate))
