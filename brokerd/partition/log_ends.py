@@ -19,6 +19,7 @@ from typing import NamedTuple
 UNSETTLED = ""
 _NOWHERE = -1
 _NO_LIMIT = 2**63 - 1
+_COUNTED_MAX = 65_536  # batches above the high watermark whose bytes are kept one by one: 9 MB
 
 
 class LogEnd(enum.Enum):
@@ -66,7 +67,8 @@ class LogEnds:
         self.log_end_offset = log_end_offset
         self.appended_bytes = 0  # since the start
         self.readable_bytes = 0  # the part below the high watermark; a fetch with min_bytes compares two readings
-        self.counted_from = log_end_offset  # the byte counters exclude batches below, which precede the start
+        # The bytes below an offset are known from here on: batches below precede the start, or were too many to count.
+        self.counted_from = log_end_offset
         self._unreadable: deque[tuple[int, int]] = deque()  # (next offset of a batch, appended_bytes with it)
         self.held_back: dict[str, int] = {}  # commit -> first offset
         self._open = open_transactions
@@ -103,7 +105,13 @@ class LogEnds:
         """A batch was written at the log end."""
         self.log_end_offset = next_offset
         self.appended_bytes += size_bytes
-        self._unreadable.append((next_offset, self.appended_bytes))
+        unreadable = self._unreadable
+        if len(unreadable) >= _COUNTED_MAX:  # with too few replicas in sync, acks=1 appends go on, and the high watermark stays
+            newest = unreadable[-1]
+            unreadable.clear()
+            unreadable.append(newest)
+            self.counted_from = newest[0]
+        unreadable.append((next_offset, self.appended_bytes))
         return LOG_END_MOVED
 
     def truncated(self, log_end_offset: int, open_transactions: Mapping[int, int]) -> Moved:

@@ -33,6 +33,20 @@ def test_it_agrees_with_a_list_of_all_batches() -> None:
             assert ends.bytes_below(probe) == sum(size for end, size in batches if end <= probe)
 
 
+def test_appends_above_a_high_watermark_that_stays_take_bounded_memory() -> None:
+    """With too few replicas in sync, producers with acks=1 go on for hours."""
+    ends, end = empty(), 200_000
+    ends.in_sync([], is_enough=False)
+    for next_offset in range(1, end + 1):
+        ends.written(next_offset, 10)
+    ends.durable_to(end)
+    assert ends.high_watermark == 0
+    assert len(ends._unreadable) <= 100_000
+    assert all(ends.bytes_below(offset) == 10 * offset for offset in (ends.counted_from, ends.counted_from + 1, end))
+    ends.in_sync([])
+    assert (ends.high_watermark, ends.readable_bytes) == (end, 10 * end)
+
+
 def test_bytes_that_were_cut_off_are_not_below_any_offset() -> None:
     ends = empty()
     for next_offset in (10, 20, 30):
