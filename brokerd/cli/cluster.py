@@ -212,7 +212,7 @@ def move_leader(args: argparse.Namespace) -> None:
 
 
 def _led_by_others(args: argparse.Namespace, client: BlockingClient) -> list[_Named]:
-    return [(name, one) for name, one in _partitions(_described(client, args.topics)) if one.leader != one.replicas[0]]
+    return [(name, one) for name, one in _partitions(_described(client, args.topics)) if list(one.replicas[:1]) != [one.leader]]
 
 
 def _wait_for_leaders(
@@ -242,7 +242,7 @@ def elect_leaders(args: argparse.Namespace) -> None:
     refused: dict[tuple[str, int], WireError] = {}
     with connect_to_change(args) as client:
         found = _led_by_others(args, client)
-        due = [(name, one) for name, one in found if one.replicas[0] in one.isr and not one.target]
+        due = [(name, one) for name, one in found if one.replicas and one.replicas[0] in one.isr and not one.target]
         for name, one in due:
             try:
                 client.reassign_partition(name, one.partition, (), is_order_only=True)
@@ -275,7 +275,9 @@ def _election_lines(
     verb = "is" if args.wait else "will be"
     lines = [f"{name}-{one.partition} {verb} led by node {one.replicas[0]}" for name, one in due]
     for name, one in staying:
-        why = f"it moves to {listed(one.target)}" if one.target else f"node {one.replicas[0]} is not in sync"
+        why = "etcd names no replicas of it"  # such as a topic created after the snapshot that etcd was restored from
+        if one.replicas:
+            why = f"it moves to {listed(one.target)}" if one.target else f"node {one.replicas[0]} is not in sync"
         if (name, one.partition) in refused:
             why = refused[name, one.partition].message
         leader = f"with node {one.leader}" if one.leader != NO_LEADER else "without a leader"

@@ -311,6 +311,22 @@ def test_preferred_leaders_of_a_topic_that_is_refused_stop_no_others(
     ]
 
 
+def test_preferred_leaders_lead_though_etcd_has_forgotten_a_topic(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """A topic created after the snapshot that etcd was restored from is listed without replicas."""
+    response = metadata_of(
+        broker,
+        pb.PartitionMetadata(partition=0, leader=-1, leader_epoch=-1, error=to_proto(NO_LEADER)),
+        pb.PartitionMetadata(partition=1, leader=2, replicas=[1, 2], isr=[1, 2]),
+    )
+    answer(broker, Metadata=response, AlterPartitionReassignments=takes_moves([]))
+    with pytest.raises(ClientError, match="1 partition cannot be led by the preferred leader now"):
+        run(broker, "cluster", "elect-leaders")
+    assert capsys.readouterr().out.splitlines() == [
+        "t-1 will be led by node 1",
+        "t-0 stays without a leader: etcd names no replicas of it",
+    ]
+
+
 def test_an_unclean_election_says_what_leads_and_what_is_lost(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
     answer_for_two_nodes(broker)
     copies = [
