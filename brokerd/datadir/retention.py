@@ -15,6 +15,7 @@ from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import Fate, StorageError, WireError
+from brokerd.partition.core import Role
 from brokerd.partition.derived_files import remove_snapshot
 from brokerd.partition.log_state import NEW_PARTITION
 from brokerd.partition.partition import Partition
@@ -55,7 +56,7 @@ class Retention:
         now_ms = self._time.now_ms()
         for log in self._partitions if not self.is_off else ():
             try:
-                if log.is_leader and log.roll_if_expired(now_ms):
+                if log.role is not Role.NONE and log.roll_if_expired(now_ms):
                     rolled.append(log)
             except OSError as error:
                 logger.warning("%s: retention could not roll the last segment (%s)", log.name, error.strerror)

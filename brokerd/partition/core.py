@@ -444,10 +444,15 @@ class PartitionCore:
         return start
 
     def must_close_last(self, now_ms: int) -> bool:
-        """True if the active segment is flushed and older than retention.ms. Retention can remove it only after a roll."""
-        last = self.segments[-1]
+        """True if the active segment is flushed and older than retention.ms; on a follower, if it is flushed and the leader has
+        deleted all that is in it. It can be removed only after a roll."""
+        last, ends = self.segments[-1], self.ends
         is_idle = self.flushes.dirty_bytes == 0 and self.flushes.under_way is None
-        return is_idle and last.size_bytes > 0 and last.has_passed(self.config.retention_ms, now_ms)
+        if self.role is Role.FOLLOWER:
+            is_over = ends.log_start_offset == ends.log_end_offset
+        else:
+            is_over = last.has_passed(self.config.retention_ms, now_ms)
+        return is_idle and last.size_bytes > 0 and is_over
 
     def removable_count(self, durable_start: int) -> int:
         """Number of segments, oldest first, that may be removed. `durable_start`: the log start in the checkpoint on disk."""

@@ -25,12 +25,13 @@ from brokerd.replication.leader import left
 from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copier, Copying
 from brokerd.server.replication.serving import CATCH_UP_BYTES, ReplicaStream
+from brokerd.sharing import BROKER
 from brokerd.steps import Job
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.holes import Hole
 from brokerd.wire.records import split_records
 from tests.support.build import append, payloads
-from tests.support.copies import LAG_MS, Copies, copies, tp_of, until
+from tests.support.copies import LAG_MS, Copies, CopyNode, copies, tp_of, until
 from tests.support.loop import all_wait
 
 
@@ -415,6 +416,29 @@ async def test_a_leader_that_is_replaced_tells_nothing_any_more(monkeypatch: pyt
         seen = len(waited)
         await until(lambda: len(waited) >= seen + 2, "further responses")
         assert two.log().ends.announced_stable_offset == 0
+
+
+async def test_an_idle_follower_removes_what_its_leader_has_deleted() -> None:
+    """No append rolls its last segment, whose records would stay on its disk for ever."""
+
+    async def pass_over(node: CopyNode) -> None:
+        for log in node.logs.retention.roll_expired():
+            await node.broker.flusher.flush(log, BROKER)
+        await node.broker.admin.run(node.logs.retention.retire())
+
+    async with copies(log_retention_ms=1) as all_of_them:
+        one, two = all_of_them
+        await all_of_them.hear(all_of_them.entry(1, 1), 2)
+        append(one.log(), b"too old.")
+        await until(lambda: one.log().ends.high_watermark == 1)
+        await asyncio.sleep(0.01)
+        await pass_over(one)
+        assert (one.log_start(), one.log().size_bytes) == (1, 0)
+        await until(lambda: two.logs.replicas.durable_log_start(tp_of(0)) == 1)
+        await pass_over(two)
+        assert two.log().size_bytes == 0
+        append(one.log(), b"from one")
+        await until(lambda: payloads(two.log()) == [b"from one"])
 
 
 @pytest.mark.parametrize("is_told", [True, False])
