@@ -23,8 +23,9 @@ The high watermark and the in-sync set
 - To join, a replica needs everything below the high watermark, everything the log held when the epoch began (the previous leader
   may have acknowledged it), and the log start, so that deleted records stay deleted. It does not join if it would leave again at
   once. The same transaction compares its registration.
-- A replica leaves at once if its registration has ended, its node has another directory, it has less than it reported, or its log
-  has stopped. It leaves after replica.lag.time.max.ms without reaching the end of the log.
+- A replica leaves at once if its registration has ended, its node has another directory, it has less than it reported to this
+  leader or an earlier one (it ends below the high watermark), or its log has stopped. It leaves after replica.lag.time.max.ms
+  without reaching the end of the log.
 - Until the high watermark reaches the start of its epoch, a new leader answers `latest` with OFFSET_NOT_AVAILABLE, and a new
   coordinator does not load its log: records above the high watermark may be lost with this leader.
 

@@ -68,7 +68,7 @@ class LedPartition:
         self._followers: dict[int, Follower] = {}
         self._joining: InSyncReplica | None = None  # named by undecided proposals
         self._open_proposals = 0  # how many of them may still be applied
-        self._is_lost: set[int] = set()  # ids of nodes that have less than they had reported
+        self._is_lost: set[int] = set()  # ids of nodes that have less than they had reported to this leader or an earlier one
         self._is_disputed = False
         self._count()
 
@@ -105,7 +105,8 @@ class LedPartition:
         follower = self._followers.get(node.id)
         if follower is None:
             follower = self._followers[node.id] = Follower(replica_of(node), self._since_ms)
-        if durable_end < follower.durable_end and node.id in self._others():
+        # Everything below the high watermark was durable on all in-sync replicas, in earlier epochs too.
+        if durable_end < max(follower.durable_end, self.partition.ends.high_watermark) and node.id in self._others():
             self._is_lost.add(node.id)
         follower.replica, follower.node_epoch = replica_of(node), node.epoch
         follower.durable_end, follower.log_start_offset = durable_end, log_start_offset

@@ -161,7 +161,7 @@ def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args
 
 
 # Rule: Only the in-sync directory's reports count, not those of a disk that replaced it.
-@bug(LedPartition, "_counts", first=186)
+@bug(LedPartition, "_counts", first=823)
 def an_emptied_disk_counts_for_the_one_that_is_in_sync(_original: Any, self: Any, follower: Follower) -> bool:
     return follower.replica.node_id not in self._is_lost
 

@@ -297,6 +297,22 @@ def test_a_follower_that_has_lost_what_it_reported_leaves() -> None:
     assert led.proposal() == Proposal(left(ENTRY, {3}), 1)
 
 
+def test_a_follower_that_has_lost_what_it_reported_to_a_former_leader_leaves() -> None:
+    """Its machine was put back to an earlier state: it could be elected before it has caught up."""
+    led = Led()
+    end = led.append(2)
+    led.report(2, end)
+    led.report(3, end)
+    entry = ENTRY._replace(leader_epoch=2)
+    led.log.lead(2, in_sync_of(entry))
+    led.led = LedPartition(led.log, PartitionAt(entry, 2), 0)
+    led.append()
+    led.report(2, end)
+    assert led.proposal() is None
+    led.report(3, end - 1)
+    assert led.proposal() == Proposal(left(entry, {3}), 2)
+
+
 def test_a_leader_whose_log_has_stopped_hands_over() -> None:
     led = Led()
     led.log.health.read_only_reason = "a test"
