@@ -67,6 +67,7 @@ class TopicDouble:
     topic_id: bytes
     partitions: list[PartitionModel]
     leaders: list[int]
+    epochs: tuple[int, ...] = ()  # of the leaders, in metadata only
 
 
 @dataclass
@@ -246,7 +247,7 @@ class TransportDouble:
             else:
                 leaderless = [number for number, leader in enumerate(topic.leaders) if leader == NO_LEADER]
                 problems = {number: f"{name}-{number} has no leader at present" for number in leaderless}
-                answer[name] = TopicInfo(topic.topic_id, tuple(topic.leaders), problems)
+                answer[name] = TopicInfo(topic.topic_id, tuple(topic.leaders), problems, topic.epochs)
         return answer
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:

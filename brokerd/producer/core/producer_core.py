@@ -557,7 +557,7 @@ class ProducerCore:
         """Fails the batches older than delivery.timeout.ms. Returns the time when the next one expires."""
         for batch in self.accumulator.expired_batches(now_ms):
             error = _expired_error(batch, self._config.delivery_timeout_ms, self.last_trouble)
-            if isinstance(batch.last_error, UnknownLeaderEpochError):
+            if isinstance(batch.last_error, UnknownLeaderEpochError) or self.topics.leader_of(batch.tp) == NO_LEADER:
                 self.topics.forget_leader(batch.tp)
             self.fail(batch, error, now_ms)
         return self.accumulator.next_expiry_ms()

@@ -118,8 +118,8 @@ class TopicRegistry:
             self._see(tp.topic, view.led_by(tp.partition, leader, epoch))
 
     def forget_leader(self, tp: TopicPartition) -> None:
-        """Forgets the partition's leader and epoch. No node knew the epoch for all of delivery.timeout.ms, so the data may be a
-        restored copy."""
+        """Forgets the partition's leader and epoch. For all of delivery.timeout.ms no node knew the epoch, or a leader in it or a
+        higher one, so the data, or etcd, may be a restored copy."""
         view = self._view_with(tp)
         if view is not None:
             self._see(tp.topic, view.led_by(tp.partition, NO_LEADER, NO_EPOCH))

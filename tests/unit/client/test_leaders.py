@@ -182,6 +182,20 @@ def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
     assert isinstance(client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp], OffsetAndTimestamp)
 
 
+def test_an_epoch_without_a_leader_is_forgotten_if_none_is_heard_of_for_long(broker: FakeBroker, client: BlockingClient) -> None:
+    """etcd was restored to a state before that epoch, so no node reports it again."""
+    partition = broker.create("t")[0]
+    partition.put(new_batch(key_values([b"a"]), tp=partition.tp))
+    partition.leader, partition.leader_epoch = NO_LEADER, 5
+    client.metadata(["t"])
+    partition.leader, partition.leader_epoch = 0, 4
+    ranges = [FetchRange(partition.tp, 0, 1)]
+    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher, pytest.raises(NotLeaderError, match="has no leader"):
+        list(fetcher)
+    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher:
+        assert len(list(fetcher)) == 1
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from brokerd.errors import AuthenticationError, DeliveryTimeoutError, Fate, NotEnoughReplicasError, ProducerClosedError
 from brokerd.ids import NO_LEADER
+from brokerd.producer.futures import RecordFuture
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault, double_of
 from tests.support.clock import HastyClock, ManualClock
@@ -144,3 +147,26 @@ def test_records_that_wait_for_a_leader_are_told_of_and_why(broker: BrokerDouble
     assert text.endswith(f" s: {why}: retrying for up to delivery.timeout.ms (1000000000 ms)")
     assert isinstance(error, DeliveryTimeoutError)
     assert str(error).endswith(f"they are not in the log; last trouble: {why}")
+
+
+def test_an_epoch_without_a_leader_is_forgotten_if_none_is_heard_of_for_long(broker: BrokerDouble) -> None:
+    """etcd was restored to a state before that epoch, so no node reports it again."""
+    clock, topic = ManualClock(), broker.topics["t"]
+    leader, topic.leaders[0], topic.epochs = topic.leaders[0], NO_LEADER, (5,)
+
+    def ends(sent: RecordFuture) -> Callable[[], bool]:
+        def has_ended() -> bool:
+            clock.advance(200)
+            return sent.done()
+
+        return has_ended
+
+    with producer_of(broker, clock, request_timeout_ms=1_000, delivery_timeout_ms=2_000) as producer:
+        producer.partitions_for("t")
+        topic.leaders[0], topic.epochs = leader, (4,)
+        late = producer.send("t", b"x")
+        wait_awake(producer, clock, ends(late))
+        assert isinstance(late.exception(0), DeliveryTimeoutError)
+        sent = producer.send("t", b"y")
+        wait_awake(producer, clock, ends(sent))
+        assert sent.result(0).offset == 0
