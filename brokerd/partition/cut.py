@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from brokerd.errors import StorageError, WireError
-from brokerd.partition.derived_files import read_snapshot, remove_snapshot, write_leader_epochs
+from brokerd.partition.derived_files import read_snapshot, remove_leader_epochs, remove_snapshot, write_leader_epochs
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.markers import read_marker
 from brokerd.partition.partition import Partition
@@ -109,7 +109,10 @@ class LogCut:
             segment.remove(with_snapshot=segment.base_offset > self.truncation.offset)
         self._files.sync_dir(self._directory)
         self.last.truncate_file()
-        write_leader_epochs(self._files, self._directory, epochs, self._seed)
+        try:
+            write_leader_epochs(self._files, self._directory, epochs, self._seed)
+        except OSError:  # on a full disk, for instance; without the file a start takes the epochs from the log
+            remove_leader_epochs(self._files, self._directory)
         self._files.sync_dir(self._directory)
 
     def _wipe(self, segment: Segment, position: int) -> None:

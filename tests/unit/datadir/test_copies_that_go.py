@@ -27,7 +27,7 @@ from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import decode_header
 from brokerd.steps import Steps
-from brokerd.storage.names import CHECKPOINT, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
+from brokerd.storage.names import CHECKPOINT, LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
 from tests.support.build import append, raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles, failing
@@ -326,6 +326,24 @@ def test_a_snapshot_that_cannot_be_read_does_not_keep_a_copy_from_being_cut(file
     run_here(manager.replicas.follow({TP: 4}))
     assert not run_here(manager.replicas.cut({copy_of(manager): OLD_END}, 4))
     assert copy_of(manager).producers.entries[PRODUCER.producer_id].last_sequence == OLD_END - 1
+
+
+def test_a_cut_needs_no_space_on_a_full_disk(files: MemoryFiles) -> None:
+    """The cut may free less than the block that the leader epochs need. They are in the log too."""
+    manager = led(files, OLD_END)
+    run_here(manager.replicas.lead({TP: 3}, {TP: InSync((9,), 2, 2)}))
+    append(copy_of(manager), bytes(300), producer=PRODUCER, sequence=OLD_END)
+    copy_of(manager).flush()
+    run_here(manager.replicas.follow({TP: 4}))
+    files.hook = failing("create", path=LEADER_EPOCHS, code=errno.ENOSPC)
+    assert not run_here(manager.replicas.cut({copy_of(manager): OLD_END}, 4))
+    run_here(manager.replicas.lead({TP: 5}, {TP: InSync((9,), 2, 2)}))
+    append(copy_of(manager), bytes(300), producer=PRODUCER, sequence=OLD_END)
+    copy_of(manager).flush()
+    files.power_cut(random.Random(1))
+    copy = copy_of(opened(files))
+    assert [entry.epoch for entry in copy.epochs.entries] == [2, 5]
+    assert (copy.ends.log_end_offset, copy.producers.entries[PRODUCER.producer_id].last_sequence) == (OLD_END + 1, OLD_END)
 
 
 def test_a_copy_takes_no_offsets_that_its_directory_could_not_write_down(files: MemoryFiles) -> None:
