@@ -23,8 +23,16 @@ from typing import NamedTuple
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.log_state import CleanLog, CleanSegment
-from brokerd.storage.checksummed_file import DocumentError, DocumentKind, decode_document, encode_document, read_json, write_json
-from brokerd.storage.files import Files, read_whole, write_all, write_whole
+from brokerd.storage.checksummed_file import (
+    DocumentError,
+    DocumentKind,
+    decode_document,
+    encode_document,
+    read_bytes,
+    read_json,
+    write_json,
+)
+from brokerd.storage.files import Files, write_all, write_whole
 from brokerd.storage.names import CLEAN_SHUTDOWN, DECIDED_MEMBERS, META, NODE_EPOCH, is_foreign, parse_partition_directory
 from brokerd.storage.spare_files import SpareFiles
 
@@ -153,7 +161,7 @@ def find_node_epoch(files: Files) -> int:
 
 def _slots(files: Files) -> list[int]:
     """The epochs in the slots. Raises DocumentError if neither holds one."""
-    data, found, rotten = read_whole(files, NODE_EPOCH), [], DocumentError("it is empty")
+    data, found, rotten = read_bytes(files, NODE_EPOCH), [], DocumentError("it is empty")
     for at in range(0, _SLOT_BYTES * _COUNT, _SLOT_BYTES):
         document = data[at : at + _SLOT_BYTES].rstrip(_FILLING)
         try:

@@ -8,6 +8,7 @@ exists. The caller defines the body.
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import Any, NamedTuple
 
@@ -95,7 +96,17 @@ def write_document(
 
 def read_document(files: Files, path: str, kind: DocumentKind) -> bytes:
     """The body of the document at `path`. Raises FileNotFoundError, OSError, DocumentError, DataDirectoryError."""
-    return decode_document(read_whole(files, path), kind)
+    return decode_document(read_bytes(files, path), kind)
+
+
+def read_bytes(files: Files, path: str) -> bytes:
+    """All bytes of a file. What the disk cannot read (EIO) is damage. Raises FileNotFoundError, OSError, DocumentError."""
+    try:
+        return read_whole(files, path)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise DocumentError("the disk cannot read it") from error
 
 
 def write_json(files: Files, path: str, kind: DocumentKind, value: dict[str, Any], *, spares: SpareFiles | None = None) -> None:

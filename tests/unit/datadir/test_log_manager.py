@@ -219,6 +219,22 @@ def test_damaged_files_of_the_directory_are_refused_by_name(files: MemoryFiles, 
         open_manager(files)
 
 
+@pytest.mark.parametrize("name", ["meta", "topics", "node-epoch", "checkpoint", "clean-shutdown", "clock"])
+def test_files_of_the_directory_that_the_disk_cannot_read_count_as_damaged(files: MemoryFiles, name: str) -> None:
+    """Otherwise one bad sector under a file that can be rebuilt, or done without, would refuse every start."""
+    manager, log = open_log(files)
+    append(log, b"kept")
+    manager.close()
+    files.hook = failing("pread", path=name)
+    if name in ("meta", "topics", "node-epoch"):
+        with pytest.raises(DataDirectoryError, match=f"{name} of the data directory is damaged .the disk cannot read it"):
+            open_manager(files)
+        return
+    manager, report = open_manager(files)
+    assert bool(report.read_only_reason) == (name == "checkpoint")
+    assert payloads(first_log(manager)) == [b"kept\0\0\0\0"]
+
+
 @pytest.mark.parametrize("name", ["node-epoch", "topics"])
 def test_lost_files_of_the_directory_are_refused_and_nothing_is_modified(name: str) -> None:
     for is_used in (False, True):

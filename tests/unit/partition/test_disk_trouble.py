@@ -97,6 +97,25 @@ def test_a_read_error_is_that_ranges_alone(files: MemoryFiles, log: Partition) -
     assert append(log, b"goes on") == 41
 
 
+@pytest.mark.parametrize("is_start", [False, True])
+def test_an_index_that_the_disk_cannot_read_is_rebuilt(files: MemoryFiles, is_start: bool) -> None:
+    manager, log = open_log(files, log_segment_bytes=4_096)
+    for n in range(40):
+        append(log, b"%04d" % n * 50)
+    log.flush()
+    found = payloads(log)
+    manager.close()
+    reopened, _ = open_manager(files, log_segment_bytes=4_096)
+    if is_start:
+        reopened.close()
+    files.hook = failing("pread", path=".index")
+    if is_start:
+        reopened, _ = open_manager(files, log_segment_bytes=4_096)
+    log = first_log(reopened)
+    assert (payloads(log), log.damage) == (found, None)
+    assert append(log, b"goes on") == 40
+
+
 def test_a_disk_that_fails_to_read_is_left_by_whoever_can(files: MemoryFiles) -> None:
     clock = ManualClock()
     manager, log = open_log(files, clock=clock, log_segment_bytes=4_096)

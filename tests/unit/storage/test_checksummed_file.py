@@ -41,6 +41,16 @@ def test_every_flipped_bit_and_every_cut_is_seen() -> None:
             decode_document(data[:size], TOPICS)
 
 
+def test_a_document_that_the_disk_cannot_read_is_damaged(files: MemoryFiles) -> None:
+    write_document(files, "f", KIND, b"body")
+    files.hook = failing("pread", path="f")
+    with pytest.raises(DocumentError, match="the disk cannot read it"):
+        read_document(files, "f", KIND)
+    files.hook = failing("open", path="f", code=errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        read_document(files, "f", KIND)
+
+
 def test_another_version_is_refused_with_advice_and_another_kind_is_damage() -> None:
     with pytest.raises(DataDirectoryError, match="format version 2; this brokerd reads version 1"):
         decode_document(encode_document(TOPICS._replace(version=2), b""), TOPICS)
