@@ -132,9 +132,9 @@ class LogManager:
         written = found or {}
         kept = {tp: entry for tp, entry in written.items() if tp in unknown_tps}
         self._checkpoint.open(self.node_epoch, written, kept)
-        self._is_open = True
         # 4 to 7, each partition
         cut = self._take_all(self._opening.all(self.topics, found, clean))
+        self._is_open = True  # not before: `close` would write a checkpoint without the partitions that could not be opened
         self.partitions.elect(self.partitions)
         self.time.open(self.partitions)
         self.expire_producers()

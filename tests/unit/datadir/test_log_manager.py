@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.config.broker import BrokerConfig
 from brokerd.errors import (
     DataDirectoryError,
     InvalidConfigError,
@@ -28,6 +29,7 @@ from brokerd.storage.files import RealFiles
 from tests.support.build import append, delete_records, first_log, open_log, open_manager, payloads, read_batches, readable
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles, failing
+from tests.support.log_manager import LogManager
 from tests.support.steps import run_here
 
 
@@ -293,6 +295,33 @@ def test_the_checkpoint_keeps_what_it_knows_of_unknown_partitions(files: MemoryF
     files.flip_bit(log.segments[0].path, 20 * 8)
     _, report = open_manager(files)
     assert len(report.damaged) == 1, "rot in what was durable must not pass for a torn tail"
+    assert not report.cut_bytes
+
+
+@pytest.mark.parametrize("is_rotten", [True, False])
+def test_a_start_that_fails_halfway_leaves_the_checkpoint_as_it_was(files: MemoryFiles, is_rotten: bool) -> None:
+    """The partitions that it did not reach have no entry yet: without one, what was durable and where a log starts is unknown."""
+    manager, _ = open_manager(files, log_segment_bytes=4_096)
+    logs = [first_log(manager, name) for name in "ab"]
+    for log in logs:
+        for _ in range(40):
+            append(log, b"durable" * 30)
+        log.flush()
+        delete_records(manager, log, 30)
+    assert manager.retention_pass() > 2
+    manager.close()
+    files.hook = failing("open", path=logs[1].tp.directory_name, code=errno.EACCES)
+    manager = LogManager(BrokerConfig(), files, ManualClock())
+    with pytest.raises(DataDirectoryError, match="Permission denied"):
+        manager.open()
+    manager.close()
+    files.hook = None
+    if is_rotten:
+        files.flip_bit(logs[1].segments[-1].path, 20 * 8)
+    manager, report = open_manager(files, log_segment_bytes=4_096)
+    log = first_log(manager, "b")
+    assert (log.ends.log_start_offset, log.ends.log_end_offset) == (30, 40)
+    assert len(report.damaged) == is_rotten, "rot in what was durable must not pass for a torn tail"
     assert not report.cut_bytes
 
 
