@@ -217,7 +217,7 @@ class _Read:
             try:
                 if not self._read_segment():
                     return
-            except (WouldBlock, LogDamagedError, NotLeaderError, StorageError):
+            except (WouldBlock, FileNotFoundError, LogDamagedError, NotLeaderError, StorageError):
                 if self.chunks:
                     return  # the next read starts there and raises it
                 raise

@@ -79,3 +79,11 @@ def test_a_file_that_somebody_took_is_no_end_of_the_log(files: MemoryFiles, log:
     files.remove_file(log.segments[0].path)
     with pytest.raises(StorageError, match="a file of the log that holds offset 3 is missing"):
         log.read(3, below=LogEnd.HIGH_WATERMARK, max_bytes=1_000, cached_only=False)
+
+
+def test_what_lies_before_a_file_that_somebody_took_is_read(files: MemoryFiles, log: Partition) -> None:
+    base = log.segments[1].base_offset
+    files.remove_file(log.segments[1].path)
+    assert log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=100_000, cached_only=False).next_offset == base
+    with pytest.raises(StorageError, match=f"a file of the log that holds offset {base} is missing"):
+        log.read(base, below=LogEnd.HIGH_WATERMARK, max_bytes=100_000, cached_only=False)
