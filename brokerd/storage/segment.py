@@ -101,6 +101,7 @@ class Segment(SegmentBounds):
     def append(self, buffers: Sequence[Buffer], size: int) -> None:
         """Writes the bytes of one batch at the end; the caller then calls `add`. Raises OSError, after trying `cut_excess`."""
         self.cut_excess()
+        is_dirty = self.dirty_handle is not None
         handle = self._dirty()
         try:
             write_all(handle.file, buffers, self.size_bytes, size)
@@ -108,6 +109,8 @@ class Segment(SegmentBounds):
             self.has_excess_bytes = True
             with contextlib.suppress(OSError):
                 self.cut_excess()
+                if not is_dirty:
+                    self.release_dirty()
             raise
 
     def cut_excess(self) -> None:

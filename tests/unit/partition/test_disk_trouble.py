@@ -200,6 +200,24 @@ def test_open_files_stay_bounded_over_many_segments(files: MemoryFiles) -> None:
     assert files.open_count <= 17
 
 
+def test_refused_appends_keep_no_files_open(files: MemoryFiles) -> None:
+    """With more partitions than file descriptors, nothing could be opened any more: neither to free space nor to take appends."""
+    manager, _ = open_manager(files, log_max_open_files=4)
+    manager.create_topic("t", 20, {})
+    logs = [first_log(manager, "t", number) for number in range(20)]
+    for space in (0, 50):
+        for log in logs:
+            files.space_left = space
+            with pytest.raises(StorageError, match="the disk is full"):
+                append(log, b"x" * 100)
+    assert files.open_count <= 5
+    files.space_left = None
+    for log in logs:
+        assert append(log, b"x" * 100) == 0
+        log.flush()
+    assert files.open_count <= 5
+
+
 @pytest.mark.parametrize("suffix", [".snapshot.tmp", ".index.tmp", "leader-epochs.tmp"])
 def test_derived_files_that_cannot_be_written_stop_nothing(files: MemoryFiles, suffix: str) -> None:
     _, log = open_log(files, log_segment_bytes=4_096)
