@@ -244,9 +244,10 @@ class LogManager:
             logger.warning("%s did not close cleanly, the first is %s: the next start recovers %s", count, unclean[0], them)
 
     def expire_producers(self) -> int:
-        """Expires producers silent for producer.id.expiration.ms where this node leads; returns how many."""
-        before = self.time.now_ms() - self._config.producer_id_expiration_ms
-        return sum(partition.producers.expire(before) for partition in self.partitions if partition.is_leader)
+        """Expires producers silent for producer.id.expiration.ms; returns how many. A node that does not lead a partition
+        remembers them twice as long: it must not know less than the leader, whose clock may be behind."""
+        silence_ms, now_ms = self._config.producer_id_expiration_ms, self.time.now_ms()
+        return sum(one.producers.expire(now_ms - silence_ms * (1 if one.is_leader else 2)) for one in self.partitions)
 
     def checkpoint_job(self, now_ms: int) -> Job | None:
         """A checkpoint write; None unless something changed and log.checkpoint.interval.ms have passed since the last. Its result

@@ -501,6 +501,19 @@ def test_expired_producers_stay_forgotten_after_a_restart() -> None:
     assert len(log.core.producers) == 0
 
 
+def test_a_follower_remembers_producers_twice_as_long_as_its_leader() -> None:
+    """So it never knows less than the leader, and its memory is bounded."""
+    clock = ManualClock()
+    manager, log = open_log(MemoryFiles(), clock, producer_id_expiration_ms=10_000)
+    append(log, b"x", producer=ProducerIdAndEpoch(1, 0), sequence=0, now_ms=clock.wall_ms())
+    log.flush()
+    run_here(manager.replicas.follow({log.tp: log.leader_epoch + 1}))
+    clock.advance(20_000)
+    assert manager.expire_producers() == 0
+    clock.advance(1)
+    assert manager.expire_producers() == 1
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_start_removes_nothing_by_a_checkpoint_that_a_power_cut_could_take_back(files: MemoryFiles, seed: int) -> None:
     manager, log = open_log(files, log_segment_bytes=4_096)
