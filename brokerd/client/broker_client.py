@@ -172,7 +172,7 @@ class BrokerClient:
                 metadata = read_metadata(response)
             except BrokerdError:  # or an invalid response: the caller has an answer already
                 return None
-            if not metadata.is_cut_off:
+            if not metadata.is_cut_off and address in self._nodes.addresses:  # it may have left meanwhile
                 self._nodes.any = address
             return metadata
 
@@ -194,8 +194,9 @@ class BrokerClient:
         UnknownTopicOrPartitionError, and NotLeaderError while there is no leader."""
         topic = self._fresh(tp.topic_id)
         if topic is None or tp.partition >= len(topic.leaders):
-            (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
-            topic = self._topics[tp.topic_id].topic
+            answered = (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
+            seen = self._topics.get(tp.topic_id)  # None: another call has forgotten it meanwhile
+            topic = seen.topic if seen is not None else answered
             id_of(topic, tp.partition)
         node_id = topic.leaders[tp.partition]
         if node_id == NO_LEADER:

@@ -18,6 +18,7 @@ from brokerd.client import broker_client
 from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import lag_of
+from brokerd.client.metadata import Metadata
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.response_checks import error_in
 from brokerd.client.transactions import init_producer_id
@@ -270,6 +271,23 @@ def test_calls_at_once_may_all_find_the_connections_of_nodes_that_are_gone() -> 
 
         client.loop_thread.run(look())
         assert set(broker_client._connections) == {f"127.0.0.1:{cluster.nodes[0].port}"}
+
+
+def test_a_leader_is_found_though_another_call_forgets_the_topic_meanwhile(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, *_) = cluster.create("t")
+    with client_of(cluster.servers) as client:
+        broker_client = client.broker_client
+        asked = broker_client.metadata_by_id
+
+        async def forgotten(topic_ids: list[bytes]) -> Metadata:
+            metadata = await asked(topic_ids)
+            broker_client._topics.clear()
+            return metadata
+
+        monkeypatch.setattr(broker_client, "metadata_by_id", forgotten)
+        assert client.loop_thread.run(broker_client.leader(first.tp)) == first.leader
 
 
 def test_metadata_is_asked_for_again_after_its_time(cluster: FakeCluster) -> None:
