@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -48,7 +49,7 @@ class DedupWindow:
     def __init__(self, limit: int, numbered: Iterable[tuple[int, MessageId]] = ()) -> None:
         """`numbered`: ids handled before, in ascending order of their numbers."""
         self._limit = limit
-        self._numbers: dict[MessageId, int] = {}  # oldest first
+        self._numbers: OrderedDict[MessageId, int] = OrderedDict()  # oldest first
         self._last_number = 0
         for number, one in numbered:
             self._keep(number, one)
@@ -68,7 +69,7 @@ class DedupWindow:
     def _keep(self, number: int, one: MessageId) -> None:
         self._numbers[one] = self._last_number = number
         if len(self._numbers) > self._limit:
-            del self._numbers[next(iter(self._numbers))]
+            self._numbers.popitem(last=False)  # a dict would search past all ids removed before
 
     def limit_to(self, limit: int) -> None:
         """Changes the limit."""
