@@ -70,8 +70,9 @@ class Groups:
     # Requests
 
     def turn(self, group_id: str) -> asyncio.Lock:
-        """Held by a request that commits or deletes offsets, from its arrival on, so that the last to arrive wins. A client that
-        loses its connection commits again over a new one, while the older commit, which may wait for the store, runs to its end."""
+        """Held by a request that commits or deletes offsets, from its arrival until just before it is recorded, so that the last to
+        arrive wins. A client that loses its connection commits again over a new one, while the older commit, which may wait for the
+        store, runs to its end."""
         return self._turns.setdefault(group_id, asyncio.Lock())
 
     async def commit(self, group_id: str, principal: str, offsets: Collection[CommittedOffset]) -> None:

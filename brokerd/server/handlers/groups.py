@@ -80,11 +80,12 @@ async def commit_group_offsets(
         groups = broker.groups  # of this coordinator: the next one may know a newer commit
         if not request.offsets:
             await groups.renew(request.group_id)
+            return response
         async with groups.turn(request.group_id):
             await check_deleted(broker, tps)
             offsets = await _checked(broker, authorizer, request, response)
-            if offsets:
-                await groups.commit(request.group_id, authorizer.principal, offsets)
+        if offsets:  # recorded before the next turn begins, since nothing is awaited until then; durable together with others
+            await groups.commit(request.group_id, authorizer.principal, offsets)
     if response.HasField("error"):
         del response.results[:]  # none of them is recorded
     return response

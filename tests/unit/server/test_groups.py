@@ -14,7 +14,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator import log as coordinator_log
 from brokerd.server.handlers import groups
 from brokerd.server.security.audit import Audit
-from brokerd.server.security.topic_authorizer import UNLIMITED, Principal, Right, TopicAuthorizer, TopicRights
+from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.wire.v1 import offsets_pb2
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
@@ -234,6 +234,27 @@ async def test_nobody_is_told_of_an_offset_that_is_not_durable() -> None:
         assert await committing == 1
         with pytest.raises(UnknownGroupError):
             await refused
+
+
+async def test_commits_of_one_group_become_durable_together() -> None:
+    """A group with hundreds of processes would otherwise wait for hundreds of flushes, one after the other."""
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        tps = await broker.topic(partitions=4)
+        await commit(broker, "a", tps[0], 0)
+        authorizer = TopicAuthorizer(ANYBODY, broker.broker.topics)
+        with Gate(files, "fdatasync", path=PATH) as gate:
+            commits = []
+            for tp in tps:
+                entry = offsets_pb2.PartitionGroupOffset(**tp._asdict(), leader_epoch=-1)
+                request = offsets_pb2.CommitGroupOffsetsRequest(group_id="a", offsets=[entry])
+                commits.append(asyncio.create_task(groups.commit_group_offsets(broker.broker, authorizer, request)))
+            await asyncio.to_thread(gate.wait_until_reached)
+            await all_wait()
+            assert held(broker) == {"a": dict.fromkeys(tps, 0)}
+            assert not any(one.done() for one in commits)
+        for one in commits:
+            assert not any(result.HasField("error") for result in (await one).results)
 
 
 async def test_a_description_says_what_was_durable_when_it_began() -> None:
