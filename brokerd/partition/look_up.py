@@ -12,7 +12,7 @@ start a little early, never late.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow as pa
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import CorruptMessageError, StorageError, UnsupportedVersionError
 from brokerd.partition.core import TIMESTAMP_MAX_MS
-from brokerd.partition.producer_state import AbortedTransaction, AbortedTransactions
+from brokerd.partition.producer_state import AbortedTransaction
 from brokerd.partition.reader import PartitionReader
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader
@@ -30,6 +30,7 @@ from brokerd.storage.files import File
 from brokerd.storage.segment import Segment, SparseIndex
 
 IsWanted = Callable[[], bool]
+_Aborted = Mapping[int, AbortedTransaction]  # by producer id: a member has one transaction
 _NONE = -1
 _RETRY_AFTER_MS = 200
 _PIECE_MAX_OFFSETS = 65_536
@@ -171,7 +172,7 @@ class LookUps:
             piece, end, left = min(count, _PIECE_MAX_OFFSETS), until_offset, count
             while 0 < left < end - log_start_offset:  # otherwise no record is left to find, or the range holds too few
                 begin = max(log_start_offset, end - piece)
-                for first, until in reversed(list(_records(look_up, begin, end, aborted.overlapping(begin, end)))):
+                for first, until in reversed(list(_records(look_up, begin, end, aborted))):
                     if left <= until - first:
                         return until - left
                     left -= until - first
@@ -186,9 +187,9 @@ class LookUps:
                 for header in _headers(look_up, from_offset, self._core.ends.log_end_offset)
             )
 
-    def _aborted(self, *, is_committed: bool) -> AbortedTransactions:
+    def _aborted(self, *, is_committed: bool) -> _Aborted:
         """The transactions whose records are not looked up. A copy: the event loop changes the index meanwhile."""
-        return AbortedTransactions(self._core.producers.aborted.entries if is_committed else ())
+        return {one.producer_id: one for one in self._core.producers.aborted.entries} if is_committed else {}
 
     @contextlib.contextmanager
     def _begun(self, is_wanted: IsWanted) -> Iterator[_LookUp]:
@@ -203,7 +204,7 @@ class LookUps:
 
 
 def _find(
-    look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: int, aborted: AbortedTransactions
+    look_up: _LookUp, timestamp_ms: int, first_offset: int, until_offset: int, aborted: _Aborted
 ) -> OffsetAndTimestamp | None:
     """The first readable record from `first_offset` up to `until_offset` whose timestamp is at least `timestamp_ms`. Returns the
     start of its batch if the records have no timestamps of their own, or one batch has been decoded already.
@@ -223,7 +224,7 @@ def _find(
                 is_wanted = header.readers_timestamp >= timestamp_ms and header.last_offset >= first_offset
                 if header.is_control or not is_wanted or past_taken_out(reader.damaged, header.base_offset) >= header.next_offset:
                     continue
-                if _is_void(header, aborted.overlapping(header.base_offset, header.next_offset)):
+                if _is_void(header, aborted):
                     continue
                 whole = OffsetAndTimestamp(max(header.base_offset, first_offset), header.readers_timestamp)
                 if has_decoded or header.is_log_append_time:
@@ -351,7 +352,7 @@ def _headers(look_up: _LookUp, begin: int, end: int) -> Iterator[BatchHeader]:
                 yield header
 
 
-def _records(look_up: _LookUp, begin: int, end: int, aborted: list[AbortedTransaction]) -> Iterator[tuple[int, int]]:
+def _records(look_up: _LookUp, begin: int, end: int, aborted: _Aborted) -> Iterator[tuple[int, int]]:
     """The offset ranges [first, until) of the batches between `begin` and `end` whose records are visible to readers."""
     for header in _headers(look_up, begin, end):
         first, until = max(begin, header.base_offset), min(end, header.next_offset)
@@ -361,8 +362,7 @@ def _records(look_up: _LookUp, begin: int, end: int, aborted: list[AbortedTransa
         begin = max(begin, until)
 
 
-def _is_void(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:
+def _is_void(header: BatchHeader, aborted: _Aborted) -> bool:
     """True if the batch belongs to one of these transactions."""
-    return header.is_transactional and any(
-        header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset for one in aborted
-    )
+    one = aborted.get(header.producer_id) if header.is_transactional else None
+    return one is not None and one.first_offset <= header.base_offset < one.marker_offset

@@ -12,6 +12,7 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition import look_up
 from brokerd.partition.core import TIMESTAMP_MAX_MS
 from brokerd.partition.partition import Partition
+from brokerd.partition.producer_state import AbortedTransaction, AbortedTransactions
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, Attributes, crc_seed, decode_header, encode_header
@@ -167,6 +168,34 @@ def test_an_aborted_record_has_no_time_for_who_does_not_see_it(log: Partition) -
     log.flush()
     for is_committed, found in ((True, [(0, 1), (2, 2), None]), (False, [(0, 1), (1, 3), (1, 3)])):
         assert [log.look_ups.offset_for_timestamp(time_ms, is_committed=is_committed) for time_ms in (1, 2, 3)] == found
+
+
+def test_aborted_records_are_passed_over_without_a_search_through_the_others(log: Partition) -> None:
+    """One long transaction makes all that were aborted during it overlap: a search for each of 20,000 would take a minute."""
+
+    class Counted(AbortedTransaction):
+        looks = 0
+
+        def __getattribute__(self, name: str) -> object:
+            Counted.looks += name == "first_offset"
+            return super().__getattribute__(name)
+
+    def write(producer_id: int, timestamp_ms: int) -> None:
+        member = ProducerIdAndEpoch(producer_id, 0)
+        batch = raw_batch(b"x", timestamp_ms=timestamp_ms, producer=member, sequence=0, attributes=int(Attributes.TRANSACTIONAL))
+        log.append(batch, now_wall_ms=START_WALL_MS, is_open_member=True)
+
+    write(0, 1)
+    for producer_id in range(1, 101):
+        write(producer_id, 2)
+        append_marker(log, aborted=[producer_id])
+    append_marker(log, committed=[0])
+    log.flush()
+    entries = [Counted(*one) for one in log.producers.aborted.entries]
+    log.producers.aborted = AbortedTransactions(entries)
+    assert log.look_ups.offset_for_timestamp(2, is_committed=True) is None
+    assert log.look_ups.newest_offset(1, is_committed=True) == 0
+    assert Counted.looks <= 2 * len(entries)
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
