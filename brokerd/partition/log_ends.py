@@ -107,9 +107,9 @@ class LogEnds:
         self.appended_bytes += size_bytes
         unreadable = self._unreadable
         if len(unreadable) >= _COUNTED_MAX:  # with too few replicas in sync, acks=1 appends go on, and the high watermark stays
-            newest = unreadable[-1]
+            first, newest = unreadable[0], unreadable[-1]
             unreadable.clear()
-            unreadable.append(newest)
+            unreadable.append((first[0], newest[1]))  # at once, so that a fetch that waits already is not answered late
             self.counted_from = newest[0]
         unreadable.append((next_offset, self.appended_bytes))
         return LOG_END_MOVED

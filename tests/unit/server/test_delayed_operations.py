@@ -11,11 +11,12 @@ from typing import cast
 import pytest
 
 from brokerd.errors import ErrorCode
+from brokerd.partition import log_ends
 from brokerd.partition.log_ends import LogEnd, LogEnds, Moved
 from brokerd.partition.partition import Partition
 from brokerd.purgatory import Completion, Purgatory, Waiters
 from brokerd.server.delayed_produce import Appended, DelayedProduce
-from brokerd.server.handlers.fetch import DelayedFetch, ParkedPartition
+from brokerd.server.handlers.fetch import DelayedFetch, ParkedPartition, park
 from tests.support.scale import TEST_SCALE
 
 WIDE = 2_000
@@ -50,6 +51,11 @@ class Moving:
 
     def append(self, size_bytes: int = BATCH_BYTES) -> None:
         self._ends.written(self._ends.log_end_offset + 1, size_bytes)
+
+    def append_all(self, count: int) -> None:
+        for _ in range(count):
+            self.append()
+        self.flush()
 
     def flush(self) -> None:
         self.wake(self._ends.durable_to(self._ends.log_end_offset))
@@ -126,6 +132,22 @@ async def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -
     partitions[1].flush()
     purgatory.advance(now_ms=EXPIRY_MS)
     assert {place: error.code for place, error in produce.errors.items()} == dict.fromkeys((10, 12), ErrorCode.REQUEST_TIMED_OUT)
+
+
+@pytest.mark.parametrize("parks_first", [True, False])
+def test_a_fetch_does_not_wait_for_batches_that_were_too_many_to_count(monkeypatch: pytest.MonkeyPatch, parks_first: bool) -> None:
+    monkeypatch.setattr(log_ends, "_COUNTED_MAX", 4)
+    log, purgatory = Moving(), Purgatory()
+    log.ends.in_sync([7])
+    if not parks_first:
+        log.append_all(10)
+    fetch = fetch_of([park(log.partition, 0, 0, found_bytes=0, max_bytes=2**20)], min_bytes=1)
+    purgatory.try_complete_else_watch(fetch)
+    if parks_first:
+        log.append_all(10)
+    assert not fetch.is_completed
+    log.wake(log.ends.replica_at(7, 1))
+    assert fetch.is_completed
 
 
 def is_due(partitions: list[ParkedPartition], end: LogEnd, min_bytes: int) -> bool:
