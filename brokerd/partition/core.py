@@ -41,6 +41,7 @@ TIMESTAMP_MAX_MS = (2**63 - 1) // 1_000  # records store microseconds in 64 bits
 # The largest offset or time that a follower accepts from a leader. Near 2^63, log ends and append times overflow the directory's
 # files, and no partition's checkpoint could be written. Client batches cover too few offsets for a log to get that far.
 STAMPED_MAX = 2**62
+_RETRY_AFTER_MS = 200
 _LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 
 
@@ -484,12 +485,14 @@ class PartitionCore:
     def truncate_to(self, offset: int) -> Truncation:
         """Decides what a follower removes so that its log ends at `offset`, or at the start of the batch that contains it. Flush
         everything first. Appends, flushes and removals stop until `cut_ended`. Raises ValueError below the high watermark, since
-        acknowledged records are never dropped; NotLeaderError unless this replica is a follower.
+        acknowledged records are never dropped; NotLeaderError unless this replica is a follower; StorageError if a flush is due or
+        has just begun: retention flushes too.
         """
         self._check_takes_appends(Role.FOLLOWER)
         if offset < self.ends.high_watermark:
             raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.ends.high_watermark}")
-        assert not self.flushes.has_unsynced, "all is flushed before a cut"
+        if self.flushes.has_unsynced:
+            raise StorageError(f"{self.name}: what is to be cut could not be flushed yet", retry_after_ms=_RETRY_AFTER_MS)
         kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
         # Snapshots above the cut must go: the log no longer confirms them, but a later cut could restore one. A snapshot exactly at
         # the cut stays: it may be the only one that covers the producers of removed segments.

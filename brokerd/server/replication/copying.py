@@ -23,7 +23,7 @@ from brokerd.cluster.image import Node
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
-from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, StorageError, WireError
+from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, WireError
 from brokerd.event_loop import end_if_cancelled
 from brokerd.ids import NO_EPOCH, TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
@@ -296,8 +296,6 @@ class Copier:
             if partition.has_unsynced:
                 await self._flusher.flush(partition, BROKER)
                 partition.health.check_writable(partition.ends.log_start_offset)
-        if partition.has_unsynced:
-            raise StorageError(f"{partition.name}: what is to be cut could not be flushed yet", retry_after_ms=_RETRY_MS)
         failed = await self._admin.run(self._replicas.cut({partition: offset}, leader_epoch))
         if partition in failed:
             raise failed[partition]

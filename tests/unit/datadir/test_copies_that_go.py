@@ -16,7 +16,7 @@ import pytest
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import CorruptMessageError
+from brokerd.errors import CorruptMessageError, StorageError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.offline import doctor
 from brokerd.offline.partition_check import Severity
@@ -344,6 +344,24 @@ def test_a_cut_needs_no_space_on_a_full_disk(files: MemoryFiles) -> None:
     copy = copy_of(opened(files))
     assert [entry.epoch for entry in copy.epochs.entries] == [2, 5]
     assert (copy.ends.log_end_offset, copy.producers.entries[PRODUCER.producer_id].last_sequence) == (OLD_END + 1, OLD_END)
+
+
+def test_a_cut_that_meets_a_flush_of_retention_is_tried_again(files: MemoryFiles) -> None:
+    """The snapshot that a cut leaves to write needs a flush, which may begin while the next cut waits for its turn."""
+    manager = led(files, OLD_END)
+    run_here(manager.replicas.follow({TP: 4}))
+    copy = copy_of(manager)
+    assert not run_here(manager.replicas.cut({copy: OLD_END - 1}, 4))
+    assert manager.retention.roll_expired() == [copy]
+    flush = copy.prepare_flush()
+    assert flush is not None
+    failed = run_here(manager.replicas.cut({copy: OLD_END - 2}, 4))[copy]
+    assert isinstance(failed, StorageError)
+    assert failed.retriable
+    flush.run()
+    copy.complete_flush(flush)
+    assert not run_here(manager.replicas.cut({copy: OLD_END - 2}, 4))
+    assert copy.ends.log_end_offset == OLD_END - 2
 
 
 def test_a_copy_takes_no_offsets_that_its_directory_could_not_write_down(files: MemoryFiles) -> None:
