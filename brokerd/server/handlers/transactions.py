@@ -192,8 +192,9 @@ def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransactionRe
 async def _offsets(broker: BrokerParts, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
     entries = {TopicIdPartition(one.topic_id, one.partition): one for one in asked.group_offsets}
     knows = True
-    for entry in asked.group_offsets:
-        knows = knows and await knows_end(broker, entry)
+    async with broker.groups.turn(asked.group_id):  # a commit that arrived before would overwrite these offsets
+        for entry in asked.group_offsets:
+            knows = knows and await knows_end(broker, entry)
 
     def checked() -> list[CommittedOffset]:
         # Checked only at the decision: a repeated commit learns that it is committed even if the rights have changed.

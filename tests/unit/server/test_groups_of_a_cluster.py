@@ -8,12 +8,14 @@ import pytest
 
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
-from brokerd.server.handlers import groups
+from brokerd.server.handlers import groups, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
-from brokerd.wire.v1 import offsets_pb2
+from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from tests.support.clock import ManualClock
-from tests.support.inner_cluster import cluster
+from tests.support.inner_broker import end_request
+from tests.support.inner_cluster import NAME, begin, cluster
 from tests.support.loop import all_wait
+from tests.support.transaction_bench import Execution
 
 
 def offsets_request(offsets: dict[TopicIdPartition, int]) -> offsets_pb2.CommitGroupOffsetsRequest:
@@ -65,6 +67,25 @@ async def test_a_commit_that_waits_does_not_overwrite_one_that_came_later(monkey
         for commit in (await older, await newer):
             assert not any(result.HasField("error") for result in commit.results)
         assert [one.offset for one in broker.groups.table.groups["g"].offsets()] == [9, 3]
+
+
+async def test_a_commit_that_waits_does_not_overwrite_a_transaction_that_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group's next transaction would begin at the older offset, and commit rows of the same input again."""
+    async with cluster(ManualClock()) as running:
+        broker, tp = running.nodes[0].broker, running.tps[1]
+        authorizer, answered = TopicAuthorizer(ANYBODY, broker.topics), wait_at(monkeypatch, 5)
+        member = await begin(running)
+        older = asyncio.create_task(groups.commit_group_offsets(broker, authorizer, offsets_request({tp: 5})))
+        await all_wait()
+        asked = end_request(NAME, Execution(0, "e0", "r"), [(member, 4)], running.tps, rows=4)
+        asked.decision, asked.group_id = transaction_pb2.TRANSACTION_DECISION_COMMIT, "g"
+        asked.group_offsets.add(**tp._asdict(), offset=9, expected_offset=-1, leader_epoch=-1)
+        newer = asyncio.create_task(transactions.end_transaction(broker, authorizer, asked))
+        await all_wait()
+        answered.set()
+        assert not (await older).results[0].HasField("error")
+        assert ErrorCode((await newer).error.code) is ErrorCode.PRODUCER_FENCED, "its input was not read from offset 5"
+        assert [one.offset for one in broker.groups.table.groups["g"].offsets()] == [5]
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
