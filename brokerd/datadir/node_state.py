@@ -26,9 +26,9 @@ from brokerd.partition.log_state import CleanLog, CleanSegment
 from brokerd.storage.checksummed_file import (
     DocumentError,
     DocumentKind,
+    damaged_if_unreadable,
     decode_document,
     encode_document,
-    read_bytes,
     read_json,
     write_json,
 )
@@ -161,16 +161,18 @@ def find_node_epoch(files: Files) -> int:
 
 def _slots(files: Files) -> list[int]:
     """The epochs in the slots. Raises DocumentError if neither holds one."""
-    data, found, rotten = read_bytes(files, NODE_EPOCH), [], DocumentError("it is empty")
-    for at in range(0, _SLOT_BYTES * _COUNT, _SLOT_BYTES):
-        document = data[at : at + _SLOT_BYTES].rstrip(_FILLING)
-        try:
-            is_used = bool(document)
-            value = json.loads(decode_document(document, NODE_EPOCH_KIND)) if is_used else {"node_epoch": _UNUSED}
-            found.append(int(value["node_epoch"]))
-        except DocumentError as error:
-            rotten = error
-            found.append(_ROTTEN)
+    found, rotten = [], DocumentError("it is empty")
+    with closing(files.open(NODE_EPOCH)) as file:
+        for at in range(0, _SLOT_BYTES * _COUNT, _SLOT_BYTES):
+            try:
+                with damaged_if_unreadable():
+                    document = bytes(file.pread(_SLOT_BYTES, at)).rstrip(_FILLING)
+                is_used = bool(document)
+                value = json.loads(decode_document(document, NODE_EPOCH_KIND)) if is_used else {"node_epoch": _UNUSED}
+                found.append(int(value["node_epoch"]))
+            except DocumentError as error:
+                rotten = error
+                found.append(_ROTTEN)
     if max(found) < 0:
         raise rotten
     return found

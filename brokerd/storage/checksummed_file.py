@@ -8,8 +8,10 @@ exists. The caller defines the body.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -96,13 +98,16 @@ def write_document(
 
 def read_document(files: Files, path: str, kind: DocumentKind) -> bytes:
     """The body of the document at `path`. Raises FileNotFoundError, OSError, DocumentError, DataDirectoryError."""
-    return decode_document(read_bytes(files, path), kind)
+    with damaged_if_unreadable():
+        data = read_whole(files, path)
+    return decode_document(data, kind)
 
 
-def read_bytes(files: Files, path: str) -> bytes:
-    """All bytes of a file. What the disk cannot read (EIO) is damage. Raises FileNotFoundError, OSError, DocumentError."""
+@contextlib.contextmanager
+def damaged_if_unreadable() -> Iterator[None]:
+    """What the disk cannot read (EIO) counts as damaged. Raises DocumentError for it."""
     try:
-        return read_whole(files, path)
+        yield
     except OSError as error:
         if error.errno != errno.EIO:
             raise

@@ -12,11 +12,12 @@ from brokerd.datadir.node_state import create_node_epoch, read_node_epoch, write
 from brokerd.errors import DataDirectoryError, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition import Partition
+from brokerd.storage.files import Buffer
 from brokerd.storage.names import CLEAN_SHUTDOWN
 from brokerd.storage.spare_files import SPARE_COUNT, SpareFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import ManualClock
-from tests.support.files import MemoryFiles, failing
+from tests.support.files import MemoryFile, MemoryFiles, failing
 from tests.support.log_manager import LogManager
 from tests.support.steps import run_here
 
@@ -251,6 +252,28 @@ def test_a_slot_that_is_torn_or_rotten_gives_no_node_epoch_twice(files: MemoryFi
             rotten.flip_bit("node-epoch", (other * 4_096 + 60) * 8)
         with pytest.raises(DataDirectoryError, match="node-epoch of the data directory is damaged"):
             read_node_epoch(rotten)
+
+
+@pytest.mark.parametrize(("slot", "seen"), [(0, 7), (1, 8)])
+def test_a_slot_that_the_disk_cannot_read_counts_as_rotten(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, slot: int, seen: int
+) -> None:
+    """The other is in another block."""
+    create_node_epoch(files, 5)
+    for epoch in (6, 7):
+        write_node_epoch(files, epoch)
+    pread = MemoryFile.pread
+
+    def with_bad_sector(file: MemoryFile, size: int, position: int) -> Buffer:
+        if position <= slot * 4_096 < position + size:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(file, size, position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFile, "pread", with_bad_sector)
+        assert read_node_epoch(files) == seen
+        write_node_epoch(files, seen + 1)
+    assert read_node_epoch(files) == seen + 1, "a write gives the sector another place"
 
 
 def test_a_stop_on_a_full_disk_is_clean(files: MemoryFiles, manager: LogManager) -> None:
