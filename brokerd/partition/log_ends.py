@@ -19,7 +19,7 @@ from typing import NamedTuple
 UNSETTLED = ""
 _NOWHERE = -1
 _NO_LIMIT = 2**63 - 1
-_COUNTED_MAX = 65_536  # batches above the high watermark whose bytes are kept one by one: 9 MB
+_COUNTED_MAX = 4_096  # batches above the high watermark whose bytes are kept one by one: half a megabyte
 
 
 class LogEnd(enum.Enum):
