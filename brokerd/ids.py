@@ -116,6 +116,11 @@ class TopicInfo(NamedTuple):
         leaders[number], epochs[number] = leader, epoch
         return self._replace(leaders=tuple(leaders), leader_epochs=tuple(epochs))
 
+    def without_leaderless_epochs(self) -> TopicInfo:
+        """This topic, without the epochs of partitions that have no leader."""
+        epochs = (NO_EPOCH if leader == NO_LEADER else self.leader_epoch(number) for number, leader in enumerate(self.leaders))
+        return self._replace(leader_epochs=tuple(epochs))
+
     def newer_than(self, seen: TopicInfo) -> TopicInfo:
         """This topic, with the leaders of `seen` where their epochs are higher. A node that missed an election must not send its
         clients back to the old leader, which may lack records that the new leader acknowledged: that would look like data loss."""

@@ -290,7 +290,8 @@ class BrokerClient:
             # No node has known this epoch for the length of a whole call, so the data may be a restored copy.
             self._topics.clear()
         elif isinstance(error, NotLeaderError):  # or a leader in an epoch without one: etcd may be restored
-            self._topics = {one: seen for one, seen in self._topics.items() if NO_LEADER not in seen.topic.leaders}
+            known = self._topics.items()
+            self._topics = {one: _Seen(seen.topic.without_leaderless_epochs(), seen.at_ms) for one, seen in known}
         if not self._is_retrying and isinstance(error, BrokerUnreachableError):
             return BrokerUnreachableError(named(error), is_final=True)  # its owner says how long it tried
         return retries.final_error(error, now_ms=now_ms)

@@ -196,6 +196,19 @@ def test_an_epoch_without_a_leader_is_forgotten_if_none_is_heard_of_for_long(bro
         assert len(list(fetcher)) == 1
 
 
+def test_an_epoch_with_a_leader_is_kept_beside_a_partition_without_one(broker: FakeBroker, client: BlockingClient) -> None:
+    """A node that is behind would lead back to a leader that was deposed."""
+    led, leaderless = broker.create("t", 2)
+    led.leader_epoch, leaderless.leader = 5, NO_LEADER
+    client.metadata(["t"])
+    ranges = [FetchRange(leaderless.tp, 0, 1)]
+    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher, pytest.raises(NotLeaderError, match="has no leader"):
+        list(fetcher)
+    led.leader, led.leader_epoch = 7, 4
+    client.metadata(["t"])
+    assert client.loop_thread.run(client.broker_client.leader(led.tp)) == 0
+
+
 @pytest.mark.parametrize(
     "said",
     [
