@@ -5,6 +5,7 @@ There is no fallback: with security.protocol=SSL, a connection uses TLS with a t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
 
@@ -65,9 +66,10 @@ class ClientSecurity:
             except ConfigError as error:
                 if self._last_metadata is None:
                     raise
-                if self._is_file_readable:
-                    logger.warning("%s; the last token stays in use", error)
-                self._is_file_readable = False
+                was_readable, self._is_file_readable = self._is_file_readable, False
+                if was_readable:
+                    with contextlib.suppress(Exception):  # a log handler may raise, which would stop a producer
+                        logger.warning("%s; the last token stays in use", error)
         assert self._last_metadata is not None
         return self._last_metadata
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -78,3 +79,27 @@ def test_every_reader_asks_for_a_file(tmp_path: Path, what: str, make: Callable[
     make(path)
     with pytest.raises(ConfigError, match=re.escape(f"cannot read {what} {path}: ") + f".*{kind}"):
         READERS[what](str(path))
+
+
+def test_a_token_s_file_that_holds_none_for_a_moment_is_said_once_and_raises_nothing(tmp_path: Path) -> None:
+    """Nor does a log handler: whatever else than a refusal a producer's call raises stops the producer."""
+
+    class Raising(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+            raise ValueError("of the handler")
+
+    told: list[str] = []
+    path = tmp_path / "token"
+    path.write_text("secret")
+    security = ClientSecurity(client_config(**{"auth.token.file": str(path)}))
+    before = security.metadata()
+    path.write_text("")
+    handler, source = Raising(), logging.getLogger("brokerd.client")
+    source.addHandler(handler)
+    try:
+        assert [security.metadata() for _ in range(2)] == [before] * 2
+    finally:
+        source.removeHandler(handler)
+    assert len(told) == 1
+    assert told[0].endswith("holds no token: it must hold one line with only the token; the last token stays in use")
