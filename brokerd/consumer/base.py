@@ -183,14 +183,10 @@ class ConsumerBase(abc.ABC):
             run = self._next_run()
             if run is not None or left_ms == 0:
                 return run
-            self._pass_markers()
+            # Passes markers and aborted records that arrived with no record, so that they are committed during a long wait too:
+            # retention may delete them, and the committed offset would be out of range.
+            self._fetching.hand_over({})
         return None
-
-    def _pass_markers(self) -> None:
-        """Moves positions past markers and aborted records that arrived with no record, so that they are committed during a long
-        wait too: retention may delete them, and the committed offset would be out of range."""
-        self._fetching.hand_over({})
-        self._assignment.confirm()
 
     def _next_run(self) -> Run | None:
         """The next buffered records to hand over, if any; keeps fetches, commits and coverage checks going. Raises as `poll`."""

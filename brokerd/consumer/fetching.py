@@ -98,9 +98,11 @@ class Fetching:
 
     def hand_over(self, handed: HandedOver) -> None:
         """Moves the positions past everything that was taken; notes the previous ones in `handed`."""
-        moves = self._buffer.take_moves()
+        moves, passed = self._buffer.take_moves()
         if moves:
             self._assignment.move(moves, handed)
+        if passed:
+            self._assignment.pass_markers(passed)
 
     # --- changes of the assignment
 
@@ -361,6 +363,7 @@ class _Buffer:
         self._entries: deque[_Entry] = deque()
         self._held: dict[TopicIdPartition, list[_Entry]] = {}
         self._moves: dict[TopicIdPartition, int] = {}
+        self._passed: dict[TopicIdPartition, int] = {}  # ends of responses, reached after the records of `_moves`
 
     def add(self, fetched: Fetched) -> None:
         """Appends a response."""
@@ -379,6 +382,7 @@ class _Buffer:
         if tp in self._held:
             self._held[tp] = []
         self._moves.pop(tp, None)
+        self._passed.pop(tp, None)
 
     def hold(self, tp: TopicIdPartition) -> None:
         """Keeps the records of a partition aside until `release`, including those added later."""
@@ -395,6 +399,7 @@ class _Buffer:
         self._entries.clear()
         self._held.clear()
         self._moves.clear()
+        self._passed.clear()
 
     @property
     def size_bytes(self) -> int:
@@ -427,23 +432,27 @@ class _Buffer:
             self._assignment.cannot_read(one.tp)
             raise
 
-    def take_moves(self) -> dict[TopicIdPartition, int]:
-        """The next offset of each partition with records or markers taken since the last call; takes markers at the queue's
-        front."""
+    def take_moves(self) -> tuple[dict[TopicIdPartition, int], dict[TopicIdPartition, int]]:
+        """The next offset of each partition with records taken since the last call, and of each that then passed markers; takes
+        markers at the queue's front."""
         self._pass_spent()
         if self._entries and isinstance(head := self._entries[0], Run) and head.is_begun:
-            self._moves[head.tp] = head.next_offset
-        moves, self._moves = self._moves, {}
-        return moves
+            self._take(head)
+        moves, passed, self._moves, self._passed = self._moves, self._passed, {}, {}
+        return moves, passed
+
+    def _take(self, run: Run) -> None:
+        self._moves[run.tp] = run.next_offset
+        self._passed.pop(run.tp, None)
 
     def _pass_spent(self) -> None:
         """Drops runs taken to their end, and ends of responses, from the front, and notes their offsets."""
         while self._entries:
             head = self._entries[0]
             if isinstance(head, _Reached):
-                self._moves[head.tp] = head.offset
+                self._passed[head.tp] = head.offset
             elif isinstance(head, Run) and not head.left:
-                self._moves[head.tp] = head.next_offset
+                self._take(head)
             else:
                 return
             self._entries.popleft()

@@ -50,6 +50,7 @@ class AssignedPartition:
     tp: TopicPartition
     id_tp: TopicIdPartition | None = None  # None = not looked up yet
     position: int | None = None  # next offset to hand over; None = to be looked up by `begin`
+    records_end: int | None = None  # the position before markers that followed the last record handed over
     begin: Begin = Begin.COMMITTED
     reason: str = ""  # why the position was lost, for a log line
     # The group's committed offset when reading began or since, NO_OFFSET for none, or the error of its lookup; None = unknown.
@@ -75,6 +76,7 @@ class AssignedPartition:
         """Sets the position or, if None, where to begin."""
         self.epochs = []
         self.position, self.begin, self.reason = position, begin, reason
+        self.records_end = position
         self.fetch_offset = self.gone = None
         self.is_unreadable = False
         self.version += 1
@@ -228,6 +230,17 @@ class Assignment:
                 if stored is not None and stored.position in (None, one.position):
                     self._stored[one] = stored._replace(position=self._first_in_work(one) or one.position)
                 one.begun_at = one.begun_at or one.log_position()
+                one.position = one.records_end = offset
+
+    def pass_markers(self, reached: Mapping[TopicIdPartition, int]) -> None:
+        """Moves positions to these offsets, past markers and aborted records, which count as processed with what precedes them."""
+        for id_tp, offset in reached.items():
+            one = self.by_id[id_tp]
+            stored = self._stored.get(one)
+            if stored is not None and stored.position == one.position:
+                self._stored[one] = stored._replace(position=offset)
+            if one.position is not None:
+                one.begun_at = one.begun_at or one.log_position()
                 one.position = offset
 
     def go_back(self, handed: HandedOver) -> None:
@@ -247,7 +260,11 @@ class Assignment:
     def confirm_below(self, id_tp: TopicIdPartition, offset: int) -> None:
         """Counts the records below `offset` as processed, and no others until a record handed over later counts as processed."""
         one = self.by_id.get(id_tp)
-        if one is not None:
+        if one is None:
+            return
+        if one.position is not None and one.records_end is not None and one.records_end <= offset <= one.position:
+            self._forget_unconfirmed(one)  # only markers follow
+        else:
             self._stored[one] = _Stored(offset, one.position)
 
     def back_to_unfinished(self) -> list[AssignedPartition]:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from brokerd.client.fetching import EpochStart
 from brokerd.consumer.committing import RENEW_MS
 from brokerd.errors import (
     ConfigError,
+    ConsumerClosedError,
     ConsumerStateError,
     GroupAuthorizationFailedError,
     NoOffsetForPartitionError,
@@ -608,6 +610,39 @@ def test_markers_that_arrive_during_a_long_wait_are_committed(broker: FakeBroker
         put_marker(partition)
         wait_until(lambda: committed(broker) == 4)
     reading.join(DEADLINE_S)
+
+
+@pytest.mark.parametrize("timeout_ms", [1, None])
+def test_markers_do_not_count_records_as_processed_that_a_commit_left_out(broker: FakeBroker, timeout_ms: int | None) -> None:
+    def go_on() -> None:
+        with contextlib.suppress(ConsumerClosedError):
+            while True:
+                consumer.poll(timeout_ms)
+
+    partition = filled(broker, [10])
+    reading = threading.Thread(target=go_on, name="reading")
+    with group_consumer(broker, auto_commit_interval_ms=0) as consumer:
+        consumer.assign([T0])
+        assert len(read(consumer, 10)) == 10
+        consumer.commit({T0: 3})
+        put_marker(partition)
+        reading.start()
+        wait_until(lambda: consumer._assignment.of(T0).position == 11)
+        time.sleep(0.05)  # for a second poll
+        consumer.close()
+    reading.join(DEADLINE_S)
+    assert committed(broker) == 3
+
+
+def test_markers_after_the_last_record_are_committed_once_it_is(broker: FakeBroker) -> None:
+    put_marker(filled(broker, [10]))
+    with group_consumer(broker) as consumer:
+        consumer.assign([T0])
+        assert len(read(consumer, 10)) == 10
+        wait_until(lambda: consumer.poll(1) == [] and consumer.position(T0) == 11)
+        consumer.commit({T0: 10})
+        consumer.close()
+    assert committed(broker) == 11
 
 
 @pytest.mark.parametrize("is_automatic", [True, False])
