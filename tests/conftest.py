@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import os
 import re
-import resource
 import signal
 import sys
 import threading
@@ -17,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from brokerd.process import OWN_THREADS
-from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S, wait_until
 
 # How fast a machine is decides about no test: neither about one example's time nor about how long examples take to make. And
@@ -27,8 +25,6 @@ settings.load_profile("brokerd")
 
 # A shell's background jobs ignore SIGINT, and all that they start does too: here Ctrl-C works wherever the tests were started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-SLOW_S = 5
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,18 +47,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(bounded())
     return True
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Holds the mark `slow`, by processor time: several times what the mark says, as a machine may be slow, and busy."""
-    before_s = _processor_time_s()
-    result = yield
-    is_slow = any(item.get_closest_marker(mark) for mark in ("slow", "long"))
-    taken_s = _processor_time_s() - before_s
-    if taken_s > 6 * SLOW_S and not is_slow and TEST_SCALE == 1:
-        pytest.fail(f"it took {taken_s:.0f} s of processor time: mark it slow, or make it quicker than {SLOW_S} s", pytrace=False)
-    return result
 
 
 _lasting: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # of fixtures for several tests, and those already reported
@@ -101,12 +85,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     names = [thread.name for thread in left]
     wait_until(lambda: not any(thread.is_alive() for thread in left), what=f"this test closes what runs the threads {names}")
     return result
-
-
-def _processor_time_s() -> float:
-    """Of this process, and of its children that have ended."""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 @pytest.hookimpl(optionalhook=True)
