@@ -74,7 +74,7 @@ def leader_epochs_of_two_topics_are_compared(on_result: Any, self: TopicRegistry
     return on_result(self, response | {topic: response[topic].newer_than(seen[topic]) for topic in seen}, now_ms)
 
 
-@bug(TopicRegistry, "_view_with", first=603)
+@bug(TopicRegistry, "_view_with", first=4850)
 def refusal_of_the_old_topic_is_taken_for_the_new_one(view_with: Any, self: TopicRegistry, tp: TopicPartition) -> Any:
     replaced, self.replaced = self.replaced, {}
     view = view_with(self, tp)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -618,7 +617,9 @@ def test_markers_do_not_count_records_as_processed_that_a_commit_left_out(broker
         with contextlib.suppress(ConsumerClosedError):
             while True:
                 consumer.poll(timeout_ms)
+                polls.append(timeout_ms)
 
+    polls: list[int | None] = []
     partition = filled(broker, [10])
     reading = threading.Thread(target=go_on, name="reading")
     with group_consumer(broker, auto_commit_interval_ms=0) as consumer:
@@ -628,7 +629,8 @@ def test_markers_do_not_count_records_as_processed_that_a_commit_left_out(broker
         put_marker(partition)
         reading.start()
         wait_until(lambda: consumer._assignment.of(T0).position == 11)
-        time.sleep(0.05)  # for a second poll
+        seen = len(polls)
+        wait_until(lambda: timeout_ms is None or len(polls) >= seen + 2)
         consumer.close()
     reading.join(DEADLINE_S)
     assert committed(broker) == 3
