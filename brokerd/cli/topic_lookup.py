@@ -74,7 +74,7 @@ def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, ma
         return error
     known = list(client.metadata(None).topics)
     remedy = missing_topic_remedy(name) if may_create else topic_name_problem(name) or _ELSEWHERE
-    return UnknownTopicOrPartitionError(f"there is no topic '{name}': {did_you_mean(name, known, otherwise=remedy)}")
+    return UnknownTopicOrPartitionError(f"{error.message}: {did_you_mean(name, known, otherwise=remedy)}")
 
 
 def check_partition(topic: TopicInfo, partition: int) -> None:

@@ -12,9 +12,12 @@ from brokerd.errors import (
     BrokerdError,
     CoordinatorNotAvailableError,
     Fate,
+    InvalidPartitionsError,
+    InvalidRequestError,
     NotLeaderError,
     NotReadyError,
     TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
     WireError,
 )
 from brokerd.ids import NO_LEADER
@@ -61,13 +64,10 @@ async def create_topics(
         return _read_results("CreateTopics", [topic.name for topic in some], response.results)
 
     results = await _each(client, [topic.name for topic in topics], create, failures)
-    if all(map(_is_undecided, failures)):
-        return results
-    note = "; the response to an earlier attempt of this call was lost, so this call may have created it"
-    return {
-        name: TopicAlreadyExistsError(result.message + note) if isinstance(result, TopicAlreadyExistsError) else result
-        for name, result in results.items()
-    }
+    for result in results.values():
+        if isinstance(result, TopicAlreadyExistsError):
+            _note_lost_response(result, failures, "created it")
+    return results
 
 
 async def create_topic(
@@ -87,13 +87,19 @@ async def create_topic(
 
 
 async def delete_topics(client: BrokerClient, names: Sequence[str]) -> dict[str, bytes | WireError]:
-    """Deletes topics and their records; returns the id of each, or its error."""
+    """Deletes topics and their records; returns the id of each, or its error. A retry after a lost response may not find a topic
+    that an earlier attempt deleted; the error then says so."""
+    failures: list[BrokerdError] = []
 
     async def delete(some: Collection[str], timeout_ms: int) -> dict[str, bytes | WireError]:
         response = await client.call_once(ANY_NODE, pb.DeleteTopicsRequest(names=some), pb.DeleteTopicsResponse, timeout_ms)
         return _read_results("DeleteTopics", some, response.results)
 
-    return await _each(client, names, delete, [])
+    results = await _each(client, names, delete, failures)
+    for result in results.values():
+        if isinstance(result, UnknownTopicOrPartitionError):
+            _note_lost_response(result, failures, "deleted it")
+    return results
 
 
 async def _each(
@@ -121,6 +127,12 @@ async def _each(
 
 def _is_undecided(result: object) -> bool:
     return isinstance(result, NotReadyError) and result.fate is Fate.NOT_APPENDED
+
+
+def _note_lost_response(error: WireError, failures: Iterable[BrokerdError], done: str) -> None:
+    """Adds to the error of a retry what an earlier attempt, one of `failures`, may have `done`."""
+    if not all(map(_is_undecided, failures)):
+        error.message += f"; the response to an earlier attempt of this call was lost, so this call may have {done}"
 
 
 async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> dict[str, pb.TopicDescription | WireError]:
@@ -169,9 +181,16 @@ def _is_led_elsewhere(partition: pb.PartitionDescription) -> bool:
 
 
 async def create_partitions(client: BrokerClient, name: str, total_count: int, *, validate_only: bool = False) -> None:
-    """Increases a topic's number of partitions. Raises the broker's error."""
+    """Increases a topic's number of partitions; a retry after a lost response finds them done. Raises the broker's error."""
     request = pb.CreatePartitionsRequest(name=name, total_count=total_count, validate_only=validate_only)
-    await client.call(request, pb.CreatePartitionsResponse)
+    failures: list[BrokerdError] = []
+    try:
+        await client.call(request, pb.CreatePartitionsResponse, failures=failures)
+    except InvalidPartitionsError:
+        if validate_only or all(map(_is_undecided, failures)):
+            raise
+        if (await client.metadata([name])).topic(name).partition_count != total_count:
+            raise
 
 
 async def alter_topic_configs(
@@ -206,9 +225,17 @@ async def elect_unclean_leader(
     client: BrokerClient, name: str, partition: int, *, validate_only: bool = False
 ) -> Sequence[pb.CopyEnd]:
     """Makes an out-of-sync replica the leader if no in-sync replica is alive; records it lacks are lost. Returns the live replicas;
-    the first becomes leader. `validate_only`: changes nothing, and returns the same. Raises the broker's error."""
+    the first becomes leader. `validate_only`: changes nothing, and returns the same. Raises the broker's error; that of a retry
+    after a lost response says so."""
     request = pb.ElectUncleanLeaderRequest(name=name, partition=partition, validate_only=validate_only)
-    return made_plain(await client.call(request, pb.ElectUncleanLeaderResponse)).copies
+    failures: list[BrokerdError] = []
+    try:
+        response = await client.call(request, pb.ElectUncleanLeaderResponse, failures=failures)
+    except InvalidRequestError as error:
+        if not validate_only:
+            _note_lost_response(error, failures, "elected a copy")
+        raise
+    return made_plain(response).copies
 
 
 async def drain_node(client: BrokerClient, node_id: int, *, validate_only: bool = False) -> pb.DrainNodeResponse:

@@ -177,9 +177,16 @@ async def abort_transaction(client: BrokerClient, transactional_id: str, executi
 
 
 async def forget_transactional_id(client: BrokerClient, transactional_id: str) -> pb.ForgetTransactionalIdResponse:
-    """Deletes a transactional id, with its last committed version. Raises the broker's error."""
+    """Deletes a transactional id, with its last committed version. Raises the broker's error; that of a retry after a lost response
+    says so."""
     request = pb.ForgetTransactionalIdRequest(transactional_id=transactional_id)
-    response = await client.call(request, pb.ForgetTransactionalIdResponse)
+    failed: list[BrokerdError] = []
+    try:
+        response = await client.call(request, pb.ForgetTransactionalIdResponse, failures=failed)
+    except InvalidRequestError as error:
+        if any(isinstance(one, BrokerUnreachableError) for one in failed):
+            error.message += "; the response to an earlier attempt of this call was lost, so this call may have forgotten it"
+        raise
     return made_plain(response)
 
 

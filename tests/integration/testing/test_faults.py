@@ -9,8 +9,19 @@ from typing import Any
 import pytest
 
 from brokerd import Producer
+from brokerd.cli.topic_lookup import with_nearest_name
+from brokerd.client.blocking import BlockingClient
 from brokerd.clock import SystemClock
-from brokerd.errors import BrokerdError, ConfigError, DeliveryTimeoutError, TopicAlreadyExistsError
+from brokerd.config.client import ClientConfig
+from brokerd.errors import (
+    BrokerdError,
+    ConfigError,
+    DeliveryTimeoutError,
+    InvalidPartitionsError,
+    InvalidRequestError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from brokerd.testing import Broker, BrokerFailedError, Topic, UnmetFaultError
 from tests.integration.testing.processes import is_alive
 from tests.support.clock import ManualClock
@@ -122,6 +133,28 @@ def test_a_created_topic_whose_response_was_lost_is_there(fault: str) -> None:
         with pytest.raises(TopicAlreadyExistsError, match="so this call may have created it"):
             broker.create_topic("t")
         assert broker.topic("t").rows() == []
+
+
+def test_a_change_whose_response_was_lost_is_done_or_the_error_says_so() -> None:
+    with Broker() as broker, BlockingClient(ClientConfig(bootstrap_servers=broker.bootstrap_servers)) as client:
+        topic = broker.create_topic("t")
+        broker.lose_response("CreatePartitions")
+        client.create_partitions("t", 3)
+        with pytest.raises(InvalidPartitionsError):
+            client.create_partitions("t", 3)
+        with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="id") as producer, producer.transaction():
+            producer.send("t", b"v")
+        assert values(topic) == [b"v"]
+        broker.lose_response("ForgetTransactionalId")
+        with pytest.raises(InvalidRequestError, match=r"no transactional id 'id'.* so this call may have forgotten it"):
+            client.forget_transactional_id("id")
+        broker.lose_response("DeleteTopics")
+        deleted = client.delete_topics(["t"])["t"]
+        assert isinstance(deleted, UnknownTopicOrPartitionError)
+        assert str(deleted).endswith("was lost, so this call may have deleted it")
+        known = str(with_nearest_name(client, "t", deleted))
+        assert known.startswith(f"{deleted}: ")
+        assert "earlier attempt" not in str(client.delete_topics(["t"])["t"])
 
 
 def test_a_fault_that_met_nothing_fails_the_test() -> None:

@@ -21,6 +21,7 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     AuthenticationError,
+    BrokerdError,
     BrokerUnreachableError,
     Fate,
     InvalidRequestError,
@@ -197,6 +198,26 @@ def test_create_topic_whose_answer_was_lost_says_so(broker: FakeBroker, client: 
     broker.fail_calls = [grpc.StatusCode.UNAVAILABLE]
     with pytest.raises(TopicAlreadyExistsError, match="earlier attempt of this call was lost"):
         client.create_topic("t")
+
+
+def test_an_unclean_election_whose_answer_was_lost_says_so() -> None:
+    class AnswersTheRetry:
+        def __init__(self, *failures: BrokerdError) -> None:
+            self._failures = failures
+
+        async def call(self, *_: object, failures: list[BrokerdError]) -> None:
+            failures.extend(self._failures)
+            raise InvalidRequestError("node 2 is in sync and alive")
+
+    for failure, validate_only, is_noted in (
+        (BrokerUnreachableError("gone"), False, True),
+        (BrokerUnreachableError("gone"), True, False),
+        (NotReadyError("etcd does not answer", fate=Fate.NOT_APPENDED), False, False),
+    ):
+        client = cast("BrokerClient", AnswersTheRetry(failure))
+        with pytest.raises(InvalidRequestError, match="in sync") as refused:
+            asyncio.run(topics.elect_unclean_leader(client, "t", 0, validate_only=validate_only))
+        assert str(refused.value).endswith("so this call may have elected a copy") == is_noted
 
 
 def test_create_topics_answers_each_on_its_own(broker: FakeBroker, client: BlockingClient) -> None:
