@@ -36,20 +36,24 @@ def describe_path(path: str, records: DecodeRecords | None = None) -> Iterator[E
     """Describes a file, or all files of a partition or data directory, one dict at a time; each has "type" and "path". With
     `records`, batches of data have "records": the result of that function.
 
-    A file that cannot be read or decoded yields a dict of type "problem". Raises DataDirectoryError if the path does not exist or
-    is not a file of brokerd's.
+    A file that cannot be read or decoded yields a dict of type "problem", and so does a partition's directory that cannot be read;
+    other directories, such as lost+found, are left out. Raises DataDirectoryError if the path does not exist or is not a file of
+    brokerd's.
     """
     if os.path.isdir(path):
         with closing(RealFiles(path, must_exist=True)) as files:
-            entries = files.listdir()
+            try:
+                entries = files.listdir()
+            except OSError as error:
+                raise DataDirectoryError(f"the directory {path} cannot be read: {error.strerror}") from None
         for name in entries:
             below = os.path.join(path, name)
-            if os.path.isdir(below) or _describer(name) is not None:
+            if names.parse_partition_directory(name) is not None or _describer(name) is not None:
                 try:
                     yield from describe_path(below, records)
-                except DataDirectoryError:
-                    if os.path.lexists(below):
-                        raise  # otherwise a running broker has removed it meanwhile
+                except DataDirectoryError as error:
+                    if os.path.lexists(below):  # otherwise a running broker has removed it meanwhile
+                        yield {"type": "problem", "path": below, "problem": str(error)}
         return
     parent, name = os.path.split(os.path.abspath(path))
     describer = _describer(name)

@@ -78,6 +78,26 @@ def test_what_a_running_broker_removes_meanwhile_is_left_out(data_dir: Path) -> 
     assert "topics" in [entry["type"] for entry in entries], "what comes behind it is there"
 
 
+def test_a_directory_that_cannot_be_read_hides_no_other(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = _segment(data_dir).parent
+    unreadable = (partition, data_dir / "lost+found")
+    unreadable[1].mkdir()
+    listed = RealFiles.listdir
+
+    def listdir(files: RealFiles, path: str = "") -> list[str]:
+        if files.root in map(str, unreadable):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listed(files, path)
+
+    monkeypatch.setattr(RealFiles, "listdir", listdir)
+    entries = list(describe_path(str(data_dir)))
+    problems = [(entry["path"], entry["problem"]) for entry in entries if entry["type"] == "problem"]
+    assert problems == [(str(partition), f"the directory {partition} cannot be read: Permission denied")]
+    assert {"checkpoint", "data-directory", "topics"} <= {entry["type"] for entry in entries}
+    with pytest.raises(DataDirectoryError, match="cannot be read: Permission denied"):
+        list(describe_path(str(partition)))
+
+
 def test_files_that_are_none_of_ours_are_problems_or_refused(data_dir: Path, tmp_path: Path) -> None:
     (data_dir / "checkpoint").write_bytes(b"nonsense")
     assert [entry["type"] for entry in describe_path(str(data_dir / "checkpoint"))] == ["problem"]
