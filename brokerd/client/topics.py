@@ -158,7 +158,7 @@ async def _fill_partitions(client: BrokerClient, topics: Iterable[pb.TopicDescri
                 by_leader.setdefault(leader, {})[name, one.partition] = one
             elif one.partition in info.problems:
                 one.error.message = info.problems[one.partition]
-    timeout_ms = client.config.request_timeout_ms
+    timeout_ms = min(client.config.request_timeout_ms, client.config.api_timeout_ms)
     requests = {node_id: pb.DescribeTopicsRequest(names=sorted({name for name, _ in led})) for node_id, led in by_leader.items()}
     asked = [client.call_once(node_id, request, pb.DescribeTopicsResponse, timeout_ms) for node_id, request in requests.items()]
     for (node_id, led), response in zip(by_leader.items(), await asyncio.gather(*asked, return_exceptions=True), strict=True):

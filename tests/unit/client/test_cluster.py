@@ -484,6 +484,16 @@ def test_topics_are_described_without_the_partitions_that_nobody_leads(cluster: 
     assert why_unknown(client, 1) == "its leader, node 0, does not lead it yet, or not any more: try again"
 
 
+def test_a_leader_that_falls_silent_is_waited_for_no_longer_than_a_call_may_take(cluster: FakeCluster) -> None:
+    cluster.create("t")
+    with client_of(cluster.servers, request_timeout_ms=60_000, api_timeout_ms=500) as client:
+        client.describe_topics(["t"])
+        cluster.nodes[2].is_silent = True
+        began_ms = SystemClock().monotonic_ms()
+        assert why_unknown(client, 2).startswith("its leader, node 2, did not answer: ")
+        assert SystemClock().monotonic_ms() - began_ms < 30_000
+
+
 def why_unknown(client: BlockingClient, number: int) -> str:
     """The error message in a partition's description."""
     topic = client.describe_topics(["t"])["t"]
