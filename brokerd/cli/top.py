@@ -35,7 +35,7 @@ from brokerd.client.topics import offset_count, undecided_count
 from brokerd.client.transactions import state_name
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.errors import BrokerdError, UnknownGroupError, WireError, counted
+from brokerd.errors import BrokerdError, WireError, counted
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import equal_shares
 from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupPartitionDescription
@@ -125,7 +125,8 @@ def _quiet_client() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A sample of the broker. `groups`: the groups with the latest commits, out of `group_count`."""
+    """A sample of the broker. `monotonic_ms`: its begin, since answers may wait for a leader. `groups`: the groups with the latest
+    commits, out of `group_count`."""
 
     monotonic_ms: int
     version: str
@@ -138,16 +139,13 @@ class Look:
 
 def look(client: BlockingClient, clock: Clock) -> Look:
     """Takes a sample of the broker. Raises BrokerdError."""
-    server = client.server_info()
+    server, began_ms = client.server_info(), clock.monotonic_ms()
     topics = tuple(one for one in client.describe_topics().values() if not isinstance(one, WireError))
     listed = sorted(client.list_groups(), key=lambda one: -one.commit_timestamp)
-    groups = []
-    for listing in listed[:GROUPS_MAX]:
-        with contextlib.suppress(UnknownGroupError):  # deleted since it was listed
-            groups.append(client.describe_group(listing.group_id))
+    groups = client.describe_groups([listing.group_id for listing in listed[:GROUPS_MAX]])
     transactions = tuple(one for one in client.list_transactions() if state_name(one.state) != "empty")
     return Look(
-        monotonic_ms=clock.monotonic_ms(),
+        monotonic_ms=began_ms,
         version=server.software_version,
         cluster_id=server.cluster_id,
         topics=topics,

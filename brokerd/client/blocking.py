@@ -306,6 +306,7 @@ class BlockingClient:
     group_offsets = _blocking(groups.group_offsets)
     list_groups = _blocking(groups.list_groups)
     describe_group = _blocking(groups.describe_group)
+    describe_groups = _blocking(groups.describe_groups)
     delete_group = _blocking(groups.delete_group)
 
     init_producer_id = _blocking(transactions.init_producer_id)

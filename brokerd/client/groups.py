@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
 from brokerd.arguments import OffsetAndMetadata
@@ -159,6 +160,19 @@ async def describe_group(client: BrokerClient, group_id: str, isolation: str = R
             listing = _checked_listing(response.group)
             return pb.DescribeGroupResponse(group=listing, partitions=map(made_plain, partitions))
         after = page_after("DescribeGroup", after, partition_of(response.partitions[-1].committed))
+
+
+async def describe_groups(client: BrokerClient, group_ids: Sequence[str]) -> list[pb.DescribeGroupResponse]:
+    """As `describe_group` for several groups, without those that do not exist. Asks for all at once, since each may wait for a
+    leader that does not answer."""
+    answers = await asyncio.gather(*(describe_group(client, one) for one in group_ids), return_exceptions=True)
+    described = []
+    for answer in answers:
+        if isinstance(answer, pb.DescribeGroupResponse):
+            described.append(answer)
+        elif isinstance(answer, BaseException) and not isinstance(answer, UnknownGroupError):
+            raise answer
+    return described
 
 
 def _is_led_elsewhere(described: pb.GroupPartitionDescription) -> bool:

@@ -86,6 +86,7 @@ def test_partitions_that_were_added_and_nobody_reads_are_counted_and_told(
     client: BlockingClient, terminal: Terminal, daemon: RunningDaemon
 ) -> None:
     client.create_partitions("t", 4)
+    assert [one.group.group_id for one in client.describe_groups(["g", "deleted"])] == ["g"]
     with Producer(bootstrap_servers=daemon.address, linger_ms=0) as producer:
         for number in range(5):
             producer.send("t", b"x" * 100, partition=2, timestamp=2_000 + number).result()

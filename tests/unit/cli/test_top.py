@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import pytest
 
 from brokerd.cli import main
-from brokerd.cli.top import Look, Screen, lines_of, rate, rate_text, screens, tables_of
+from brokerd.cli.top import Look, Screen, lines_of, look, rate, rate_text, screens, tables_of
+from brokerd.client.blocking import BlockingClient
 from brokerd.errors import BrokerUnreachableError, NotLeaderError
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.metadata_pb2 import GetServerInfoResponse
 from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupListing, GroupPartitionDescription, PartitionGroupOffset
 from brokerd.wire.v1.topics_pb2 import PartitionDescription, TopicDescription
 from brokerd.wire.v1.transaction_pb2 import TRANSACTION_STATE_OPEN, TransactionListing
@@ -192,6 +195,39 @@ def test_a_broker_that_is_away_is_unreachable_since_its_first_failure() -> None:
     assert (back["unreachable_since_ms"], back["topics"][0]["offsets_per_s"]) == (None, None)
     clock.advance(1_000)
     assert next(watch)["topics"][0]["offsets_per_s"] == 10.0
+
+
+def test_rates_leave_out_how_long_the_answers_took() -> None:
+    clock = ManualClock()
+
+    class Client:
+        """Each look takes longer, as when a leader has died."""
+
+        waits_ms, end = 0, 0
+
+        def server_info(self) -> GetServerInfoResponse:
+            return GetServerInfoResponse()
+
+        def describe_topics(self) -> dict[str, TopicDescription]:
+            self.end += 100
+            clock.advance(self.waits_ms)
+            return {"t": topic("t", self.end)}
+
+        def list_groups(self) -> list[GroupListing]:
+            clock.advance(self.waits_ms)
+            self.waits_ms = 3_000
+            return []
+
+        def describe_groups(self, _group_ids: Sequence[str]) -> list[DescribeGroupResponse]:
+            return []
+
+        def list_transactions(self) -> list[TransactionListing]:
+            return []
+
+    client = cast("BlockingClient", Client())
+    before = look(client, clock)
+    clock.advance(1_000)
+    assert tables_of(before, look(client, clock))["topics"][0]["offsets_per_s"] == 100.0
 
 
 def full_screen() -> Screen:

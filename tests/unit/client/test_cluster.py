@@ -33,6 +33,7 @@ from brokerd.errors import (
     NotLeaderError,
     NotReadyError,
     ProducerFencedError,
+    UnknownServerError,
     WireError,
 )
 from brokerd.ids import NO_LEADER, ProducerIdAndEpoch
@@ -440,6 +441,23 @@ def test_a_group_is_described_without_the_ends_that_nobody_knows(cluster: FakeCl
     assert [one.committed.error.message for one in described][::2] == ["", ""]
     assert described[1].committed.error.message.startswith("its leader did not answer")
     assert lag_of(described[1]) == -1
+
+
+def test_groups_wait_for_a_leader_that_is_away_at_the_same_time(cluster: FakeCluster) -> None:
+    partitions = cluster.create("t")
+    group_ids = [f"g{number}" for number in range(10)]
+    with client_of(cluster.servers, api_timeout_ms=2_000) as client:
+        for group_id in group_ids:
+            client.commit_group_offsets(group_id, {one.tp: OffsetAndMetadata(0) for one in partitions})
+        partitions[1].leader = NO_LEADER
+        began_ms = SystemClock().monotonic_ms()
+        described = client.describe_groups(group_ids)
+        assert SystemClock().monotonic_ms() - began_ms < 10_000
+        assert [one.group.group_id for one in described] == group_ids
+        assert [[lag_of(one) for one in group.partitions] for group in described] == [[0, -1, 0]] * 10
+        del cluster.nodes[0].groups["g1"]  # the node fails to describe it
+        with pytest.raises(UnknownServerError, match="failed in DescribeGroup"):
+            client.describe_groups(group_ids)
 
 
 def test_a_node_alone_is_not_asked_for_ends_that_it_has_said(broker: FakeBroker) -> None:
