@@ -338,7 +338,8 @@ def print_offsets(args: argparse.Namespace) -> None:
     with connect(args, config) as client:
         topics = find_topics(client, args.topics, patterns)
         named = named_partitions(topics, args.partition)
-        at_time = {} if timestamp_ms is None else client.list_offsets(dict.fromkeys(named, timestamp_ms), config.isolation_level)
+        wanted = {} if timestamp_ms is None else dict.fromkeys(named, timestamp_ms)
+        at_time = client.list_offsets(wanted, config.isolation_level, is_partial=True)
         described = client.describe_topics([topic.name for topic in topics])
     rows = []
     for tp, name in named.items():

@@ -48,3 +48,16 @@ def test_in_the_offsets(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]
     found = json.loads(printed(cluster, capsys, "offsets", "t", "--json"))
     assert [one["high_watermark"] for one in found] == [10, 11, None]
     assert {found[2][name] for name in ("log_start_offset", "last_stable_offset", "size_bytes")} == {None}
+
+
+def test_in_the_offsets_of_a_time(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["offsets", "t", "--time", "5", "-X", "default.api.timeout.ms=500", "-b", cluster.servers.split(",")[0]]
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    _, *rows, _, total = out.splitlines()
+    assert [row.split()[8] for row in rows[:2]] == ["10", "11"]
+    assert rows[2].split() == ["t", "2", *["-"] * 5, "?", "?"]
+    assert total.startswith("21 offsets")
+    assert err.splitlines()[-1].startswith("brokerd: its leader did not answer: ")
+    assert main([*words, "--json"]) == 1
+    assert [one["offset_at_time"] for one in json.loads(capsys.readouterr().out)] == [10, 11, None]
