@@ -5,6 +5,7 @@ Precedence: defaults < TOML file < environment (`BROKERD_LOG_SEGMENT_BYTES`) < f
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -282,8 +283,20 @@ def check_broker(config: BrokerConfig) -> None:
         raise ConfigError(
             f"num.partitions ({config.num_partitions}) must not exceed max.partitions.per.topic ({config.max_partitions_per_topic})"
         )
+    hosts = (("host", config.host), ("advertised.host", config.advertised_host), ("metrics.host", config.metrics_host))
+    for name, host in hosts:
+        if "/" in host or (":" in host and not _is_ip_address(host)):
+            raise ConfigError(f"{name} must be a name or an address without a port, not '{host}': the port is {name[:-4]}port")
     _check_cluster(config)
     check_listening(config)
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def coordination_endpoints(text: str) -> list[str]:

@@ -36,6 +36,21 @@ def test_what_others_reach_needs_authentication(host: str) -> None:
     check_broker(BrokerConfig(host=host, auth_file="a.toml", **TLS))
 
 
+@pytest.mark.parametrize("host", ["broker.example:9192", "127.0.0.1:9192", "[::1]:9192", "http://broker.example", "etcd://h:1"])
+def test_a_host_has_no_port(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"^advertised\.host must be .* without a port, not '.*': the port is advertised\.port$"):
+        check_broker(BrokerConfig(advertised_host=host))
+    with pytest.raises(ConfigError, match=r"^host must be .*: the port is port$"):
+        check_broker(BrokerConfig(host=host))
+    with pytest.raises(ConfigError, match=r"^metrics\.host must be .*: the port is metrics\.port$"):
+        check_broker(BrokerConfig(metrics_host=host))
+
+
+@pytest.mark.parametrize("host", ["", "broker", "broker_1.example.", "2001:db8::7", "[2001:db8::7]", "fe80::1%eth0", "10.1.2.3"])
+def test_a_host_is_a_name_or_an_address(host: str) -> None:
+    check_broker(BrokerConfig(host=host, advertised_host=host, allow_unauthenticated=True))
+
+
 def test_tokens_do_not_cross_a_network_in_plaintext_unless_told_so() -> None:
     with pytest.raises(ConfigError, match=r"set ssl\.certificate\.file and ssl\.key\.file; or, .* allow\.plaintext\.tokens = true"):
         check_broker(BrokerConfig(host=EVERYWHERE, auth_file="a.toml"))
