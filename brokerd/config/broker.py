@@ -283,6 +283,8 @@ def check_broker(config: BrokerConfig) -> None:
         raise ConfigError(
             f"num.partitions ({config.num_partitions}) must not exceed max.partitions.per.topic ({config.max_partitions_per_topic})"
         )
+    if not config.data_dir:
+        raise ConfigError("data.dir is empty: name the directory of all data")
     hosts = (("host", config.host), ("advertised.host", config.advertised_host), ("metrics.host", config.metrics_host))
     for name, host in hosts:
         if "/" in host or (":" in host and not _is_ip_address(host)):

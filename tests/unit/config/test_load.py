@@ -53,6 +53,10 @@ def test_dotted_keys_tables_and_quoted_names_are_the_same_setting(tmp_path: Path
     assert load(tmp_path, toml).log_segment_bytes == 8_192
 
 
+def test_an_empty_directory_name_is_not_the_current_directory(tmp_path: Path) -> None:
+    assert error_of(tmp_path, data_dir="") == "data.dir is empty: name the directory of all data"
+
+
 def test_types_are_read_from_text_and_from_toml(tmp_path: Path) -> None:
     assert load(tmp_path, "auto.create.topics.enable = true").auto_create_topics
     assert load(tmp_path, "", {"BROKERD_AUTO_CREATE_TOPICS_ENABLE": "True"}).auto_create_topics
