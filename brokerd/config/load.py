@@ -67,9 +67,13 @@ def _from_file(path: str) -> Iterator[_Given]:
         raise ConfigError(_malformed(path, text, str(error))) from None
     known = settings_of(BrokerConfig)
     where = f"({path})"
+    seen: set[str] = set()
     for name, value in _flatten(document):
         if name not in known:
             raise unknown_setting(name, known, where=where, listed=BrokerConfig.LISTED)
+        if name in seen:  # in TOML, a quoted name differs from the same one in a table
+            raise ConfigError(f"{name} is given twice {where}")
+        seen.add(name)
         if isinstance(value, (list, dict)):
             raise ConfigError(f"{name} must be a single value, not a {'table' if isinstance(value, dict) else 'list'} {where}")
         yield _Given(name, value, where)

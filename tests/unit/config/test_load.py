@@ -53,6 +53,11 @@ def test_dotted_keys_tables_and_quoted_names_are_the_same_setting(tmp_path: Path
     assert load(tmp_path, toml).log_segment_bytes == 8_192
 
 
+def test_a_setting_given_twice_in_the_file_is_refused(tmp_path: Path) -> None:
+    toml = '"log.segment.bytes" = 8192\n[log]\nsegment.bytes = 16384\n'
+    assert error_of(tmp_path, toml) == "log.segment.bytes is given twice (FILE)"
+
+
 def test_an_empty_directory_name_is_not_the_current_directory(tmp_path: Path) -> None:
     assert error_of(tmp_path, data_dir="") == "data.dir is empty: name the directory of all data"
 
