@@ -274,6 +274,9 @@ def trim_topic(args: argparse.Namespace) -> None:
         wanted = {tp: one.after for tp, one in trims.items() if one.offset_count}
         for tp, result in (client.delete_records(wanted) if wanted and not args.dry_run else {}).items():
             if isinstance(result, WireError):
+                name = f"{args.name}-{tp.partition}"
+                if not result.message.startswith(name):
+                    result.message = f"{name}: {result.message}"
                 failed.append(result)
                 del trims[tp]
             else:

@@ -125,12 +125,14 @@ def answers_in(results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError
 
 
 async def delete_records(client: BrokerClient, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
-    """Advances log starts (-1 = to the high watermark); returns each new log start, or the error."""
+    """Advances log starts (-1 = to the high watermark); returns each new log start, or the error. A leader that does not answer may
+    have advanced those of its partitions."""
     parts = {
         tp: topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, partition=tp.partition, before_offset=offset)
         for tp, offset in before.items()
     }
-    results = await client.ask_leaders(topics_pb2.DeleteRecordsRequest(), parts, topics_pb2.DeleteRecordsResponse)
+    head = topics_pb2.DeleteRecordsRequest()
+    results = await client.ask_leaders(head, parts, topics_pb2.DeleteRecordsResponse, is_partial=True)
     return {
         tp: one if isinstance(one, WireError) else checked_offset("DeleteRecords", one.log_start_offset)
         for tp, one in results.items()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 
 import pytest
 
 from brokerd.cli import main
-from tests.support.fake_broker import FakeCluster, fake_cluster
+from brokerd.wire.v1.topics_pb2 import DeleteRecordsRequest, DeleteRecordsResponse, PartitionDeleteRecordsResult
+from tests.support.fake_broker import FakeBroker, FakeCluster, fake_cluster
 
 
 @pytest.fixture
@@ -61,3 +63,23 @@ def test_in_the_offsets_of_a_time(cluster: FakeCluster, capsys: pytest.CaptureFi
     assert err.splitlines()[-1].startswith("brokerd: its leader did not answer: ")
     assert main([*words, "--json"]) == 1
     assert [one["offset_at_time"] for one in json.loads(capsys.readouterr().out)] == [10, 11, None]
+
+
+def test_in_what_a_trim_has_deleted_when_a_leader_dies(capsys: pytest.CaptureFixture[str]) -> None:
+    def trim(node: FakeBroker, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        if node.node_id == 2:
+            raise RuntimeError("the node dies")
+        ends = [(one.topic_id, one.partition, one.before_offset) for one in request.partitions]
+        return DeleteRecordsResponse(
+            results=[PartitionDeleteRecordsResult(topic_id=one, partition=two, log_start_offset=three) for one, two, three in ends]
+        )
+
+    with fake_cluster() as cluster:
+        for partition in cluster.create("t"):
+            partition.end_offset = 10
+        for node in cluster.nodes:
+            node._DeleteRecords = functools.partial(trim, node)  # type: ignore[attr-defined]
+        assert main(["topics", "trim", "t", "--before", "5", "-b", cluster.servers]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "deleted 10 offsets of topic 't' in 2 partitions"
+    assert err.splitlines()[-1].startswith("brokerd: t-2: its leader did not answer: ")
