@@ -107,8 +107,11 @@ def _describe_batches(file: File, size: int, base_offset: int, seed: int) -> Ite
             yield {"type": "batch", "position": walk.scan.batch_position, **describe_header(header), **control}
         if walk.scan.problem is None:
             return
-        yield {"type": "problem", "position": walk.scan.position, "offset": walk.scan.next_offset, "problem": walk.scan.problem}
-        if walk.go_past().resume_position is None:
+        lost = walk.go_past()
+        if lost.resume_position is None and file.size() > size:
+            return  # a running broker was writing the last batch
+        yield {"type": "problem", "position": lost.position, "offset": lost.first_offset, "problem": lost.problem}
+        if lost.resume_position is None:
             return
 
 

@@ -18,7 +18,7 @@ from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damag
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.partition import producer_state
-from brokerd.storage.files import RealFiles
+from brokerd.storage.files import RealFile, RealFiles
 from tests.support.build import append, first_log, open_log, open_manager, payloads
 from tests.support.findings import errors_in, flip, join, tree
 
@@ -76,6 +76,16 @@ def test_what_a_running_broker_removes_meanwhile_is_left_out(data_dir: Path) -> 
     offsets = [entry["base_offset"] for entry in entries if entry["type"] == "batch"]
     assert offsets == [*range(12), *range(24, 30)]
     assert "topics" in [entry["type"] for entry in entries], "what comes behind it is there"
+
+
+def test_a_batch_that_a_running_broker_is_writing_is_no_damage(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _segment(data_dir)
+    whole, sizes = list(describe_path(str(path))), [path.stat().st_size - 10]
+    real_size = RealFile.size
+    monkeypatch.setattr(RealFile, "size", lambda file: sizes.pop() if sizes else real_size(file))
+    assert list(describe_path(str(path)))[1:] == whole[1:-1]
+    path.write_bytes(path.read_bytes()[:-10])
+    assert [entry["type"] for entry in describe_path(str(path))][-1] == "problem"
 
 
 def test_a_directory_that_cannot_be_read_hides_no_other(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
