@@ -180,9 +180,10 @@ def connect_to_change(args: argparse.Namespace) -> BlockingClient:
     return BlockingClient(config)
 
 
-def client_config(args: argparse.Namespace, kind: type[C], defaults: Mapping[str, object] | None = None) -> C:
-    """The client settings of a command. Precedence: `defaults` < --command-config < -X < --bootstrap-server. Raises UsageError."""
-    return checked(args, lambda: from_mapping(kind, client_settings(args, defaults), where=where(args)))
+def client_config(args: argparse.Namespace, kind: type[C], options: Mapping[str, object] | None = None) -> C:
+    """The client settings of a command. Precedence: --command-config < -X < `options`, those that the command's own options set.
+    Raises UsageError."""
+    return checked(args, lambda: from_mapping(kind, client_settings(args, options), where=where(args)))
 
 
 def where(args: argparse.Namespace) -> str:
@@ -190,14 +191,14 @@ def where(args: argparse.Namespace) -> str:
     return "(option -X)" if args.command_config is None else f"(option -X or {args.command_config})"
 
 
-def client_settings(args: argparse.Namespace, defaults: Mapping[str, object] | None = None) -> dict[str, object]:
+def client_settings(args: argparse.Namespace, options: Mapping[str, object] | None = None) -> dict[str, object]:
     """Like `client_config`, but by name and unchecked. Raises UsageError."""
     path = args.command_config
     from_file = checked(args, lambda: _read_command_config(path)) if path is not None else {}
     given = {**from_file, **dict(pairs(args, "-X", args.settings))}
     if "bootstrap.servers" in given:
         raise usage_error(args, "give bootstrap.servers by --bootstrap-server")
-    return {**(defaults or {}), **given, "bootstrap.servers": args.bootstrap_server}
+    return {**given, **(options or {}), "bootstrap.servers": args.bootstrap_server}
 
 
 def _read_command_config(path: str) -> dict[str, str]:

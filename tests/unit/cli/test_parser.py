@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from brokerd.cli import main
 from brokerd.cli.commands import COMMANDS
+from brokerd.errors import ConfigError
 from tests.support.wait import DEADLINE_S
 
 CREATE = "brokerd topics create"
@@ -185,3 +187,21 @@ def test_settings_of_reader_and_writer_come_from_a_file_too(
     assert re.match(r"brokerd: no broker responded at 127\.0\.0\.1:1 in \d+\.\d s", error)
     assert error.endswith(" (--bootstrap-server or BROKERD_BOOTSTRAP_SERVER sets the address)\n")
     assert error.count("\n") == 1
+
+
+def test_an_option_of_the_command_wins_over_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("acks=0\nenable.idempotence=false\ntransactional.id=of-the-file\n")
+    words = ["produce", "t", "--command-config", str(file), "-X", "linger.ms=1", "-X", "acks=1"]
+    kept: list[Any] = []
+
+    def keep(_args: object, config: object) -> NoReturn:
+        kept.append(config)
+        raise ConfigError("kept")
+
+    monkeypatch.setattr("brokerd.cli.produce.connect", keep)
+    assert main([*words, "--acks", "all", "--transactional-id", "of-the-option", "-X", "enable.idempotence=true"]) == 1
+    assert (kept[0].acks, kept[0].transactional_id, kept[0].linger_ms) == ("all", "of-the-option", 1)
+    monkeypatch.setattr("brokerd.cli.consume.connect", keep)
+    assert main(["consume", "t", "--isolation-level", "read_uncommitted", "-X", "isolation.level=read_committed"]) == 1
+    assert kept[1].isolation_level == "read_uncommitted"
