@@ -32,7 +32,7 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT64_MAX, is_number
 from brokerd.config.suggestions import did_you_mean
-from brokerd.errors import ConfigError, UnknownGroupError, WireError, counted
+from brokerd.errors import ConfigError, TopicAuthorizationFailedError, UnknownGroupError, WireError, counted
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupListing, GroupPartitionDescription
 from brokerd.wire.v1.transaction_pb2 import HangingTransaction
@@ -203,8 +203,11 @@ def reset_group(args: argparse.Namespace) -> None:
             raise lost
         logs = log_bounds(client, named, OffsetSpec.LATEST if isinstance(target, Shift) else target, config.isolation_level)
         resets = {tp: reset_of(name, tp.partition, target, logs[tp], held.get(tp, -1)) for tp, name in named.items()}
-        new = {} if args.dry_run else {tp: OffsetAndMetadata(one.after) for tp, one in resets.items()}
-        refused = client.commit_group_offsets(args.group_id, new)
+        refused: dict[TopicIdPartition, WireError] = {}
+        if args.dry_run:
+            refused |= {tp: one for tp, one in committed.items() if isinstance(one, TopicAuthorizationFailedError)}
+        else:
+            refused |= client.commit_group_offsets(args.group_id, {tp: OffsetAndMetadata(one.after) for tp, one in resets.items()})
         resets = {tp: one for tp, one in resets.items() if tp not in refused}
     keys = ("topic", "partition", "offset", "new_offset", "asked_offset")
     document = [dict(zip(keys, one, strict=True)) | {"offset": known(one.before)} for one in resets.values()]

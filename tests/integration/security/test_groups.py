@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brokerd.cli import main
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1 import offsets_pb2
-from tests.integration.security.conftest import ClientAs
-from tests.support.identities import TOKENS
+from tests.integration.security.conftest import ClientAs, with_token
+from tests.support.daemon import running_daemon
+from tests.support.identities import AUTH_FILE, TOKENS
 from tests.support.raw_client import RawClient, code_of
 
 NOT_YOURS = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -100,3 +104,22 @@ def test_each_partition_is_judged_by_itself_and_answered_in_its_place(client_as:
     assert commit(reader, "the boss's", boss_s) == (NOT_YOURS, [])
     assert fetch(reader, "the boss's", boss_s) == (NOT_YOURS, [])
     assert commit(reader, "the boss's", []) == (NOT_YOURS, [])
+
+
+def test_a_dry_run_of_a_reset_refuses_what_the_reset_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "token").write_text(TOKENS["writer"])
+    auth_file = tmp_path / "auth.toml"
+    auth_file.write_text(AUTH_FILE.replace('write = ["events-*"]', 'write = ["events-*"]\nread = ["events-read"]\ngroups = ["g"]'))
+    printed = []
+    with running_daemon(tmp_path / "data", auth_file=str(auth_file)) as daemon:
+        boss = with_token(daemon.address, TOKENS["boss"])
+        for name in ("events-read", "events-written"):
+            boss.create_topic(name)
+        boss.channel.close()
+        words = ["groups", "reset", "g", "--topic", "events-read", "--topic", "events-written", "--to-latest", "--json"]
+        for flags in (["--dry-run"], []):
+            assert main([*words, *flags, "-b", daemon.address, "-X", f"auth.token.file={tmp_path / 'token'}"]) == 1
+            out, err = capsys.readouterr()
+            printed.append([one["topic"] for one in json.loads(out)])
+            assert "events-written" in err
+    assert printed == [["events-read"]] * 2
