@@ -17,7 +17,7 @@ from brokerd.client.fetching import read_response
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.produce_transport import decode_response as decode_produced
 from brokerd.client.response_checks import TIMESTAMP_MAX_MS, timestamp_or_none
-from brokerd.errors import MessageTooLargeError, UnknownServerError, WireError
+from brokerd.errors import MessageTooLargeError, NotLeaderError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.errors import RETRY_AFTER_MAX_MS
 from brokerd.wire.v1 import error_pb2, fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
@@ -61,6 +61,11 @@ def offsets(*results: offsets_pb2.PartitionListOffsetsResult) -> Message:
     return offsets_pb2.ListOffsetsResponse(results=results)
 
 
+def _raise(result: object) -> None:
+    assert isinstance(result, WireError), result
+    raise result
+
+
 SENSELESS: list[tuple[str, Message, Callable[[BlockingClient], object], str]] = [
     ("Metadata", topic(name=ESCAPES), metadata, r"a topic named '\\x1b"),
     ("Metadata", topic(name=""), metadata, "it is empty"),
@@ -79,8 +84,8 @@ SENSELESS: list[tuple[str, Message, Callable[[BlockingClient], object], str]] = 
     (
         "DeleteRecords",
         topics_pb2.DeleteRecordsResponse(),
-        lambda client: client.delete_records({TP: 0}),
-        "0 results, 1 were requested",
+        lambda client: _raise(client.delete_records({TP: 0})[TP]),
+        "its leader did not answer: .*0 results, 1 were requested",
     ),
     ("CreateTopics", topics_pb2.CreateTopicsResponse(), lambda client: client.create_topic("t"), "results for 0 topics"),
     (
@@ -109,7 +114,7 @@ def test_an_answer_that_makes_no_sense_is_one_error(
     if method in ("ListOffsets", "DeleteRecords"):
         answer_with(broker, "Metadata", topic())
     answer_with(broker, method, answer)
-    with pytest.raises(UnknownServerError, match=text) as raised:
+    with pytest.raises((UnknownServerError, NotLeaderError), match=text) as raised:
         call(client)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 500
