@@ -208,14 +208,14 @@ class BrokerConfig:
     max_fetch_bytes_in_flight: int = setting(
         134_217_728,
         "Bytes of fetch responses, over all streams, that are read but not yet written, which take twice as much memory, and of "
-        "responses to producers that are being written. "
+        "other large responses that are being written. "
         "Responses shrink as it fills, to one batch each beyond half of it; fetches wait once it is used up. "
         "One principal (without principals, one connection) may use four fifths of what others leave.",
         between=(1_048_576, INT64_MAX),
     )
     fetch_write_timeout_ms: int = setting(
         60_000,
-        "The connection of a client that takes longer to read one response of a stream is closed; the limit is one second while "
+        "The connection of a client that takes longer to read one large response is closed; the limit is one second while "
         "others wait for max.fetch.bytes.in.flight.",
         between=(100, 3_600_000),
     )

@@ -42,7 +42,7 @@ from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import Callers
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.streams import Context
-from brokerd.sharing import CALLER, Shares
+from brokerd.sharing import CALLER, Caller, Shares
 from brokerd.wire.methods import UNARY, Unary
 
 Handler = Callable[[BrokerParts, TopicAuthorizer, Any], Coroutine[Any, Any, Message]]
@@ -58,6 +58,7 @@ class Method(NamedTuple):
 
 _PATIENCE_S = 60.0  # enough for 2 MiB over a slow line
 _HALF_OPEN_MAX = 10_000
+_FREE_RESPONSE_BYTES = 16_384  # not counted: less than the call itself costs
 _STOPPING = "the broker is stopping: connect again"
 _ACCEPTING_TASK = "AioServer._server_main_loop"
 _WHO_DECODES = 2  # frames above _is_accepting: the error handler, then the decoding code
@@ -163,13 +164,29 @@ class BrokerService:
                 await self._broker.turns.take(caller)
                 if generation != self._callers.generation:
                     authorizer, _ = self._callers.authenticate(context)  # credentials may have changed while the request arrived
-                return await self._answer(method, authorizer, data)
+                response = await self._answer(method, authorizer, data)
+                if len(response) > _FREE_RESPONSE_BYTES:
+                    await self._charge(context, caller, len(response))
+                return response
             except grpc.aio.BaseError:
                 raise  # the client is gone
             except Exception as error:
                 await context.abort(*self._counted(method.name, error))
 
         return call
+
+    async def _charge(self, context: Context, caller: Caller, size_bytes: int) -> None:
+        """Counts a large response against max.fetch.bytes.in.flight, once there is room, until gRPC has accepted it or the client
+        is gone."""
+        budget = self._broker.response_budget
+        await budget.take(caller, size_bytes)
+        budget.begin_write(context, caller, size_bytes, now_ms=self._broker.clock.monotonic_ms())
+
+        def end(_context: Context) -> None:
+            budget.end_write(context)
+            budget.add(caller.owner, -size_bytes)
+
+        context.add_done_callback(cast("Any", end))  # its stub takes no function
 
     async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes) -> bytes:
         """The response's bytes. The call counts as in progress from here: a shutdown does not wait for half-open ones."""

@@ -1,5 +1,5 @@
-"""The bytes of fetch responses held in memory: limits the size of the next response, and finds readers that are too slow. Responses
-to producers count while they are being written. Independent of gRPC.
+"""The bytes of fetch responses held in memory: limits the size of the next response, and finds readers that are too slow. Other
+large responses count while they are being written. Independent of gRPC.
 
 A client that does not read keeps its response in memory indefinitely, and there may be thousands of such clients. So
 

@@ -13,7 +13,8 @@ import pytest
 from benchmarks.raw_http2 import RawHttp2
 from brokerd.ids import TopicIdPartition
 from brokerd.server.limits import response_budget
-from brokerd.wire.methods import PRODUCE
+from brokerd.wire.methods import PRODUCE, UNARY
+from brokerd.wire.v1 import metadata_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -186,3 +187,45 @@ def test_a_producer_that_does_not_read_for_too_long_is_ended(
         wait_until(lambda: running.daemon.open_stream_count == 0)
     assert running.daemon.broker.response_budget.used == 0
     assert client.producer().produce(tp, values_batch(tp)).base_offset == 1
+
+
+NAMES = [f"{number}-{'n' * 200}" for number in range(2_000)]  # the response, an error for each, has a megabyte
+
+
+def calls_not_read(port: int, count: int, *, token: str | None = None) -> RawHttp2:
+    """A connection with calls whose responses it does not read."""
+    request = metadata_pb2.MetadataRequest(topics=NAMES).SerializeToString()
+    slow = RawHttp2(port, token=token, window=0)
+    for _ in range(count):
+        slow.send_message(slow.call(UNARY["Metadata"].path), request)
+        while slow.is_sending and not slow.is_closed:
+            slow.pump(DEADLINE_S)
+    return slow
+
+
+@pytest.mark.parametrize("settings", [{"fetch_write_timeout_ms": 100}], indirect=True)
+def test_a_caller_that_does_not_read_for_too_long_is_ended(
+    running: RunningDaemon, client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(calls_not_read(running.daemon.port, 1)):
+        wait_until(lambda: "does not read its responses" in caplog.text)
+        wait_until(lambda: running.daemon.broker.response_budget.used == 0)
+    assert len(client.metadata(*NAMES).topics) == len(NAMES)
+    wait_until(lambda: running.daemon.broker.response_budget.used == 0)
+
+
+def test_what_callers_do_not_read_is_bounded_and_others_are_answered(
+    tmp_path: Path, auth_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a right is needed: a response names each topic that the caller may not see."""
+    monkeypatch.setattr(response_budget, "PATIENCE_MS", 600_000)
+    settings: dict[str, Any] = {**LIMIT, "auth_file": str(auth_file)}
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), **settings) as running,
+        with_token(running.address, TOKENS["boss"]) as honest,
+        closing(calls_not_read(running.daemon.port, 12, token=TOKENS["outsider"])),
+    ):
+        budget = running.daemon.broker.response_budget
+        wait_until(lambda: budget.waiting > 0 and budget.used > LIMIT_BYTES // 2)
+        assert budget.used <= LIMIT_BYTES * 4 // 5
+        assert len(honest.metadata(*NAMES).topics) == len(NAMES)
