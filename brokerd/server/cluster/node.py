@@ -60,6 +60,7 @@ from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copying, Means
 from brokerd.server.replication.leading import Leading, ReplicationFigures
+from brokerd.sharing import CALLER, Budget
 from brokerd.storage.files import Files
 
 logger = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class ClusterNode:
         self._waits = waits
         self.is_waiting = False  # for the store or for its node id; nothing is open yet
         self._confirming = asyncio.Lock()
+        self._checking = Budget(1)
         self._keys = Keys(config.cluster_name)
         self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes present it; they are nodes because they can read the store
@@ -417,10 +419,12 @@ class ClusterNode:
 
     async def check_deleted(self, tps: Collection[TopicIdPartition]) -> set[bytes]:
         """Checks in the store that partitions unknown to this node are deleted rather than new: the directory lags behind the
-        store, by long if this node is cut off. Returns the deleted topics: a topic without such a partition may be new. Raises
-        NotReadyError, also if the store does not answer.
+        store, by long if this node is cut off. Returns the deleted topics: a topic without such a partition may be new. Concurrent
+        callers take turns, since a request may name any topics. Raises NotReadyError, also if the store does not answer.
         """
         keys = {self._keys.topic(topic_id) for topic_id, _ in tps}
+        caller = CALLER.get()
+        await self._checking.take(caller, 1)
         try:
             if len(keys) <= _ASKED_ONE_BY_ONE:
                 found = [await self._client.get(key) for key in keys]
@@ -428,6 +432,8 @@ class ClusterNode:
                 found = [*(await self._client.read(self._keys.topics)).items]
         except CoordinationError as error:
             raise NotReadyError(f"{error}: whether a topic is deleted is not known at present", fate=Fate.NOT_APPENDED) from error
+        finally:
+            self._checking.add(caller.owner, -1)
         stored = {item.key: item.value for item in found if item is not None}
         for topic_id, number in tps:
             value = stored.get(self._keys.topic(topic_id))

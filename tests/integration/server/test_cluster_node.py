@@ -24,7 +24,7 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.cluster.keys import FEATURE_LEVEL, Keys, Registration, encode
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
-from brokerd.coordination.client import CoordinationClient
+from brokerd.coordination.client import CoordinationClient, Snapshot
 from brokerd.datadir.topic_store import COORDINATOR_LOG
 from brokerd.errors import CoordinationError, DataDirectoryError, NotLeaderError, NotReadyError
 from brokerd.ids import TopicIdPartition
@@ -570,6 +570,27 @@ async def test_what_is_known_to_be_deleted_costs_no_look_at_the_store() -> None:
             before = cluster_of(one).figures().calls
             await check_deleted(one.broker, [asked])
             assert (cluster_of(one).figures().calls > before) == costs
+
+
+async def test_unknown_topics_cost_the_store_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that names topics that never existed makes the node read all topics; many requests must not do so at once."""
+    under_way = [0, 0]  # now, and at most
+    read = CoordinationClient.read
+
+    async def counted_read(client: CoordinationClient, prefix: str) -> Snapshot:
+        under_way[0] += 1
+        under_way[1] = max(under_way)
+        try:
+            return await read(client, prefix)
+        finally:
+            under_way[0] -= 1
+
+    async with around_an_etcd() as machines, machines.node(1) as one, client_of(one) as client:
+        await init_producer_id(client)  # creates the coordinator's log
+        monkeypatch.setattr(CoordinationClient, "read", counted_read)
+        asked = [[TopicIdPartition(bytes([each, number] * 8), 0) for number in range(11)] for each in range(5)]
+        await asyncio.gather(*[check_deleted(one.broker, tps) for tps in asked])
+        assert under_way == [0, 1]
 
 
 @pytest.mark.parametrize("is_of_group", [False, True])
