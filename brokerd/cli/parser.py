@@ -77,6 +77,8 @@ class CommandParser(argparse.ArgumentParser):
             self.error(_unknown(what, str(value), did_you_mean(str(value), map(str, action.choices), listed="")))
 
     def _unexpected(self, argument: str) -> str:
+        if self.prog == "brokerd hash-token" or "auth.token" in self._arguments:
+            return "unexpected argument, which is not shown, since it may be a token"
         if not argument.startswith("-") or argument == "-":
             return f"unexpected argument '{argument}'"
         name = argument.split("=", 1)[0]
@@ -235,12 +237,13 @@ def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
 
 
 def pairs(args: argparse.Namespace, option: str, given: Sequence[str]) -> list[tuple[str, str]]:
-    """Parses entries such as "a=b"; as a dict, the last entry of a name wins. Raises UsageError."""
+    """Parses entries such as "a=b"; as a dict, the last entry of a name wins. Raises UsageError, without an entry of -X, which may
+    be a token."""
     found = []
     for entry in given:
         name, equals, value = entry.partition("=")
         if not equals or not name:
-            raise usage_error(args, f"{option} takes NAME=VALUE, not '{entry}'")
+            raise usage_error(args, f"{option} takes NAME=VALUE" + ("" if option == "-X" else f", not '{entry}'"))
         found.append((name, value))
     return found
 

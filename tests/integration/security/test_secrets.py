@@ -136,6 +136,20 @@ def test_the_command_config_file_carries_the_token(tmp_path: Path, auth_file: Pa
     check_silent(captured.out, captured.err)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "list", "-X", f"auth.token:{UNKNOWN_TOKEN}"],
+        ["topics", "list", "-X", UNKNOWN_TOKEN],
+        ["topics", "list", "-X", "auth.token", UNKNOWN_TOKEN],
+        ["hash-token", UNKNOWN_TOKEN],
+    ],
+)
+def test_a_mistyped_command_line_shows_no_token(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    check_silent(*capfd.readouterr())
+
+
 def test_hash_token_takes_what_is_random_and_writes_what_is_new(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
