@@ -72,6 +72,7 @@ from brokerd.wire.v1 import fetch_pb2
 
 _RETRY_AFTER_MS = 1_000
 _LARGE_REQUEST_BYTES = 20 * LARGE_PARTITIONS  # a partition takes at least 20 bytes
+_FREE_BYTES = 16_384  # a response without records that waits for no room
 _FIRST_BATCH_BYTES = 1_048_576  # minimum share, for a first batch larger than max_bytes: producers' batch size
 
 
@@ -502,6 +503,16 @@ class FetchHandler(StreamHandler):
             self._broker.response_budget.add(self.caller.owner, size_bytes - self._held_bytes)
             self._held_bytes = size_bytes
 
+    async def _hold_all(self, size_bytes: int) -> None:
+        """Charges a whole response: besides its records, it has a result or an error for each partition. If those outweigh the
+        records, waits until there is room."""
+        if size_bytes - self._held_bytes > max(self._held_bytes, _FREE_BYTES):
+            self._hold(0)
+            await self._broker.response_budget.take(self.caller, size_bytes)
+            self._held_bytes = size_bytes
+        else:
+            self._hold(size_bytes)
+
     def _park(self, params: FetchParams, reads: list[PartitionRead], received_ns: int) -> None:
         loop = asyncio.get_running_loop()
         parked_from_ns = stopwatch_ns()
@@ -567,6 +578,7 @@ class FetchHandler(StreamHandler):
                 self._broker.counters.topics[result.asked.tp.topic_id].bytes_out += result.data.size_bytes
         data = encode(params, reads)
         reads.clear()
+        await self._hold_all(len(data))
         await self._turn()
         ready_ns = stopwatch_ns()
         await self._write(data)

@@ -13,8 +13,8 @@ import pytest
 from benchmarks.raw_http2 import RawHttp2
 from brokerd.ids import TopicIdPartition
 from brokerd.server.limits import response_budget
-from brokerd.wire.methods import PRODUCE, UNARY
-from brokerd.wire.v1 import metadata_pb2
+from brokerd.wire.methods import FETCH, PRODUCE, UNARY
+from brokerd.wire.v1 import fetch_pb2, metadata_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -104,6 +104,25 @@ def test_one_who_fills_all_it_may_holds_nobody_else_up(
         assert 0 < budget.waiting < SLOW
         wait_until(lambda: budget.used <= LIMIT_BYTES * 4 // 5)
         assert "does not read" not in caplog.text
+
+
+@pytest.mark.parametrize("settings", [LIMIT], indirect=True)
+def test_responses_without_records_count_too(running: RunningDaemon, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 errors take a quarter of a megabyte, whatever the rights of those who ask."""
+    monkeypatch.setattr(response_budget, "PATIENCE_MS", 600_000)
+    tp = fill(client)
+    asked = [fetch_pb2.PartitionFetch(topic_id=bytes(16), partition=partition) for partition in range(2_000)]
+    request = fetch_pb2.FetchRequest(partitions=asked).SerializeToString()
+    budget = running.daemon.broker.response_budget
+    with closing(RawHttp2(running.daemon.port, window=0)) as slow:
+        for _ in range(SLOW):
+            slow.send_message(slow.call(FETCH), request)
+            while slow.is_sending:
+                slow.pump(DEADLINE_S)
+        wait_until(lambda: budget.waiting > 0 and budget.used > LIMIT_BYTES // 2)
+        assert budget.used <= LIMIT_BYTES * 4 // 5
+        assert read_all(client, tp) == BATCHES
+    wait_until(lambda: budget.used == 0 and budget.waiting == 0)
 
 
 @pytest.mark.parametrize("settings", [LIMIT], indirect=True)
