@@ -19,9 +19,10 @@ Behaviour
   fences older streams at once.
 - A stream is not read while one of its budgets is used up, so gRPC's flow control throttles the client:
 
-    WAITING_REQUESTS_MAX    requests waiting for their response
-    _WAITING_BYTES_MAX      bytes of these requests, and of their responses
-    max.in.flight.bytes     requests that were read and wait to be appended, over all streams
+    WAITING_REQUESTS_MAX       requests waiting for their response
+    _WAITING_BYTES_MAX         bytes of these requests, and of their responses
+    max.in.flight.bytes        requests that were read and wait to be appended, over all streams
+    max.fetch.bytes.in.flight  large responses (errors of many partitions), over all streams; holds up only streams that have some
 
   Beyond twice max.in.flight.bytes (if many streams were reading when the budget ran out), requests that would have to wait are
   refused with RESOURCE_EXHAUSTED if their caller uses at least the average of all callers.
@@ -84,6 +85,7 @@ ACKS_NONE = 0
 _ACKS = (ACKS_ALL, ACKS_NONE, 1)
 WAITING_REQUESTS_MAX = 64  # per stream, waiting for their responses; reported by GetServerInfo
 _WAITING_BYTES_MAX = 67_108_864
+_FREE_RESPONSE_BYTES = 16_384  # in a queued response; more is mostly errors
 _HARD_LIMIT = 2  # times max.in.flight.bytes
 _RETRY_AFTER_MS = 100
 _LAST_RESPONSES_S = 1.0
@@ -101,11 +103,13 @@ class Produce(NamedTuple):
 class PendingResponse:
     """A queued response, to write at once or when `operation` is complete."""
 
-    __slots__ = ("appended_ns", "operation", "received_ns", "response", "size_bytes")
+    __slots__ = ("appended_ns", "charged_bytes", "operation", "received_ns", "response", "size_bytes")
 
     def __init__(self, response: produce_pb2.ProduceResponse, size_bytes: int, operation: DelayedProduce | None = None) -> None:
         self.response = response
-        self.size_bytes = size_bytes + response.ByteSize()  # of the request and its response, for the stream's budget
+        response_bytes = response.ByteSize()
+        self.size_bytes = size_bytes + response_bytes  # of the request and its response, for the stream's budget
+        self.charged_bytes = response_bytes if response_bytes > _FREE_RESPONSE_BYTES else 0  # while it is queued
         self.operation = operation
         self.received_ns = self.appended_ns = 0  # stopwatch readings
 
@@ -275,7 +279,7 @@ class ProduceHandler(StreamHandler):
         self._instance: Instance | None = None  # set by the hello
         self._incarnation = 0
         self._responses: deque[PendingResponse] = deque()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._charged_bytes = 0
         self._writer: asyncio.Task[None] | None = None
         self._written = asyncio.Event()  # set when a response is written or dropped
 
@@ -310,6 +314,8 @@ class ProduceHandler(StreamHandler):
     async def _wait_for_room(self) -> None:
         while self._responses and (len(self._responses) >= WAITING_REQUESTS_MAX or self._waiting_bytes >= _WAITING_BYTES_MAX):
             await self._next_response()
+        if self._charged_bytes and not self._broker.response_budget.is_free:
+            await self._broker.response_budget.take(self.caller)
         if not self._broker.in_flight.is_free:
             await self._broker.in_flight.take(self.caller)
 
@@ -362,8 +368,15 @@ class ProduceHandler(StreamHandler):
         response.received_ns, response.appended_ns = received_ns, appended_ns
         self._responses.append(response)
         self._waiting_bytes += response.size_bytes
+        self._charge(response.charged_bytes)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_responses())
+
+    def _charge(self, size_bytes: int) -> None:
+        """Counts the bytes of large queued responses towards the budget of fetch responses."""
+        if size_bytes:
+            self._charged_bytes += size_bytes
+            self._broker.response_budget.add(self.caller.owner, size_bytes)
 
     def _hello(self, head: produce_pb2.ProduceRequest) -> Instance:
         if not head.HasField("hello"):
@@ -401,6 +414,7 @@ class ProduceHandler(StreamHandler):
                 await self._write(encode(response))
                 self._responses.popleft()
                 self._waiting_bytes -= response.size_bytes
+                self._charge(-response.charged_bytes)
                 self._written.set()
                 self._broker.counters.produce_time.observe(
                     local_ns=response.appended_ns - response.received_ns,
@@ -438,6 +452,7 @@ class ProduceHandler(StreamHandler):
                 response.operation.cancel()
         self._responses.clear()
         self._waiting_bytes = 0
+        self._charge(-self._charged_bytes)
         self._written.set()
 
     def _end(self) -> None:

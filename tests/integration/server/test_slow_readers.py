@@ -14,7 +14,7 @@ from benchmarks.raw_http2 import RawHttp2
 from brokerd.ids import TopicIdPartition
 from brokerd.server.limits import response_budget
 from brokerd.wire.methods import FETCH, PRODUCE, UNARY
-from brokerd.wire.v1 import fetch_pb2, metadata_pb2
+from brokerd.wire.v1 import fetch_pb2, metadata_pb2, produce_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -122,6 +122,32 @@ def test_responses_without_records_count_too(running: RunningDaemon, client: Raw
         wait_until(lambda: budget.waiting > 0 and budget.used > LIMIT_BYTES // 2)
         assert budget.used <= LIMIT_BYTES * 4 // 5
         assert read_all(client, tp) == BATCHES
+    wait_until(lambda: budget.used == 0 and budget.waiting == 0)
+
+
+@pytest.mark.parametrize("settings", [LIMIT], indirect=True)
+def test_queued_responses_to_a_producer_count_too(
+    running: RunningDaemon, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(response_budget, "PATIENCE_MS", 600_000)
+    tp = fill(client)
+    asked = [produce_pb2.PartitionProduce(topic_id=bytes(16), partition=partition) for partition in range(2_000)]
+    hello = produce_pb2.Hello(instance_id=bytes(16), incarnation=1)
+    request = produce_pb2.ProduceRequest(acks=-1, partitions=asked, records=[b""] * len(asked))
+    budget = running.daemon.broker.response_budget
+    with closing(RawHttp2(running.daemon.port, window=0)) as slow:
+        stream = slow.call(PRODUCE)
+        slow.send_message(stream, produce_pb2.ProduceRequest(hello=hello).SerializeToString())
+        for _ in range(SLOW):
+            slow.send_message(stream, request.SerializeToString())
+            while slow.is_sending and not budget.waiting:
+                slow.pump(0.01)
+            if budget.waiting:
+                break
+        wait_until(lambda: budget.waiting > 0)
+        assert LIMIT_BYTES // 2 < budget.used <= LIMIT_BYTES
+        assert read_all(client, tp) == BATCHES
+        assert client.producer().produce(tp, values_batch(tp)).base_offset == BATCHES
     wait_until(lambda: budget.used == 0 and budget.waiting == 0)
 
 
