@@ -1,8 +1,8 @@
 """GET /metrics and /health over HTTP/1.1, with the broker's own TLS. One response per connection; nothing else is served.
 
 If every caller may use the broker, every caller may read the metrics. Otherwise the principal needs a right on every topic ("*"),
-since the metrics name all topics. Health is public: 200 while the broker serves, otherwise 503. Health probes must get through to a
-full broker, or it would be restarted, so they count neither towards max.connections nor as scrapes.
+since the metrics name all topics and groups. Health is public: 200 while the broker serves, otherwise 503. Health probes must get
+through to a full broker, or it would be restarted, so they count neither towards max.connections nor as scrapes.
 """
 
 from __future__ import annotations
