@@ -42,7 +42,8 @@ NO_NUMBER = -1
 ANY_OWNER = -1  # in place of an owner tag
 FORGOTTEN_OWNERS = 1_000  # limit of owners with their own entry in `forgotten`; others share ANY_OWNER
 _HALF_RING = (SEQUENCE_MAX + 1) // 2
-_marker_offset = attrgetter("marker_offset")
+_BLOCK = 256  # aborted transactions that a look-up passes at once
+_first_offset, _marker_offset = attrgetter("first_offset"), attrgetter("marker_offset")
 
 
 class BatchMetadata(NamedTuple):
@@ -111,11 +112,15 @@ class AbortedTransactions:
 
     Look-ups match by overlap: a batch is aborted if it has the producer id and lies between the first offset and the marker.
     Matching the first offset or the marker alone would let aborted records through where a range ends inside a transaction.
+
+    `last_stable_offset` ends a look-up, but not while it is that of a long transaction beside many short ones. So a look-up passes
+    blocks whose transactions all begin later: each fetch makes one, in the event loop.
     """
 
     def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
         """`entries`: in the order of the markers."""
         self._entries = list(entries)
+        self._least = _least_offsets(self._entries)  # by block: the lowest first offset
 
     @property
     def entries(self) -> tuple[AbortedTransaction, ...]:
@@ -124,25 +129,37 @@ class AbortedTransactions:
 
     def add(self, entries: Iterable[AbortedTransaction]) -> None:
         """Adds the transactions aborted by a marker at the log end."""
-        self._entries.extend(entries)
+        for entry in entries:
+            if len(self._entries) % _BLOCK == 0:
+                self._least.append(entry.first_offset)
+            self._least[-1] = min(self._least[-1], entry.first_offset)
+            self._entries.append(entry)
 
     def overlapping(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
         """The transactions whose span, from first record to marker, overlaps [`from_offset`, `until_offset`)."""
         found: list[AbortedTransaction] = []
         entries, at = self._entries, bisect_left(self._entries, from_offset, key=_marker_offset)
         while at < len(entries):
-            marker_offset, stable = entries[at].marker_offset, entries[at].last_stable_offset
-            while at < len(entries) and entries[at].marker_offset == marker_offset:
-                if entries[at].first_offset < until_offset:
-                    found.append(entries[at])
-                at += 1
-            if stable >= until_offset:
+            if at % _BLOCK == 0 and self._least[at // _BLOCK] >= until_offset:
+                at += _BLOCK
+                continue
+            entry = entries[at]
+            if entry.first_offset < until_offset:
+                found.append(entry)
+            at += 1
+            is_last_of_marker = at == len(entries) or entries[at].marker_offset != entry.marker_offset
+            if is_last_of_marker and entry.last_stable_offset >= until_offset:
                 break
         return found
 
     def forget_below(self, offset: int) -> None:
         """Drops transactions whose marker lies below `offset`, since their records can no longer be read."""
         del self._entries[: bisect_left(self._entries, offset, key=_marker_offset)]
+        self._least = _least_offsets(self._entries)
+
+
+def _least_offsets(entries: Sequence[AbortedTransaction]) -> list[int]:
+    return [min(map(_first_offset, entries[at : at + _BLOCK])) for at in range(0, len(entries), _BLOCK)]
 
 
 class ProducerStates:

@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from brokerd.errors import OffsetOutOfRangeError
+from brokerd.partition import producer_state
 from brokerd.partition.core import OpenData
 from brokerd.partition.derived_files import decode_snapshot, encode_snapshot
 from brokerd.partition.leader_epochs import EpochEntry
@@ -49,8 +50,10 @@ def _open(files: MemoryFiles) -> tuple[LogManager, Partition]:
     return open_log(files, log_segment_bytes=SEGMENT_BYTES)
 
 
+@pytest.mark.parametrize("block", [2, 5, 256])
 @pytest.mark.parametrize("seed", range(20))
-def test_no_overlap_is_missed_however_transactions_interleave(seed: int) -> None:
+def test_no_overlap_is_missed_however_transactions_interleave(seed: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_state, "_BLOCK", block)
     rng = random.Random(seed)
     begun: dict[int, int] = {}
     entries: list[AbortedTransaction] = []
@@ -68,6 +71,36 @@ def test_no_overlap_is_missed_however_transactions_interleave(seed: int) -> None
     for first, until in itertools.combinations(range(42), 2):
         expected = [entry for entry in entries if entry.first_offset < until and entry.marker_offset >= first]
         assert index.overlapping(first, until) == expected
+    index.forget_below(20)
+    entries = [entry for entry in entries if entry.marker_offset >= 20]
+    for until in range(42):
+        assert index.overlapping(0, until) == [entry for entry in entries if entry.first_offset < until]
+
+
+class Counting(int):
+    """An end of a range that counts the first offsets that it is compared with."""
+
+    compared = 0
+
+    def __gt__(self, other: object) -> bool:
+        Counting.compared += 1
+        return int(self) > other  # type: ignore[operator]
+
+    def __le__(self, other: object) -> bool:
+        Counting.compared += 1
+        return int(self) <= other  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("is_one_marker", [False, True])
+def test_a_look_up_does_not_pass_all_that_aborted_beside_a_long_transaction(
+    is_one_marker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction was open at offset 0 while 40,000 others were aborted: the last stable offset at their markers is 0."""
+    monkeypatch.setattr(Counting, "compared", 0)
+    markers = [100_000 if is_one_marker else 2 + 2 * one for one in range(40_000)]
+    index = AbortedTransactions(AbortedTransaction(one, 1 + 2 * one, marker, 0) for one, marker in enumerate(markers))
+    assert len(index.overlapping(1, Counting(51))) == 25
+    assert Counting.compared < 2_000
 
 
 @pytest.mark.parametrize(
