@@ -77,7 +77,8 @@ class CommandParser(argparse.ArgumentParser):
             self.error(_unknown(what, str(value), did_you_mean(str(value), map(str, action.choices), listed="")))
 
     def _unexpected(self, argument: str) -> str:
-        if self.prog == "brokerd hash-token" or "auth.token" in self._arguments:
+        name_before = rf"-X\n?[^\n=]*=?\n{re.escape(argument)}(\n|$)"  # as in -X auth.token= TOKEN
+        if self.prog == "brokerd hash-token" or re.search(name_before, "\n".join(self._arguments)):
             return "unexpected argument, which is not shown, since it may be a token"
         if not argument.startswith("-") or argument == "-":
             return f"unexpected argument '{argument}'"

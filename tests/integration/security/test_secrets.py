@@ -141,7 +141,8 @@ def test_the_command_config_file_carries_the_token(tmp_path: Path, auth_file: Pa
     [
         ["topics", "list", "-X", f"auth.token:{UNKNOWN_TOKEN}"],
         ["topics", "list", "-X", UNKNOWN_TOKEN],
-        ["topics", "list", "-X", "auth.token", UNKNOWN_TOKEN],
+        *[["topics", "list", "-X", name, UNKNOWN_TOKEN] for name in ("auth.token", "auth.token=", "auth.token:", "auth.tokn")],
+        ["topics", "list", "-Xauth.token", UNKNOWN_TOKEN],
         ["hash-token", UNKNOWN_TOKEN],
     ],
 )
