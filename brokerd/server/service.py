@@ -104,6 +104,7 @@ class BrokerService:
         self._requests = Requests(broker.config)
         self._streams: set[ProduceHandler | FetchHandler] = set()
         self._half_open = Shares(_HALF_OPEN_MAX)  # calls whose request has not arrived yet
+        self._unsent = Shares(broker.config.max_fetch_bytes_in_flight)  # bytes of large responses that wait for room
         self._stream_shares = Shares(broker.config.max_streams)
         self._calls = 0
         self._idle = asyncio.Event()
@@ -177,9 +178,11 @@ class BrokerService:
 
     async def _charge(self, context: Context, caller: Caller, size_bytes: int) -> None:
         """Counts a large response against max.fetch.bytes.in.flight, once there is room, until gRPC has accepted it or the client
-        is gone."""
+        is gone. Responses that wait are in memory too: beyond as many bytes again, raises ResourceExhaustedError."""
         budget = self._broker.response_budget
-        await budget.take(caller, size_bytes)
+        unsent = self._unsent.hold(caller.owner, "bytes of responses wait to be sent", units=size_bytes)
+        with contextlib.nullcontext() if budget.fits(caller.owner, size_bytes) else unsent:
+            await budget.take(caller, size_bytes)
         budget.begin_write(context, caller, size_bytes, now_ms=self._broker.clock.monotonic_ms())
 
         def end(_context: Context) -> None:

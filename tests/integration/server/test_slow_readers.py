@@ -237,6 +237,11 @@ def test_a_producer_that_does_not_read_for_too_long_is_ended(
 NAMES = [f"{number}-{'n' * 200}" for number in range(2_000)]  # the response, an error for each, has a megabyte
 
 
+def refused_count(running: RunningDaemon) -> float:
+    count: float = running.daemon.broker.counters.request_errors.labels("Metadata", "RESOURCE_EXHAUSTED")._value.get()
+    return count
+
+
 def calls_not_read(port: int, count: int, *, token: str | None = None) -> RawHttp2:
     """A connection with calls whose responses it does not read."""
     request = metadata_pb2.MetadataRequest(topics=NAMES).SerializeToString()
@@ -268,9 +273,11 @@ def test_what_callers_do_not_read_is_bounded_and_others_are_answered(
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), **settings) as running,
         with_token(running.address, TOKENS["boss"]) as honest,
-        closing(calls_not_read(running.daemon.port, 12, token=TOKENS["outsider"])),
+        closing(calls_not_read(running.daemon.port, SLOW, token=TOKENS["outsider"])),
     ):
         budget = running.daemon.broker.response_budget
         wait_until(lambda: budget.waiting > 0 and budget.used > LIMIT_BYTES // 2)
+        wait_until(lambda: refused_count(running) > SLOW // 2)
         assert budget.used <= LIMIT_BYTES * 4 // 5
+        assert budget.waiting * len("".join(NAMES)) <= LIMIT_BYTES, "what waits is in memory too"
         assert len(honest.metadata(*NAMES).topics) == len(NAMES)
