@@ -108,6 +108,7 @@ class ClusterNode:
         self.is_waiting = False  # for the store or for its node id; nothing is open yet
         self._confirming = asyncio.Lock()
         self._checking = Budget(1)
+        self._failed_checks = 0
         self._keys = Keys(config.cluster_name)
         self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes present it; they are nodes because they can read the store
@@ -420,17 +421,21 @@ class ClusterNode:
     async def check_deleted(self, tps: Collection[TopicIdPartition]) -> set[bytes]:
         """Checks in the store that partitions unknown to this node are deleted rather than new: the directory lags behind the
         store, by long if this node is cut off. Returns the deleted topics: a topic without such a partition may be new. Concurrent
-        callers take turns, since a request may name any topics. Raises NotReadyError, also if the store does not answer.
+        callers take turns, since a request may name any topics. Raises NotReadyError, also if the store does not answer, or did not
+        answer another caller meanwhile: each would wait as long again.
         """
         keys = {self._keys.topic(topic_id) for topic_id, _ in tps}
-        caller = CALLER.get()
+        caller, failed = CALLER.get(), self._failed_checks
         await self._checking.take(caller, 1)
         try:
+            if self._failed_checks > failed:
+                raise NotReadyError("etcd does not answer: whether a topic is deleted is not known", fate=Fate.NOT_APPENDED)
             if len(keys) <= _ASKED_ONE_BY_ONE:
                 found = [await self._client.get(key) for key in keys]
             else:
                 found = [*(await self._client.read(self._keys.topics)).items]
         except CoordinationError as error:
+            self._failed_checks += 1
             raise NotReadyError(f"{error}: whether a topic is deleted is not known at present", fate=Fate.NOT_APPENDED) from error
         finally:
             self._checking.add(caller.owner, -1)

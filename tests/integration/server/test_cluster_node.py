@@ -593,6 +593,25 @@ async def test_unknown_topics_cost_the_store_one_call_at_a_time(monkeypatch: pyt
         assert under_way == [0, 1]
 
 
+async def test_checks_of_deleted_topics_do_not_wait_one_after_the_other_for_a_silent_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    async def silent_get(_client: CoordinationClient, _key: str) -> None:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.01)
+        raise CoordinationError("etcd does not answer")
+
+    async with around_an_etcd() as machines, machines.node(1) as one, client_of(one) as client:
+        await init_producer_id(client)  # creates the coordinator's log
+        monkeypatch.setattr(CoordinationClient, "get", silent_get)
+        for expected in (1, 2):
+            asked = [check_deleted(one.broker, [TopicIdPartition(bytes([each] * 16), 0)]) for each in range(5)]
+            failures = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(one) for one in failures] == [NotReadyError] * 5
+            assert calls == expected
+
+
 @pytest.mark.parametrize("is_of_group", [False, True])
 async def test_a_commit_waits_for_news_of_its_partitions(monkeypatch: pytest.MonkeyPatch, is_of_group: bool) -> None:
     """A partition that the coordinator has not heard of is not taken for deleted: it would get no marker. Neither if somebody has
