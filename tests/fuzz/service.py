@@ -214,6 +214,7 @@ class Target:
         answer = b""
         with contextlib.suppress(grpc.aio.AbortError):
             answer = await self._methods[name].stream_unary(None, context)
+        context.end()
         return context, answer
 
     async def _stream(self, name: str, messages: list[bytes]) -> Context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import grpc
@@ -19,6 +20,7 @@ class Context:
         self.code = grpc.StatusCode.OK
         self.details = ""
         self._aborted: grpc.aio.AbortError | None = None
+        self._callbacks: list[Callable[[Context], None]] = []
 
     async def read(self) -> Any:
         """The client's next message, after one turn of the loop."""
@@ -37,6 +39,15 @@ class Context:
             raise grpc.aio.UsageError("Abort already called!")
         self.code, self.details, self._aborted = code, details, grpc.aio.AbortError(details)
         raise self._aborted
+
+    def add_done_callback(self, callback: Callable[[Context], None]) -> None:
+        """Adds a function to be called when the call has ended."""
+        self._callbacks.append(callback)
+
+    def end(self) -> None:
+        """Ends the call, as gRPC does once it has accepted the response."""
+        for callback in self._callbacks:
+            callback(self)
 
     def _check(self) -> None:
         if self._aborted is not None:

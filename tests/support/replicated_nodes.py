@@ -29,7 +29,7 @@ from brokerd.server.delayed_produce import Appended, wait_durable
 from brokerd.server.handlers import groups, produce, transactions
 from brokerd.server.internode import METHODS
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
-from brokerd.sharing import BROKER
+from brokerd.sharing import BROKER, Budget
 from brokerd.wire.errors import from_proto
 from brokerd.wire.v1 import produce_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
@@ -84,6 +84,7 @@ class _Cluster(ClusterNode):
         self._parts = cast("Any", SimpleNamespace(membership=process.membership))
         self._calls = cast("Any", _Calls(process))
         self.token = process.token
+        self._checking, self._failed_checks = Budget(1), 0
 
     def has_joined(self, process: TransactionalProcess) -> None:
         """Follows the process's directory."""
