@@ -37,6 +37,7 @@ from brokerd.server.handlers import (
 from brokerd.server.handlers.fetch import FetchHandler
 from brokerd.server.handlers.produce import ProduceHandler
 from brokerd.server.limits.disconnect import disconnect_unread
+from brokerd.server.limits.response_budget import FREE_BYTES
 from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import Callers
@@ -58,7 +59,6 @@ class Method(NamedTuple):
 
 _PATIENCE_S = 60.0  # enough for 2 MiB over a slow line
 _HALF_OPEN_MAX = 10_000
-_FREE_RESPONSE_BYTES = 16_384  # not counted: less than the call itself costs
 _STOPPING = "the broker is stopping: connect again"
 _ACCEPTING_TASK = "AioServer._server_main_loop"
 _WHO_DECODES = 2  # frames above _is_accepting: the error handler, then the decoding code
@@ -166,7 +166,7 @@ class BrokerService:
                 if generation != self._callers.generation:
                     authorizer, _ = self._callers.authenticate(context)  # credentials may have changed while the request arrived
                 response = await self._answer(method, authorizer, data)
-                if len(response) > _FREE_RESPONSE_BYTES:
+                if len(response) > FREE_BYTES:
                     await self._charge(context, caller, len(response))
                 return response
             except grpc.aio.BaseError:

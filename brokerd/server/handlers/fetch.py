@@ -51,6 +51,7 @@ from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import ENDED, internal, malformed
+from brokerd.server.limits.response_budget import FREE_BYTES
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
     OTHER_FIELDS,
@@ -72,7 +73,6 @@ from brokerd.wire.v1 import fetch_pb2
 
 _RETRY_AFTER_MS = 1_000
 _LARGE_REQUEST_BYTES = 20 * LARGE_PARTITIONS  # a partition takes at least 20 bytes
-_FREE_BYTES = 16_384  # a response without records that waits for no room
 _FIRST_BATCH_BYTES = 1_048_576  # minimum share, for a first batch larger than max_bytes: producers' batch size
 
 
@@ -506,7 +506,7 @@ class FetchHandler(StreamHandler):
     async def _hold_all(self, size_bytes: int) -> None:
         """Charges a whole response: besides its records, it has a result or an error for each partition. If those outweigh the
         records, waits until there is room."""
-        if size_bytes - self._held_bytes > max(self._held_bytes, _FREE_BYTES):
+        if size_bytes - self._held_bytes > max(self._held_bytes, FREE_BYTES):
             self._hold(0)
             await self._broker.response_budget.take(self.caller, size_bytes)
             self._held_bytes = size_bytes

@@ -63,6 +63,7 @@ from brokerd.server.coordinator.members import OpenMember
 from brokerd.server.delayed_produce import WAIT_MAX_MS, Appended, DelayedProduce, watch_durable
 from brokerd.server.failures import ENDED, StreamFencedError, internal, malformed, not_appended
 from brokerd.server.limits.fence import Instance
+from brokerd.server.limits.response_budget import FREE_BYTES
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
     OTHER_FIELDS,
@@ -85,7 +86,6 @@ ACKS_NONE = 0
 _ACKS = (ACKS_ALL, ACKS_NONE, 1)
 WAITING_REQUESTS_MAX = 64  # per stream, waiting for their responses; reported by GetServerInfo
 _WAITING_BYTES_MAX = 67_108_864
-_FREE_RESPONSE_BYTES = 16_384  # in a queued response; more is mostly errors
 _HARD_LIMIT = 2  # times max.in.flight.bytes
 _RETRY_AFTER_MS = 100
 _LAST_RESPONSES_S = 1.0
@@ -109,7 +109,7 @@ class PendingResponse:
         self.response = response
         response_bytes = response.ByteSize()
         self.size_bytes = size_bytes + response_bytes  # of the request and its response, for the stream's budget
-        self.charged_bytes = response_bytes if response_bytes > _FREE_RESPONSE_BYTES else 0  # while it is queued
+        self.charged_bytes = response_bytes if response_bytes > FREE_BYTES else 0  # while it is queued
         self.operation = operation
         self.received_ns = self.appended_ns = 0  # stopwatch readings
 

@@ -23,6 +23,7 @@ from brokerd.sharing import Budget, Caller, RoundRobin
 _SHARE = 4
 # No client is disconnected sooner, however many wait: allows for a time slice of a busy event loop, or a garbage collection.
 PATIENCE_MS = 1_000
+FREE_BYTES = 16_384  # a response without records, up to this size, does not count: its call costs more
 _AT_ONCE = 16
 _WAIT_S = 0.005
 

@@ -11,7 +11,8 @@ import warnings
 import pytest
 
 from brokerd.config.client import ProducerConfig
-from brokerd.errors import UnknownTopicOrPartitionError
+from brokerd.errors import Fate, UnknownServerError, UnknownTopicOrPartitionError
+from brokerd.producer import sender
 from brokerd.producer.core.transport import Hello
 from brokerd.producer.futures import RecordFuture
 from brokerd.producer.producer import Producer
@@ -82,3 +83,14 @@ def test_a_log_handler_that_raises_does_not_stop_the_producer() -> None:
     finally:
         source.removeHandler(handler)
     assert told[-1] == "a callback of a produce future raised"
+
+
+def test_records_that_cannot_be_encoded_are_not_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no such codec")
+
+    monkeypatch.setattr(sender, "encode_pieces", fail)
+    with Producer(transport_factory=double_of(1).transport) as producer:
+        error = producer.send("t", b"v").exception(DEADLINE_S)
+    assert isinstance(error, UnknownServerError)
+    assert (error.fate, "cannot be encoded" in error.message) == (Fate.NOT_APPENDED, True)
