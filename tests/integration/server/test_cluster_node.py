@@ -61,17 +61,22 @@ class Machines(NamedTuple):
     etcd: FaultyEtcd
     disks: dict[int, MemoryFiles]
     clocks: dict[int, Clock]  # of their next lives; default: the machine's
+    running: list[Daemon]
 
     @contextlib.asynccontextmanager
     async def node(self, node_id: int, **settings: str) -> AsyncIterator[Daemon]:
-        """A running node."""
+        """A running node that the others know: before that, none of them makes it a leader."""
         disk = self.disks.setdefault(node_id, MemoryFiles())
         config = self.config(node_id, **settings)
         daemon = Daemon(config, files=disk, clock=self.clocks.pop(node_id, None))
         await daemon.start()
+        self.running.append(daemon)
         try:
+            others = [cluster_of(other) for other in self.running]
+            await becomes(lambda: all(node_id in [node.id for node in other.nodes()] for other in others), True)
             yield daemon
         finally:
+            self.running.remove(daemon)
             await daemon.stop()
 
     def config(self, node_id: int, **settings: str | int) -> BrokerConfig:
@@ -84,7 +89,7 @@ class Machines(NamedTuple):
 async def around_an_etcd() -> AsyncIterator[Machines]:
     """Machines with a new etcd and no running node."""
     async with an_etcd() as etcd:
-        yield Machines(etcd, {}, {})
+        yield Machines(etcd, {}, {}, [])
 
 
 @contextlib.asynccontextmanager
