@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from brokerd.cluster.image import ClusterImage
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity
@@ -42,8 +43,9 @@ class Directories:
         self.admins: dict[int, Admin] = {}
         self.unable: dict[int, set[TopicIdPartition]] = {}  # partitions that each node can neither lead nor follow
 
-    async def start(self, *node_ids: int) -> None:
-        """Starts nodes with their directories."""
+    async def start(self, *node_ids: int, cut_off: Collection[int] = ()) -> None:
+        """Starts nodes with their directories. On return each node knows the present life of all, and the controller, unless it is
+        among those that are `cut_off` from the store."""
         for node_id in node_ids:
             files = self.files.setdefault(node_id, MemoryFiles())
             logs = self.logs[node_id] = LogManager(BrokerConfig(node_id=node_id), files, ManualClock(), cluster=CLUSTER)
@@ -57,8 +59,15 @@ class Directories:
             )
             self.topics[node_id] = ClusterTopics(client, node, follower, logs.topics, logs.changes, self.call)
             self.tasks[node_id] = asyncio.create_task(for_ever(follower.run))
-        first = self.nodes.running[node_ids[0]][1]
-        await until(first, lambda image: len(image.nodes) == len(self.nodes.running))
+        running = {node_id: node for node_id, (_, node, _) in self.nodes.running.items()}
+
+        def knows_all(image: ClusterImage) -> bool:
+            found = {node_id: image.nodes[node_id].epoch for node_id in running.keys() & image.nodes.keys()}
+            lives = {node_id: node.life.node_epoch for node_id, node in running.items() if node.life is not None}
+            return found == lives and len(lives) == len(running) and image.controller in running
+
+        for node_id in running.keys() - {*cut_off}:
+            await until(running[node_id], knows_all)
 
     async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
         """A node's answer to an internode call, from its partitions alone. Raises WireErrors."""

@@ -270,7 +270,7 @@ async def test_no_two_lead_in_one_epoch_where_the_store_has_gone_back(is_noticed
         nodes.etcd.go_back(before)
         endpoints, client._endpoints = client._endpoints, ["127.0.0.1:1"]
         await nodes.etcd.start()
-        await directories.start(1)
+        await directories.start(1, cut_off={2})
         await becomes(lambda: directories.log(1, 0).is_leader, True)
         assert directories.log(1, 0).leader_epoch == directories.log(2, 0).leader_epoch
         while nodes.etcd.revision <= known:
