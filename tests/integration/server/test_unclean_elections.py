@@ -55,6 +55,7 @@ async def lost(directories: Directories, name: str = "orders") -> TopicIdPartiti
     has no other replica."""
     if name == "orders":
         tp = TopicIdPartition((await directories.topics[1].create("orders", 1, {}, 3)).id, 0)
+        await becomes(lambda: [logs.partitions.replica(tp) is not None for logs in directories.logs.values()], [True] * 3)
     else:
         await directories.topics[1].create_coordinator()
         tp = COORDINATOR_LOG
@@ -62,6 +63,7 @@ async def lost(directories: Directories, name: str = "orders") -> TopicIdPartiti
     copies = tuple(replica_of(nodes[node_id]) for node_id in (1, 2, 3))
     await rewrite(directories, tp, lambda entry: entry._replace(replicas=(1, 2, 3), isr=(LOST,), out_of_sync=copies))
     await becomes(lambda: [directories.logs[node_id].partitions.replica(tp) is not None for node_id in (1, 2)], [True, True])
+    await becomes(lambda: [logs.topics.any_by_id(tp.topic_id) is not None for logs in directories.logs.values()], [True] * 3)
     return tp
 
 
@@ -107,6 +109,7 @@ async def test_the_copy_that_has_most_leads(name: str) -> None:
         assert [copy.node_id for copy in elected.isr] == [2]
         assert elected.superseded == (LOST,)
         await becomes(lambda: [one is not None and one.is_leader for one in logs.values()], [False, True, False])
+        await until(directories.nodes.running[3][1], lambda image: image.partition(tp).entry == elected)  # type: ignore[union-attr]
         with pytest.raises(InvalidRequestError, match=f"a copy of {name}-0 that is in sync is alive, and node 2 leads"):
             await directories.topics[3].elect_unclean(name, 0)
 
