@@ -25,7 +25,7 @@ WATCH = "/grpc.health.v1.Health/Watch"
 
 
 def test_a_watcher_that_reads_nothing_holds_up_no_stop(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path / "data", settings={"shutdown.grace.ms": 500}) as daemon, ExitStack() as stack:
+    with DaemonProcess(tmp_path / "data", settings={"shutdown.grace.ms": 60_000}) as daemon, ExitStack() as stack:
         victim = Victim(daemon)
         watchers = [stack.enter_context(closing(RawHttp2(daemon.port, window=0))) for _ in range(3)]
         for watcher in watchers:
