@@ -14,6 +14,7 @@ import pytest
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
+from brokerd.server import daemon
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
@@ -303,7 +304,10 @@ def test_a_flush_under_way_does_not_keep_a_deleted_topics_files(
 
 
 @pytest.mark.parametrize("settings", [{"shutdown_grace_ms": 50}], indirect=True)
-def test_a_stop_waits_for_what_is_under_way(running: RunningDaemon, client: RawClient, files: MemoryFiles) -> None:
+def test_a_stop_waits_for_what_is_under_way(
+    running: RunningDaemon, client: RawClient, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "REST_MS", LONG_MS)  # what is under way here takes as long as this test does
     held = _held(files, "create", "topics.tmp")
     creation, _ = _start(lambda: _outcome(lambda: _create(client)))
     assert held.is_reached.wait(DEADLINE_S)
