@@ -17,6 +17,7 @@ from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership, for_ever
 from brokerd.server.cluster.topics import run as run_transactions
 from tests.support.faulty_etcd import FaultyEtcd
+from tests.support.wait import DEADLINE_S
 
 KEYS = Keys("prod")
 TOPIC_ID = b"o" * 16
@@ -31,15 +32,15 @@ class Nodes:
         self.running: dict[int, tuple[CoordinationClient, Membership, asyncio.Task[None]]] = {}
 
     def client(self) -> CoordinationClient:
-        """A client of etcd."""
-        return CoordinationClient([self.etcd.address], SystemClock(), timeout_ms=2_000)
+        """A client of etcd. Its time limit is no test's subject: whoever waits for a failure sets a short one."""
+        return CoordinationClient([self.etcd.address], SystemClock(), timeout_ms=int(DEADLINE_S * 1_000))
 
     async def start(self, node_id: int, directory_id: str = "", feature_level: int = 1) -> Membership:
         """Starts a node."""
         client = self.client()
         await client.transact({KEYS.cluster_id: 0}, {KEYS.cluster_id: CLUSTER_ID.encode()})
         own = Registration("127.0.0.1", 9000 + node_id, directory_id or f"d{node_id}", feature_level=feature_level)
-        node = Membership(client, KEYS, CLUSTER_ID, node_id, own)
+        node = Membership(client, KEYS, CLUSTER_ID, node_id, own, lease_s=int(DEADLINE_S))
         try:
             await node.start()
         except CoordinationError:

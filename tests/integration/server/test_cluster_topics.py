@@ -398,8 +398,11 @@ async def test_a_change_that_the_store_does_not_take_says_so() -> None:
         etcd.loses_answers = False
         await becomes(lambda: dict(directories.logs[1].topics.by_name("orders").configs), {"retention.ms": "7"})
         await etcd.stop()
+        client = directories.nodes.running[1][0]
+        patient_ms, client.timeout_ms = client.timeout_ms, 1_000
         with pytest.raises(NotReadyError, match="topics cannot be changed at present"):
             await topics.create("clicks", 1, {})
+        client.timeout_ms = patient_ms
         assert directories.led() == {1: [0]}
         await etcd.start()
         await topics.create("clicks", 1, {})
