@@ -502,18 +502,18 @@ async def test_the_log_says_what_happens_to_the_cluster(caplog: pytest.LogCaptur
 
 async def test_a_start_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(node_module, "_STORE_AWAY_S", 0.01)
-    made = node_module.coordination_client
+    made, hurried = node_module.coordination_client, list[CoordinationClient]()
 
     def hasty(config: BrokerConfig, clock: Clock) -> CoordinationClient:
         client = made(config, clock)
         client.timeout_ms = 1_000
+        hurried.append(client)
         return client
-
-    monkeypatch.setattr(node_module, "coordination_client", hasty)
 
     async with around_an_etcd() as machines:
         async with machines.node(1):
             pass
+        monkeypatch.setattr(node_module, "coordination_client", hasty)
         await machines.etcd.stop()
 
         async def serves() -> None:
@@ -524,6 +524,7 @@ async def test_a_start_waits_for_a_store_that_is_away(monkeypatch: pytest.Monkey
         while caplog.text.count("waiting for it, as long as it takes (coordination.servers is etcd://") < 2:
             await one_turn()
         assert not starting.done()
+        hurried[0].timeout_ms = int(DEADLINE_S * 1_000)
         await machines.etcd.start()
         await starting
         await machines.etcd.stop()
