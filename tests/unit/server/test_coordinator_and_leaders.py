@@ -331,7 +331,8 @@ async def test_a_leader_that_starts_holds_back_what_is_prepared() -> None:
         assert await running.nodes[1].broker.members.settle()
 
 
-async def test_a_leader_whose_release_went_to_the_one_before_asks_again() -> None:
+async def test_a_leader_whose_release_went_to_the_one_before_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brokerd.server.coordinator.host._RETRY_S", DEADLINE_S)  # the test asks
     async with cluster(ManualClock(), nodes=3) as running:
         member = await half_marked(running)
         await running.stop(1)
