@@ -140,7 +140,10 @@ def test_a_request_that_a_closing_client_took_back_is_sent_again(monkeypatch: py
     assert held.commits == [[3], [3]]
 
 
-def test_a_stream_records_where_its_next_batch_starts_and_at_its_end_where_it_ended(broker: FakeBroker) -> None:
+def test_a_stream_records_where_its_next_batch_starts_and_at_its_end_where_it_ended(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brokerd.datasource.stream_reader._FINISH_MS", int(DEADLINE_S * 1000))
     reader = BrokerdStreamReader(options_for(broker, is_streaming=True, startingOffsets="earliest"), ALL_COLUMNS, ManualClock())
     reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(INITIAL.to_json(), ReadAllAvailable())
