@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from brokerd.client.fetching import FetchRange
+from brokerd.client.fetching import FetchRange, Pump, RangePosition
 from brokerd.client.leases import lease_client
 from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, _fetched, read_partition
 from brokerd.datasource.planning import RangePartition
@@ -191,13 +191,26 @@ def test_a_topic_that_may_not_be_seen_any_more_is_no_data_loss(broker: FakeBroke
         read(broker, partition, 1, 5, failOnDataLoss=fail_on_data_loss)
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer to a fetch counts as seven seconds, so the reader soon gives up without any shorter deadline of its calls."""
+    check = Pump._check_progress
+
+    def checked(pump: Pump, positions: Sequence[RangePosition], now_ms: int, *, has_arrived: bool) -> None:
+        pump._progress_ms -= 7_000
+        check(pump, positions, now_ms, has_arrived=has_arrived)
+
+    monkeypatch.setattr(Pump, "_check_progress", checked)
+
+
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(("start", "rows"), [(7, []), (3, [3, 4])])
 def test_a_log_that_has_lost_its_tail_ends_a_range(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture, start: int, rows: list[int]
 ) -> None:
     (partition,) = broker.create("events")
     fill(partition, [5])
-    short = {"default.api.timeout.ms": 1_000}
+    short = {"fetch.max.wait.ms": 10}
     loss = f"events-0 ends at offset 5, but offsets {max(start, 5)} to 8 were to be read: the log has lost its tail"
     with pytest.raises(DataLossError, match=loss):
         read(broker, partition, start, 9, **short)
@@ -205,12 +218,13 @@ def test_a_log_that_has_lost_its_tail_ends_a_range(
     assert loss in caplog.text
 
 
+@pytest.mark.usefixtures("hasty")
 def test_what_an_open_transaction_holds_back_is_no_loss(broker: FakeBroker) -> None:
     (partition,) = broker.create("events")
     fill(partition, [5, 5])
     partition.last_stable_offset = 5
     with pytest.raises(OffsetOutOfRangeError, match="the range to read ends at 9, but it can be read up to 5"):
-        read(broker, partition, 3, 9, failOnDataLoss="false", **{"default.api.timeout.ms": 1_000})
+        read(broker, partition, 3, 9, failOnDataLoss="false", **{"fetch.max.wait.ms": 10})
 
 
 def test_the_partition_that_spark_invents_for_nothing_holds_nothing(broker: FakeBroker) -> None:
