@@ -25,6 +25,7 @@ from tests.support.gate import Gate
 from tests.support.inner_broker import TransactionBroker, Write, running
 from tests.support.loop import all_wait
 from tests.support.transaction_bench import Execution
+from tests.support.wait import DEADLINE_S
 
 NONE = -1
 LOG_PATH = f"{COORDINATOR.id.hex()}-0"
@@ -242,19 +243,17 @@ async def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decisio
     """Other programs commit to the same group, so at any time one commit is not durable yet."""
     async with running(MemoryFiles(), ManualClock()) as broker:
         one = await Program(broker).begin()
-        left = 2_000
+        is_decided = False
 
         async def set_again_and_again() -> None:
-            nonlocal left
-            while left > 0:
-                left -= 1
+            while not is_decided:
                 await set_offset(broker, one.tps[1], 0)
 
         others = [asyncio.create_task(set_again_and_again()) for _ in range(20)]
         await set_offset(broker, one.tps[1], 0)
-        assert await one.end({one.tps[0]: (1, NONE)}) == ""
-        assert left > 0
-        left = 0
+        async with asyncio.timeout(DEADLINE_S):
+            assert await one.end({one.tps[0]: (1, NONE)}) == ""
+        is_decided = True
         await asyncio.gather(*others)
         assert await fetched(broker, one.tps) == [1, 0]
 
