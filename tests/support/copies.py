@@ -34,11 +34,11 @@ from brokerd.server.replication.leading import Leading
 from brokerd.server.replication.serving import ReplicaStream
 from brokerd.server.streams import Context
 from tests.support.files import MemoryFiles
+from tests.support.wait import DEADLINE_S
 
 TOPIC = Topic("orders", b"o" * 16, 2, {})
 LAG_MS = 10_000
 _KEYS = Keys("prod")
-_DEADLINE_S = 10.0
 
 
 def tp_of(number: int) -> TopicIdPartition:
@@ -270,7 +270,7 @@ async def copies(count: int = 2, **settings: Any) -> AsyncIterator[Copies]:
 async def until(holds: Callable[[], object], what: str = "it holds") -> None:
     """Waits until `holds()`."""
     try:
-        async with asyncio.timeout(_DEADLINE_S):
+        async with asyncio.timeout(DEADLINE_S):
             while not holds():  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.005)
     except TimeoutError:
