@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,7 @@ def test_rows_that_cannot_be_taken_unchecked_are_checked_the_next_time(
         return []
 
     monkeypatch.setattr(foreach_batch, "_few_rows", take)
+    monkeypatch.setattr(foreach_batch, "ONE_TASK_MAX_MS", sys.maxsize)  # a slow query is another reason for many tasks
     rows = frame_of(spark, numbers(0, 5))
     function(rows, 0)
     with pytest.raises(RuntimeError):
