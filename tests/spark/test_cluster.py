@@ -43,7 +43,7 @@ def of(reader, topic):
 
 def place(_):  # in a task
     import os, brokerd
-    return os.environ["SPARK_LOCAL_IP"] + " " + brokerd.__file__
+    return [os.environ["SPARK_LOCAL_IP"] + " " + brokerd.__file__]
 
 
 rows = spark.range(1000).repartition(4).selectExpr("string(id) AS key", "string(id) AS value")
@@ -52,7 +52,8 @@ stream = of(spark.readStream.option("startingOffsets", "earliest"), first).load(
 to(stream.writeStream.option("checkpointLocation", checkpoint), second).trigger(availableNow=True).start().awaitTermination()
 read = of(spark.read, second).load()
 print("rows", read.count(), read.select("value").distinct().count())
-for found in spark.sparkContext.parallelize(range(8), 8).map(place).distinct().collect():
+# The tasks of a barrier stage run at once, so one on each worker; it waits until both are there.
+for found in spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(place).collect():
     print("place", found)
 """
 
