@@ -11,15 +11,17 @@ import contextlib
 import random
 import signal
 import sqlite3
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from brokerd import Consumer, TopicPartition
 from brokerd.testing import Broker
 from tests.support.child import child
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 
 PARTITIONS = ("0,1", "2,3")
 RECORDS = 3_000
@@ -28,9 +30,12 @@ DEATHS = 3  # of each process
 
 
 class Reader:
-    """A process of the group over its lives."""
+    """A process of the group over its lives. The last one ends when the group has read all that was sent by `all_sent`."""
 
-    def __init__(self, servers: str, partitions: str, folder: Path, seed: int, *, has_ids: bool) -> None:
+    def __init__(self, servers: str, partitions: str, folder: Path, seed: int, all_sent: threading.Event, *, has_ids: bool) -> None:
+        self._servers = servers
+        self._tps = [TopicPartition("t", int(number)) for number in partitions.split(",")]
+        self._all_sent = all_sent
         self._command = [sys.executable, "-m", "tests.support.handling", servers, partitions]
         self._folder = folder
         self._rng = random.Random(seed)
@@ -55,11 +60,25 @@ class Reader:
         dies_at = 0 if is_last else self._rng.randint(100, 400)
         ids = [] if self._ids is None else [str(self._ids)]
         self.known.append(self._read_ids())
-        with child([*self._command, str(journal), str(dies_at), *ids]) as process:
+        command = [*self._command, str(journal), str(dies_at), *ids]
+        with child(command, stdin=subprocess.PIPE if is_last else None) as process:
+            if is_last:
+                self._wait_until_all_is_read(process)
             out, err = process.communicate(timeout=DEADLINE_S)
         assert (process.returncode, out) == (0 if is_last else -signal.SIGKILL, ""), err
         lines = [line.split() for line in journal.read_bytes().splitlines()]
         self.lives.append([(what.decode(), key, int(value)) for what, key, value in lines])
+
+    def _wait_until_all_is_read(self, process: subprocess.Popen[str]) -> None:
+        assert self._all_sent.wait(DEADLINE_S)
+        with Consumer({"bootstrap.servers": self._servers, "group.id": "g"}) as consumer:
+            ends = consumer.end_offsets(self._tps)
+
+            def is_read() -> bool:
+                committed = consumer.committed(self._tps)
+                return all(one is not None and one.offset == ends[tp] for tp, one in committed.items())
+
+            wait_until(lambda: is_read() or process.poll() is not None, pause_s=0.05, what="the group has read everything")
 
     def _read_ids(self) -> set[int]:
         """The ids in the file, as the kill left it."""
@@ -93,17 +112,19 @@ def test_processes_of_a_group_that_are_killed_handle_everything_in_order(tmp_pat
         sent.append(message)
         if has_ids and rng.random() < 0.3:
             sent.append(rng.choice(sent[-300:]))
+    all_sent = threading.Event()
     with Broker() as broker:
         topic = broker.create_topic("t", 4)
         rows = [{"key": key, "value": b"%d" % n, "headers": [("message-id", b"%d" % n)]} for key, n in sent]
         topic.append(rows[: len(rows) // 2])
         readers = [
-            Reader(broker.bootstrap_servers, partitions, tmp_path / partitions, seed, has_ids=has_ids)
+            Reader(broker.bootstrap_servers, partitions, tmp_path / partitions, seed, all_sent, has_ids=has_ids)
             for seed, partitions in enumerate(PARTITIONS)
         ]
         broker.kill()
         broker.start()
         topic.append(rows[len(rows) // 2 :])
+        all_sent.set()
         for reader in readers:
             reader.thread.join(DEADLINE_S)
             assert not reader.thread.is_alive()

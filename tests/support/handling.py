@@ -3,7 +3,8 @@
     python -m tests.support.handling SERVERS PARTITIONS JOURNAL DIES_AT [IDS]
 
 JOURNAL gets a line with key and value when a record begins (B) and ends (E). The process kills itself when its handlers begin the
-DIES_AT-th record (0 = never), whatever its other threads are doing. IDS is the path of the deduplication store."""
+DIES_AT-th record, whatever its other threads are doing; with 0 it ends cleanly once its standard input ends. IDS is the path of the
+deduplication store."""
 
 from __future__ import annotations
 
@@ -11,12 +12,11 @@ import itertools
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 from brokerd import Consumer, ConsumerRecord
 
-IDLE_MS = 3_000  # for the last run; earlier runs die at work, however long they wait for it
-NEVER_MS = 120_000
 MAX_IN_FLIGHT = 50  # more are taken only after some are finished and written
 
 
@@ -35,11 +35,17 @@ def main() -> None:
         os.write(file, b"E %s %s\n" % (record.key, record.value))
 
     settings = {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest", "auto.commit.interval.ms": 0}
-    idle_ms = NEVER_MS if int(dies_at) else IDLE_MS
     options: dict[str, Any] = {"dedup_header": "message-id", "dedup_path": ids[0]} if ids else {}
     with Consumer(settings) as consumer:
+
+        def end_with_input() -> None:
+            sys.stdin.read()
+            consumer.close()
+
+        if not int(dies_at):
+            threading.Thread(target=end_with_input, daemon=True).start()
         consumer.assign([("t", int(partition)) for partition in partitions.split(",")])
-        consumer.process(handle, workers=8, max_in_flight=MAX_IN_FLIGHT, timeout_ms=idle_ms, **options)
+        consumer.process(handle, workers=8, max_in_flight=MAX_IN_FLIGHT, **options)
 
 
 if __name__ == "__main__":
