@@ -172,9 +172,10 @@ def test_two_rotten_copies_leave_the_third(cluster: Cluster) -> None:
 
 def test_a_coordinator_with_a_rotten_log_hands_over_before_it_decides_anything(cluster: Cluster, terminal: Terminal) -> None:
     terminal.use(cluster.bootstrap_servers)
+    cluster.create_topic("decided", 1)
     settings = {_SERVERS: cluster.bootstrap_servers, "transactional.id": "t"}
     with Producer(settings) as producer, producer.transaction():
-        producer.send("t", b"before", partition=0)
+        producer.send("decided", b"before")
 
     def log_of_coordinator() -> dict[str, Any]:
         (one,) = json.loads(terminal.run("cluster", "status", "__coordinator", "--json")[1])["partitions"]
@@ -182,14 +183,16 @@ def test_a_coordinator_with_a_rotten_log_hands_over_before_it_decides_anything(c
         return found
 
     wait_until(lambda: len(log_of_coordinator()["isr"]) == 3, what="all copies of the coordinator's log are in sync")
-    second = next(node for node in log_of_coordinator()["replicas"] if node != log_of_coordinator()["leader"])
+    before = log_of_coordinator()
+    second = next(node for node in before["replicas"] if node != before["leader"])
     path = next((cluster.nodes[second].directory / "data" / COORDINATOR_LOG.directory_name).glob("*.log"))
     change(path, 96 + 60)  # in the payload of the first batch
     assert terminal.run("cluster", "move-leader", "__coordinator", "0", str(second))[0] == 0
+    wait_until(lambda: log_of_coordinator()["leader_epoch"] != before["leader_epoch"], what="the first leader hands over")
     with Producer(settings) as producer, producer.transaction():
-        producer.send("t", b"after", partition=0)
-    assert log_of_coordinator()["leader"] != second
-    assert second not in log_of_coordinator()["isr"]
+        producer.send("decided", b"after")
+    # The node that says so may hear of it later than the producer.
+    wait_until(lambda: second not in (log_of_coordinator()["leader"], *log_of_coordinator()["isr"]), what="the second hands over")
     assert place(path, 0) in cluster.nodes[second].log
 
 
