@@ -24,6 +24,7 @@ from brokerd.errors import ConfigError, DataLossError
 from brokerd.ids import TopicIdPartition
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.wait import wait_until
 
 MINUTE_MS = 60_000
 
@@ -123,6 +124,12 @@ def test_a_stream_goes_on_where_it_was_recorded_though_its_checkpoint_is_lost(to
     first.prepareForTriggerAvailableNow()
     end = first.latestOffset(INITIAL.to_json(), ReadAllAvailable())
     assert first.latestOffset(end, ReadAllAvailable()) == end
+
+    def is_recorded() -> bool:
+        found = topic.client.group_offsets("g").get(TopicIdPartition(topic.topic_id, 0))
+        return isinstance(found, OffsetAndMetadata) and found.offset == 10
+
+    wait_until(is_recorded, what="the end is recorded")  # the query itself waits for this for a second at most
     topic.produce(2)
     second = topic.stream("committed")
     assert ranges(second.partitions(INITIAL.to_json(), second.latestOffset(INITIAL.to_json(), ReadAllAvailable()))) == [(0, 10, 12)]
