@@ -1,5 +1,6 @@
-"""Runs a guide of docs/ as a reader would: writes its files and runs its commands in one shell, with two changes. The broker
-listens on a free port, and nothing is installed: the PATH is that of an activated environment. No assertions here."""
+"""Runs a guide of docs/ as a reader would: writes its files and runs its commands in one shell, with three changes. The broker
+listens on a free port; the next command waits for that, as a reader types no faster, while commands give up after ten seconds; and
+nothing is installed: the PATH is that of an activated environment. No assertions here."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 _PORT = "9192"
 _TOOLS = ("curl", "openssl")  # that a reader has, and a machine for tests perhaps not
 _TIMEOUT_S = 800  # below a test's 900 s, so that the output of a hanging guide is seen
+_START = re.compile(r"^brokerd start .*&$", re.MULTILINE)
 _BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
@@ -39,11 +41,12 @@ def _run(name: str, directory: Path, ports: Mapping[str, str], more: Mapping[str
         if title:
             (directory / title).write_text(fitted)
         elif language == "bash":
-            commands.append(fitted)
+            commands.append(_START.sub(r"\g<0>\nlistens", fitted))
     missing = [tool for tool in _TOOLS if any(f"{tool} " in text for text in commands) and shutil.which(tool) is None]
     if missing:
         raise SkipTest(f"{name} needs {' and '.join(missing)}")
-    script = "\n".join(["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *commands])
+    listens = f"listens() {{ until (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null; do kill -0 $!; sleep 0.05; done; }}"
+    script = "\n".join(["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", listens, *commands])
     environment = {
         **os.environ,
         **more,
