@@ -18,11 +18,13 @@ from typing import IO
 
 import pytest
 
+from brokerd.client import blocking
 from brokerd.clock import SystemClock
 from brokerd.cluster.keys import Keys
 from brokerd.coordination.client import CoordinationClient
 from brokerd.testing import Broker, Cluster, Topic
 from tests.integration.conftest import Terminal
+from tests.support.clock import HastyClock
 from tests.support.ports import held_port
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -182,7 +184,7 @@ def test_a_copy_of_the_directory_of_a_node_that_runs(cluster: Cluster, tmp_path:
     assert len(cluster.topic("orders").rows()) == 40
 
 
-def test_what_had_its_only_copy_on_a_lost_disk_is_said(terminal: Terminal) -> None:
+def test_what_had_its_only_copy_on_a_lost_disk_is_said(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     with Cluster(2) as cluster:
         terminal.use(cluster.bootstrap_servers)
         cluster.create_topic("orders", 1)
@@ -194,7 +196,10 @@ def test_what_had_its_only_copy_on_a_lost_disk_is_said(terminal: Terminal) -> No
         cluster.restart(owner)
         lost = f"no copy with all records is alive: they are on node {owner}'s former directory; put it back, or delete the topic"
         wait_until(lambda: f"  orders-0 has no leader at present: {lost}\n" in terminal.run("cluster", "status")[1])
-        code, _, err = terminal.run("consume", "orders", "--exit", "-X", "default.api.timeout.ms=1000")
+        with monkeypatch.context() as patched:
+            # The command gives up soon, although it has more than one attempt, and each attempt its time.
+            patched.setattr(blocking, "SystemClock", lambda: HastyClock(step_ms=500))
+            code, _, err = terminal.run("consume", "orders", "--exit")
         assert (code, lost in err) == (1, True)
         for words in (["reassign", "orders", "0", "--replicas", str(other)], ["move-leader", "orders", "0", str(owner)]):
             code, _, err = terminal.run("cluster", *words, "--wait")

@@ -54,9 +54,13 @@ class ManualClock:
 
 class HastyClock(ManualClock):
     """Each reading advances it by seven seconds. A loop that retries until a deadline of about a minute ends soon, but tries at
-    least a few times, however slow the machine."""
+    least a few times, however slow the machine. `step_ms`: for another deadline."""
+
+    def __init__(self, *, step_ms: int = 7_000) -> None:
+        super().__init__()
+        self._step_ms = step_ms
 
     def monotonic_ms(self) -> int:
         """See Clock."""
-        self.advance(7_000)
+        self.advance(self._step_ms)
         return super().monotonic_ms()
