@@ -23,6 +23,7 @@ from brokerd.ids import NO_LEADER, TopicInfo
 from brokerd.producer.futures import RecordFuture
 from brokerd.testing import Cluster
 from tests.support.child import ROOT
+from tests.support.clock import HastyClock
 from tests.support.wait import DEADLINE_S, wait_until
 
 PARTITIONS = 6
@@ -48,8 +49,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 @contextmanager
-def client_of(servers: str, timeout_ms: int = 30_000) -> Iterator[BlockingClient]:
-    with BlockingClient(ClientConfig(bootstrap_servers=servers, api_timeout_ms=timeout_ms)) as client:
+def client_of(servers: str) -> Iterator[BlockingClient]:
+    with BlockingClient(ClientConfig(bootstrap_servers=servers, api_timeout_ms=30_000)) as client:
         yield client
 
 
@@ -293,8 +294,9 @@ def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster:
         writer.send(100)
         read_all(cluster, writer.acknowledged())
         text = r"does not answer .*: topics cannot be changed at present"
-        with client_of(cluster.nodes[2].bootstrap_servers, 8_000) as client, pytest.raises(NotReadyError, match=text):
-            client.create_topic("new", 3)
+        config = ClientConfig(bootstrap_servers=cluster.nodes[2].bootstrap_servers)
+        with BlockingClient(config, HastyClock(step_ms=40_000)) as client, pytest.raises(NotReadyError, match=text):
+            client.create_topic("new", 3)  # the node waits for coordination for some seconds before it answers
         cluster.start_coordination()  # the last attempt may still take effect, since its fate was unknown
         assert cluster.create_topic("after", 3).name == "after"
         writer.send(100)
