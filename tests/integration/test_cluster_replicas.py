@@ -294,7 +294,7 @@ def test_a_node_that_stops_hands_over_first(cluster: Cluster) -> None:
 
 
 def test_an_outage_of_the_store_that_outlasts_the_registrations_stops_no_copies() -> None:
-    with Cluster(3, {**SETTINGS, "broker.session.timeout.ms": 2_000}) as cluster:
+    with Cluster(3, {**SETTINGS, "broker.session.timeout.ms": 8_000}) as cluster:
         cluster.create_topic("orders", PARTITIONS)
         in_sync(cluster, *NODES)
         with producer_of(cluster) as producer:

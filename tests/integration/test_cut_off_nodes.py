@@ -28,7 +28,7 @@ from tests.support.wait import DEADLINE_S, wait_until
 
 SCHEMA = arrow_schema([("value", "binary", True)])
 FAILS = pytest.mark.parametrize("fails", ["true", "false"])
-SETTINGS = {"broker.session.timeout.ms": 3_000, "default.replication.factor": 3, "min.insync.replicas": 1}
+SETTINGS = {"broker.session.timeout.ms": 8_000, "default.replication.factor": 3, "min.insync.replicas": 1}
 
 
 class Query:
