@@ -173,7 +173,7 @@ async def test_who_closes_second_waits_for_what_the_first_commits(broker: FakeBr
     """If a task's close() ends the main program's iteration, the program's own close() must not cut short the commit."""
     filled(broker, [3])
 
-    async with Consumer(settings(broker, group_id="g")) as consumer:
+    async with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=LONG_MS)) as consumer:
         consumer.assign([T0])
         await consumer.poll(LONG_MS)
         await consumer.poll(0)

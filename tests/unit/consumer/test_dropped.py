@@ -11,7 +11,7 @@ import pytest
 from brokerd import Consumer
 from brokerd.errors import ConfigError
 from brokerd.process import OWN_THREADS
-from tests.support.consumers import T0, filled, read, settings
+from tests.support.consumers import LONG_MS, T0, filled, read, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.wait import DEADLINE_S
 
@@ -23,7 +23,7 @@ def own_threads() -> set[threading.Thread]:
 def test_a_consumer_that_is_dropped_ends_its_thread_and_warns(broker: FakeBroker) -> None:
     filled(broker, [3])
     before = own_threads()
-    consumer = Consumer(settings(broker, group_id="g"))
+    consumer = Consumer(settings(broker, group_id="g", auto_commit_interval_ms=LONG_MS))
     consumer.assign([T0])
     assert len(read(consumer, 3)) == 3
     (thread,) = own_threads() - before

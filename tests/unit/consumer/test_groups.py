@@ -50,6 +50,14 @@ def await_background_commit(consumer: Consumer) -> None:
     wait_until(lambda: under_way.has_ended)
 
 
+def await_renewal(consumer: Consumer, broker: FakeBroker, count: int) -> None:
+    """Waits until the group was renewed so often, and the consumer, too, has the response: only then the next one may begin."""
+    wait_until(lambda: broker.renewed == ["g"] * count)
+    renewing = consumer._committing._renewing
+    assert renewing is not None
+    wait_until(lambda: renewing.has_ended)
+
+
 # --- where reading begins
 
 
@@ -405,7 +413,7 @@ def test_partition_that_is_given_up_is_committed_at_once_and_never_later(broker:
 def test_what_is_given_up_while_a_commit_is_in_flight_is_committed_after_it(broker: FakeBroker) -> None:
     clock = ManualClock()
     filled(broker, [10])
-    broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 3
+    broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 100_000
     with group_consumer(broker, clock) as consumer:
         consumer.assign([T0])
         consumer.poll(LONG_MS, 3)
@@ -416,6 +424,7 @@ def test_what_is_given_up_while_a_commit_is_in_flight_is_committed_after_it(brok
         assert not under_way.has_ended
         consumer.poll(LONG_MS, 1)
         consumer.assign([])
+        broker.errors["CommitGroupOffsets"] = []
         wait_until(lambda: committed(broker) == 6)
     assert broker.commits == [{0: 3}, {0: 6}]
 
@@ -514,12 +523,12 @@ def test_a_group_that_is_read_is_renewed_also_if_there_is_nothing_to_commit(brok
     with group_consumer(broker, clock, enable_auto_commit=is_automatic) as consumer:
         consumer.assign([T0])
         read(consumer, 3)
-        wait_until(lambda: broker.renewed == ["g"])
+        await_renewal(consumer, broker, 1)
         clock.advance(RENEW_MS - 1)
         consumer.poll(0)
         clock.advance(1)
         consumer.poll(0)
-        wait_until(lambda: broker.renewed == ["g"] * 2)
+        await_renewal(consumer, broker, 2)
     assert broker.commits == ([{0: 3}] if is_automatic else [])
 
 
@@ -567,6 +576,7 @@ def test_what_a_group_has_lost_is_committed_again(broker: FakeBroker) -> None:
         consumer.poll(0)
         wait_until(lambda: broker.commits == [{0: 3, 1: 3}])
         await_background_commit(consumer)
+        await_renewal(consumer, broker, 1)
         del broker.groups["g"][broker.topics["t"][1].tp]
         clock.advance(RENEW_MS)
         consumer.poll(0)
@@ -687,7 +697,7 @@ def test_auto_commit_that_fails_is_said_and_made_up_for(broker: FakeBroker, capl
 def test_commit_waits_for_the_one_under_way_so_that_the_newer_one_counts(broker: FakeBroker) -> None:
     filled(broker, [10])
     broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 3
-    with group_consumer(broker) as consumer:
+    with group_consumer(broker, auto_commit_interval_ms=LONG_MS) as consumer:
         consumer.assign([T0])
         consumer.poll(LONG_MS, 3)
         consumer._committing._next_ms = 0
