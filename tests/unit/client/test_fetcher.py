@@ -30,6 +30,7 @@ from brokerd.record.header import Attributes
 from tests.support.clock import HastyClock, ManualClock
 from tests.support.consumers import fill, put_marker
 from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.ports import held_port
 from tests.support.records import key_values, new_batch, poisoned, spoilt
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -336,19 +337,20 @@ def test_a_broker_that_sends_a_reader_back_ends_it(broker: FakeBroker) -> None:
 
 
 def test_broker_that_stays_away_is_told_with_address_and_time() -> None:
-    with fake_broker() as broker:
-        (partition,) = broker.create("t")
-        fill(partition, [10])
-        consumer = config(broker)
-        client = BlockingClient(consumer, HastyClock())
-        fetcher = PartitionFetcher(client, [FetchRange(partition.tp, 0)], consumer)
-        assert fetcher.next_batch() is not None
-    with (
-        client,
-        fetcher,
-        pytest.raises(BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{broker.port} in \d+\.\d s"),
-    ):
-        fetcher.next_batch()
+    with held_port() as port:
+        with fake_broker(port) as broker:
+            (partition,) = broker.create("t")
+            fill(partition, [10])
+            consumer = config(broker)
+            client = BlockingClient(consumer, HastyClock())
+            fetcher = PartitionFetcher(client, [FetchRange(partition.tp, 0)], consumer)
+            assert fetcher.next_batch() is not None
+        with (
+            client,
+            fetcher,
+            pytest.raises(BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{port} in \d+\.\d s"),
+        ):
+            fetcher.next_batch()
 
 
 def test_following_reader_sees_what_is_appended_later_and_may_stop_waiting(broker: FakeBroker) -> None:

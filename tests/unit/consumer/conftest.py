@@ -11,6 +11,7 @@ from brokerd import Consumer
 from tests.support.consumers import settings
 from tests.support.faces import both_faces, take_face
 from tests.support.fake_broker import FakeBroker
+from tests.support.ports import held_port
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -21,6 +22,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Selects the blocking or the asyncio consumer."""
     take_face(request, monkeypatch, sys.modules[__name__])
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port for a broker that goes and comes back: nobody else gets it meanwhile."""
+    with held_port() as port:
+        yield port
 
 
 @pytest.fixture

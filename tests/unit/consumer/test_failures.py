@@ -445,18 +445,18 @@ def test_a_leader_that_cannot_know_whether_it_leads_is_told_and_may_go_on() -> N
             assert offsets(read(consumer, 2)) == [3, 4]
 
 
-def test_broker_that_stays_away_is_told_and_may_come_back() -> None:
-    with fake_broker() as broker:
+def test_broker_that_stays_away_is_told_and_may_come_back(port: int) -> None:
+    with fake_broker(port) as broker:
         partition = filled(broker, [3])
         consumer = Consumer(settings(broker), clock=HastyClock())
         consumer.assign([T0])
         assert offsets(read(consumer, 3)) == [0, 1, 2]
     with consumer:
         for call in (consumer.poll, partial(next, iter(consumer))):
-            with pytest.raises(BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{broker.port}"):
+            with pytest.raises(BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{port}"):
                 call()
         topics = broker.topics
-        with fake_broker(broker.port) as again:
+        with fake_broker(port) as again:
             again.topics = topics
             fill(partition, [2])
             records: list[ConsumerRecord] = []

@@ -25,7 +25,7 @@ from brokerd.errors import (
 from tests.support.child import child
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, filled, offsets, read, settings, user_of
-from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.fake_broker import FakeBroker
 from tests.support.interrupts import strike
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -116,9 +116,7 @@ def test_close_of_another_thread_ends_a_poll(broker: FakeBroker, consumer: Consu
     consumer.close()
 
 
-def test_close_ends_a_poll_that_looks_for_a_broker_that_is_not_there() -> None:
-    with fake_broker() as broker:
-        port = broker.port
+def test_close_ends_a_poll_that_looks_for_a_broker_that_is_not_there(port: int) -> None:
     consumer = Consumer(bootstrap_servers=f"127.0.0.1:{port}")
     consumer.assign([T0])
     assert consumer.poll(1) == []
