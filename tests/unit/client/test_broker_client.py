@@ -38,7 +38,7 @@ from brokerd.wire.v1.topics_pb2 import AlterPartitionReassignmentsResponse, NewT
 from tests.support.clock import HastyClock
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.ports import held_port
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -105,8 +105,11 @@ def test_second_bootstrap_server_has_its_time_when_the_first_is_silent(broker: F
         assert client.server_info().software_version == "9.9"
 
 
-def test_bootstrap_server_that_was_waited_for_in_vain_is_not_the_next_one_asked(broker: FakeBroker, silent_address: str) -> None:
+def test_bootstrap_server_that_was_waited_for_in_vain_is_not_the_next_one_asked(
+    broker: FakeBroker, silent_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The caller gives up before the connection attempt does, as a producer with a short request.timeout.ms may."""
+    monkeypatch.setattr("brokerd.client.broker_client._FIRST_ATTEMPT_MS", int(DEADLINE_S * 1_000))
     servers = f"{silent_address},127.0.0.1:{broker.port}"
 
     async def impatient() -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
@@ -17,6 +17,8 @@ from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, list_offsets
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ConsumerConfig
+from brokerd.errors import WireError
+from brokerd.ids import TopicIdPartition
 from brokerd.producer.producer import Producer
 from brokerd.record.header import decode_header
 from tests.support.fake_broker import FakeBroker, FakeCluster, fake_cluster
@@ -59,6 +61,20 @@ def hang(cluster: FakeCluster, node_id: int) -> None:
                 one.leader, one.leader_epoch = (node_id + 1) % len(cluster.nodes), one.leader_epoch + 1
 
 
+def asked_while_it_hangs(
+    cluster: FakeCluster, client: BlockingClient, node_id: int, tps: Sequence[TopicIdPartition]
+) -> Mapping[TopicIdPartition, OffsetAndTimestamp | WireError]:
+    """Asks for the ends of partitions; the node hangs once the request has arrived there."""
+    node = cluster.nodes[node_id]
+    node.is_silent = True
+    before = node.calls["ListOffsets"]
+    call = client.loop_thread.submit(list_offsets(client.broker_client, dict.fromkeys(tps, OffsetSpec.LATEST)))
+    wait_until(lambda: node.calls["ListOffsets"] > before)
+    hang(cluster, node_id)
+    wait_until(lambda: call.has_ended)
+    return call.outcome()
+
+
 def asked_about(cluster: FakeCluster) -> int:
     return sum(node.calls["Metadata"] for node in cluster.nodes)
 
@@ -70,8 +86,7 @@ def test_the_patience_is_a_tenth_of_the_request_timeout() -> None:
 def test_a_call_to_a_leader_that_hangs_is_repeated_at_the_next_one(cluster: FakeCluster, client: BlockingClient) -> None:
     tps = [partition.tp for partition in cluster.create("t")]
     client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
-    hang(cluster, 1)
-    found = client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+    found = asked_while_it_hangs(cluster, client, 1, tps)
     assert all(isinstance(one, OffsetAndTimestamp) for one in found.values())
     assert [node.calls["ListOffsets"] for node in cluster.nodes] == [2, 2, 3]
 
@@ -80,8 +95,10 @@ def test_a_call_waits_at_a_leader_that_is_listed_until_another_one_leads(cluster
     partition = cluster.create("t")[1]
     client.list_offsets({partition.tp: OffsetSpec.LATEST})
     cluster.nodes[1].is_silent = True
-    before, connections = asked_about(cluster), dict(client.broker_client._connections)
+    connections = dict(client.broker_client._connections)
     call = client.loop_thread.submit(list_offsets(client.broker_client, {partition.tp: OffsetSpec.LATEST}))
+    wait_until(lambda: cluster.nodes[1].calls["ListOffsets"] == 2)
+    before = asked_about(cluster)
     wait_until(lambda: asked_about(cluster) > before + 2)
     assert not call.has_ended
     assert cluster.nodes[1].calls["ListOffsets"] == 2, "it is not repeated"
@@ -142,8 +159,7 @@ def test_batches_at_a_leader_that_hangs_go_to_the_next_one_in_sequence(cluster: 
 def test_a_node_that_was_given_up_is_asked_again_once_it_is_back(cluster: FakeCluster, client: BlockingClient) -> None:
     tp = cluster.create("t")[1].tp
     client.list_offsets({tp: OffsetSpec.LATEST})
-    hang(cluster, 1)
-    client.list_offsets({tp: OffsetSpec.LATEST})
+    asked_while_it_hangs(cluster, client, 1, [tp])
     cluster.nodes[1].is_silent = False
     for node in cluster.nodes:
         node.nodes = cluster.nodes
