@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import random
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -17,12 +18,13 @@ from brokerd.arguments import OffsetAndMetadata
 from brokerd.client import broker_client
 from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
+from brokerd.client.connection import Connection
 from brokerd.client.groups import lag_of
 from brokerd.client.metadata import Metadata
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.response_checks import error_in
 from brokerd.client.transactions import init_producer_id
-from brokerd.clock import SystemClock
+from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     BrokerUnreachableError,
@@ -41,10 +43,22 @@ from brokerd.producer.core.membership import MemberReport, TransactionEnd
 from brokerd.wire.methods import OF_COORDINATOR, UNARY
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, Node
 from brokerd.wire.v1.topics_pb2 import TopicDescription
+from tests.support.clock import HastyClock
 from tests.support.fake_broker import FakeBroker, FakeCluster, fake_cluster
+from tests.support.heartbeat import cancelled
 from tests.support.records import key_values, new_batch
+from tests.support.wait import DEADLINE_S, wait_until
 
 CALLS = {"Metadata", "FindCoordinator"} | OF_COORDINATOR
+LONG_MS = int(DEADLINE_S * 1_000)
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that needs seconds for an answer, as on a machine that stops meanwhile, is not left for another: tests count calls."""
+    monkeypatch.setattr(broker_client, "_FIRST_ATTEMPT_MS", LONG_MS)
+    monkeypatch.setattr(broker_client, "_OTHERS_MS", LONG_MS)
+    monkeypatch.setattr(broker_client, "patience_ms", lambda _request_timeout_ms: LONG_MS)
 
 
 @pytest.fixture
@@ -54,9 +68,14 @@ def client(cluster: FakeCluster) -> Iterator[BlockingClient]:
 
 
 def client_of(
-    servers: str, *, request_timeout_ms: int = 5_000, api_timeout_ms: int = 10_000, metadata_max_age_ms: int = 300_000
+    servers: str,
+    clock: Clock | None = None,
+    *,
+    request_timeout_ms: int = LONG_MS,
+    api_timeout_ms: int = LONG_MS,
+    metadata_max_age_ms: int = 300_000,
 ) -> BlockingClient:
-    """A client with a retry backoff of 1 to 2 ms."""
+    """A client with a retry backoff of 1 to 2 ms. On a HastyClock, a call ends soon however long each answer takes."""
     config = ClientConfig(
         bootstrap_servers=servers,
         retry_backoff_ms=1,
@@ -65,14 +84,24 @@ def client_of(
         api_timeout_ms=api_timeout_ms,
         metadata_max_age_ms=metadata_max_age_ms,
     )
-    return BlockingClient(config)
+    return BlockingClient(config, clock)
 
 
-class Middle(random.SystemRandom):
-    """Makes backoffs as long as configured, without jitter."""
+def fall_silent(node: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a node silent: a call to it times out once it has arrived. Those to other nodes may take as long as they need."""
+    node.is_silent = True
+    call = Connection.call
 
-    def random(self) -> float:
-        return 0.5
+    async def brief(self: Connection, *arguments: Any, **more: Any) -> Any:
+        if self.address != f"127.0.0.1:{node.port}":
+            return await call(self, *arguments, **more)
+        before = node.calls.total()
+        asked = asyncio.ensure_future(call(self, *arguments, **more))
+        await asyncio.to_thread(wait_until, lambda: node.calls.total() > before or asked.done())
+        await cancelled(asked)
+        raise self.unreachable("it did not respond in time")
+
+    monkeypatch.setattr(Connection, "call", brief)
 
 
 def calls_of(node: FakeBroker) -> dict[str, int]:
@@ -155,12 +184,13 @@ def test_a_coordinator_that_died_is_asked_for_at_another_node(cluster: FakeClust
     assert cluster.nodes[2].calls["InitProducerId"] == 1
 
 
-def test_a_coordinator_that_is_silent_is_asked_for_at_another_node(cluster: FakeCluster) -> None:
-    with client_of(cluster.servers, request_timeout_ms=300) as client:
-        client.init_producer_id()
-        cluster.nodes[0].is_silent = True
-        cluster.elect_coordinator(cluster.nodes[1])
-        client.init_producer_id()
+def test_a_coordinator_that_is_silent_is_asked_for_at_another_node(
+    cluster: FakeCluster, client: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.init_producer_id()
+    fall_silent(cluster.nodes[0], monkeypatch)
+    cluster.elect_coordinator(cluster.nodes[1])
+    client.init_producer_id()
     assert cluster.nodes[0].calls["FindCoordinator"] == 0
     assert cluster.nodes[1].calls["InitProducerId"] == 1
 
@@ -181,17 +211,18 @@ def test_a_coordinator_that_reads_its_log_is_asked_again_itself(cluster: FakeClu
 def test_nodes_that_name_each_other_are_asked_at_the_pace_of_the_retries(cluster: FakeCluster) -> None:
     one, two, three = cluster.nodes
     one.coordinator, two.coordinator, three.coordinator = two, three, one
-    settings = ClientConfig(bootstrap_servers=cluster.servers, retry_backoff_ms=100, retry_backoff_max_ms=100, api_timeout_ms=1_000)
-    with BlockingClient(settings) as client, pytest.raises(NotCoordinatorError):
+    with client_of(cluster.servers, HastyClock()) as client, pytest.raises(NotCoordinatorError) as raised:
         client.init_producer_id()
+    tried = re.search(r"\(tried (\d+) times", str(raised.value))
+    assert tried is not None
     asked = [calls_of(node) for node in cluster.nodes]
-    assert sum(calls.get("FindCoordinator", 0) for calls in asked) <= 13
+    assert sum(calls.get("FindCoordinator", 0) for calls in asked) <= int(tried[1])
     assert all(calls.get("FindCoordinator", 0) > 0 for calls in asked), "not one node alone is believed"
 
 
 def test_it_is_told_that_there_is_no_coordinator(cluster: FakeCluster) -> None:
     cluster.elect_coordinator(None)
-    with client_of(cluster.servers, api_timeout_ms=300) as client, pytest.raises(CoordinatorNotAvailableError, match="at present"):
+    with client_of(cluster.servers, HastyClock()) as client, pytest.raises(CoordinatorNotAvailableError, match="at present"):
         client.list_transactions()
 
 
@@ -227,14 +258,13 @@ def test_nodes_that_only_metadata_names_are_asked_when_the_bootstrap_server_is_g
         assert client.metadata().nodes
 
 
-def test_a_silent_node_is_left_for_another(cluster: FakeCluster) -> None:
-    with client_of(cluster.servers, request_timeout_ms=300) as client:
-        client.metadata()
-        cluster.nodes[0].is_silent = True
-        assert client.metadata().nodes
-        calls_of(cluster.nodes[0])
-        assert client.metadata().nodes
-        assert calls_of(cluster.nodes[0]) == {}
+def test_a_silent_node_is_left_for_another(cluster: FakeCluster, client: BlockingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.metadata()
+    fall_silent(cluster.nodes[0], monkeypatch)
+    assert client.metadata().nodes
+    calls_of(cluster.nodes[0])
+    assert client.metadata().nodes
+    assert calls_of(cluster.nodes[0]) == {}
 
 
 def test_a_node_that_comes_back_elsewhere_is_found(cluster: FakeCluster, client: BlockingClient) -> None:
@@ -313,7 +343,7 @@ def test_a_node_that_knows_nothing_new_is_left_for_another(cluster: FakeCluster,
 
 def test_the_one_node_that_is_away_is_named(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     partitions = cluster.create("t")
-    with client_of(cluster.servers, api_timeout_ms=2_000) as client:
+    with client_of(cluster.servers, HastyClock()) as client:
         client.metadata()
         cluster.stop(1)
         with pytest.raises(BrokerUnreachableError) as raised:
@@ -326,11 +356,9 @@ def test_the_one_node_that_is_away_is_named(cluster: FakeCluster, caplog: pytest
 def test_what_one_node_answers_says_more_than_that_another_is_away(cluster: FakeCluster) -> None:
     """The second attempt is the last one, and has enough time for an answer."""
     servers = f"127.0.0.1:{cluster.nodes[2].port},127.0.0.1:{cluster.nodes[0].port}"
-    config = ClientConfig(bootstrap_servers=servers, retry_backoff_ms=1_200, retry_backoff_max_ms=1_200, api_timeout_ms=2_300)
     cluster.stop(0)
     cluster.nodes[2].errors["AlterTopicConfigs"] = [NotReadyError("etcd is away", fate=Fate.NOT_APPENDED)]
-    with BlockingClient(config) as client:
-        client.broker_client._random = Middle()
+    with client_of(servers, HastyClock(), api_timeout_ms=25_000) as client:
         with pytest.raises(NotReadyError, match=r"etcd is away \(tried 2 times") as raised:
             client.alter_topic_configs("t", set_={"retention.ms": "1"})
         assert raised.value.fate is Fate.UNKNOWN, "the last attempt may have been carried out"
@@ -341,8 +369,7 @@ def test_what_one_node_answers_says_more_than_that_another_is_away(cluster: Fake
 
 def test_what_the_only_node_has_answered_is_told_if_the_call_ends_before_the_next_answer(broker: FakeBroker) -> None:
     """As with a node that needs five seconds for each answer, because it waits that long for etcd."""
-    settings = {"bootstrap_servers": f"127.0.0.1:{broker.port}", "retry_backoff_ms": 100, "retry_backoff_max_ms": 100}
-    error = broker._error
+    servers, error = f"127.0.0.1:{broker.port}", broker._error
 
     def answered(name: str) -> WireError | None:
         broker.is_silent = True
@@ -350,25 +377,21 @@ def test_what_the_only_node_has_answered_is_told_if_the_call_ends_before_the_nex
 
     broker._error = answered  # type: ignore[method-assign]
     broker.errors["AlterTopicConfigs"] = [NotReadyError("etcd is away")]
-    with BlockingClient(ClientConfig(**settings, api_timeout_ms=1_800)) as client:  # type: ignore[arg-type]
+    with client_of(servers, HastyClock(), api_timeout_ms=14_500) as client:  # which leaves half a second for the second attempt
         with pytest.raises(NotReadyError, match=r"etcd is away \(tried 2 times") as raised:
             client.alter_topic_configs("t", set_={"retention.ms": "1"})
         assert raised.value.fate is Fate.UNKNOWN
     broker.is_silent = False
     broker.errors["AlterTopicConfigs"] = [NotReadyError("etcd is away")]
-    patient = ClientConfig(**settings, request_timeout_ms=400, api_timeout_ms=1_800)  # type: ignore[arg-type]
-    with BlockingClient(patient) as client, pytest.raises(BrokerUnreachableError, match="no broker responded"):
+    patient = client_of(servers, HastyClock(), request_timeout_ms=400, api_timeout_ms=60_000)
+    with patient as client, pytest.raises(BrokerUnreachableError, match="no broker responded"):
         client.alter_topic_configs("t", set_={"retention.ms": "1"})
 
 
 def test_an_answer_of_long_ago_does_not_hide_that_nobody_responds(broker: FakeBroker) -> None:
     """The last attempts have little time, but are refused before it runs out."""
-    config = ClientConfig(
-        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=200, retry_backoff_max_ms=200, api_timeout_ms=900
-    )
     broker.errors["AlterTopicConfigs"] = [NotReadyError("it starts")]
-    with BlockingClient(config) as client:
-        client.broker_client._random = Middle()
+    with client_of(f"127.0.0.1:{broker.port}", HastyClock(), api_timeout_ms=29_000) as client:
         answered = broker._error
 
         def once(name: str) -> WireError | None:
@@ -433,7 +456,7 @@ def test_a_group_is_described_with_the_ends_that_the_leaders_know(
 
 def test_a_group_is_described_without_the_ends_that_nobody_knows(cluster: FakeCluster) -> None:
     partitions = cluster.create("t")
-    with client_of(cluster.servers, api_timeout_ms=500) as client:
+    with client_of(cluster.servers, HastyClock()) as client:
         client.commit_group_offsets("g", {one.tp: OffsetAndMetadata(0) for one in partitions})
         cluster.stop(1)
         described = client.describe_group("g").partitions
@@ -446,13 +469,14 @@ def test_a_group_is_described_without_the_ends_that_nobody_knows(cluster: FakeCl
 def test_groups_wait_for_a_leader_that_is_away_at_the_same_time(cluster: FakeCluster) -> None:
     partitions = cluster.create("t")
     group_ids = [f"g{number}" for number in range(10)]
-    with client_of(cluster.servers, api_timeout_ms=2_000) as client:
+    clock = HastyClock()
+    with client_of(cluster.servers, clock, api_timeout_ms=400_000) as client:
         for group_id in group_ids:
             client.commit_group_offsets(group_id, {one.tp: OffsetAndMetadata(0) for one in partitions})
         partitions[1].leader = NO_LEADER
-        began_ms = SystemClock().monotonic_ms()
+        began_ms = clock.boot_ms()
         described = client.describe_groups(group_ids)
-        assert SystemClock().monotonic_ms() - began_ms < 10_000
+        assert clock.boot_ms() - began_ms < 5 * 400_000
         assert [one.group.group_id for one in described] == group_ids
         assert [[lag_of(one) for one in group.partitions] for group in described] == [[0, -1, 0]] * 10
         del cluster.nodes[0].groups["g1"]  # the node fails to describe it
@@ -502,14 +526,25 @@ def test_topics_are_described_without_the_partitions_that_nobody_leads(cluster: 
     assert why_unknown(client, 1) == "its leader, node 0, does not lead it yet, or not any more: try again"
 
 
-def test_a_leader_that_falls_silent_is_waited_for_no_longer_than_a_call_may_take(cluster: FakeCluster) -> None:
+def test_a_leader_that_falls_silent_is_waited_for_no_longer_than_a_call_may_take(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = BrokerClient.call_once
+    times_ms: list[int] = []
+
+    async def noted(self: BrokerClient, node: int | str, request: Any, response_type: Any, timeout_ms: int, *more: Any) -> Any:
+        if node == 2:
+            times_ms.append(timeout_ms)
+            timeout_ms = 50
+        return await once(self, node, request, response_type, timeout_ms, *more)
+
     cluster.create("t")
-    with client_of(cluster.servers, request_timeout_ms=60_000, api_timeout_ms=500) as client:
+    with client_of(cluster.servers, request_timeout_ms=2 * LONG_MS) as client:
         client.describe_topics(["t"])
         cluster.nodes[2].is_silent = True
-        began_ms = SystemClock().monotonic_ms()
+        monkeypatch.setattr(BrokerClient, "call_once", noted)
         assert why_unknown(client, 2).startswith("its leader, node 2, did not answer: ")
-        assert SystemClock().monotonic_ms() - began_ms < 30_000
+    assert times_ms == [LONG_MS]
 
 
 def why_unknown(client: BlockingClient, number: int) -> str:

@@ -29,6 +29,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicInfo
 from brokerd.wire.v1 import offsets_pb2
+from tests.support.clock import HastyClock
 from tests.support.fake_broker import FakeBroker, fake_cluster
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S, wait_until
@@ -57,11 +58,12 @@ def test_a_view_without_epochs_is_older_than_one_with_them() -> None:
 
 
 @pytest.fixture
-def client(broker: FakeBroker) -> Iterator[BlockingClient]:
+def hasty(broker: FakeBroker) -> Iterator[BlockingClient]:
+    """A client whose calls end soon, however long each answer takes."""
     config = ClientConfig(
-        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, api_timeout_ms=1_000
+        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, request_timeout_ms=DEADLINE_MS
     )
-    with BlockingClient(config) as client:
+    with BlockingClient(config, HastyClock()) as client:
         yield client
 
 
@@ -150,7 +152,7 @@ def test_leaders_without_records_do_not_keep_others_waiting() -> None:
 
 @pytest.mark.parametrize("end", ["in an answer", "in a pause", "in an attempt"])
 def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
-    broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch, end: str
+    broker: FakeBroker, hasty: BlockingClient, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """No node will report the higher epoch again: the call fails after its timeout and forgets it, so the next one succeeds."""
     once = BrokerClient.call_once
@@ -162,7 +164,7 @@ def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
 
     partition = broker.create("t")[0]
     partition.leader_epoch = 5
-    client.metadata(["t"])
+    hasty.metadata(["t"])
     partition.leader_epoch = 3
     with monkeypatch.context() as patch:
         if end == "in an attempt":
@@ -176,37 +178,37 @@ def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
             patch.setattr(CallRetries, "left_ms", left_ms)
         if end == "in a pause":
             patch.setattr(CallRetries, "left_ms", lambda *_, **__: 0)
-        refused = client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp]
+        refused = hasty.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp]
     assert isinstance(refused, UnknownLeaderEpochError)
     assert "newer: restored" in refused.message
-    assert isinstance(client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp], OffsetAndTimestamp)
+    assert isinstance(hasty.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp], OffsetAndTimestamp)
 
 
-def test_an_epoch_without_a_leader_is_forgotten_if_none_is_heard_of_for_long(broker: FakeBroker, client: BlockingClient) -> None:
+def test_an_epoch_without_a_leader_is_forgotten_if_none_is_heard_of_for_long(broker: FakeBroker, hasty: BlockingClient) -> None:
     """etcd was restored to a state before that epoch, so no node reports it again."""
     partition = broker.create("t")[0]
     partition.put(new_batch(key_values([b"a"]), tp=partition.tp))
     partition.leader, partition.leader_epoch = NO_LEADER, 5
-    client.metadata(["t"])
+    hasty.metadata(["t"])
     partition.leader, partition.leader_epoch = 0, 4
     ranges = [FetchRange(partition.tp, 0, 1)]
-    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher, pytest.raises(NotLeaderError, match="has no leader"):
+    with PartitionFetcher(hasty, ranges, ConsumerConfig()) as fetcher, pytest.raises(NotLeaderError, match="has no leader"):
         list(fetcher)
-    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher:
+    with PartitionFetcher(hasty, ranges, ConsumerConfig()) as fetcher:
         assert len(list(fetcher)) == 1
 
 
-def test_an_epoch_with_a_leader_is_kept_beside_a_partition_without_one(broker: FakeBroker, client: BlockingClient) -> None:
+def test_an_epoch_with_a_leader_is_kept_beside_a_partition_without_one(broker: FakeBroker, hasty: BlockingClient) -> None:
     """A node that is behind would lead back to a leader that was deposed."""
     led, leaderless = broker.create("t", 2)
     led.leader_epoch, leaderless.leader = 5, NO_LEADER
-    client.metadata(["t"])
+    hasty.metadata(["t"])
     ranges = [FetchRange(leaderless.tp, 0, 1)]
-    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher, pytest.raises(NotLeaderError, match="has no leader"):
+    with PartitionFetcher(hasty, ranges, ConsumerConfig()) as fetcher, pytest.raises(NotLeaderError, match="has no leader"):
         list(fetcher)
     led.leader, led.leader_epoch = 7, 4
-    client.metadata(["t"])
-    assert client.loop_thread.run(client.broker_client.leader(led.tp)) == 0
+    hasty.metadata(["t"])
+    assert hasty.loop_thread.run(hasty.broker_client.leader(led.tp)) == 0
 
 
 @pytest.mark.parametrize(
