@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from brokerd.errors import AuthenticationError, DeliveryTimeoutError, Fate, NotEnoughReplicasError, ProducerClosedError
 from brokerd.ids import NO_LEADER
-from brokerd.producer.futures import RecordFuture
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault, double_of
 from tests.support.clock import HastyClock, ManualClock
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_members import wait_awake
 from tests.unit.producer.test_producer import producer_of
 
@@ -27,6 +27,31 @@ def broker() -> BrokerDouble:
 def refuse(broker: BrokerDouble, count: int, *, may_pass: bool = True) -> None:
     for errors in (broker.metadata_errors, broker.identity_errors, broker.open_errors):
         errors.extend([AuthenticationError(REFUSAL, may_pass=may_pass)] * count)
+
+
+def step_by_step(producer: Producer, clock: ManualClock, ms: int, condition: Callable[[], bool]) -> None:
+    """Waits for a condition. The clock moves on by `ms` after each step of the sender, and no faster, however late that comes."""
+    core, taken, seen = producer._core, 0, 0
+    step = core.step
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        nonlocal taken
+        result = step(*arguments, **more)
+        taken += 1
+        return result
+
+    def goes_on() -> bool:
+        nonlocal seen
+        if taken > seen:
+            seen = taken
+            clock.advance(ms)
+        with producer._shared.lock:
+            producer._wake()
+        return condition()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "step", counted)
+        wait_until(goes_on)
 
 
 def test_refusals_at_the_start_that_pass_are_not_heard_of(broker: BrokerDouble) -> None:
@@ -132,14 +157,13 @@ def test_records_that_wait_for_a_leader_are_told_of_and_why(broker: BrokerDouble
     broker.topics["t"].leaders[0] = NO_LEADER
 
     def is_told() -> bool:
-        clock.advance(200)
         assert clock.monotonic_ms() < 10_000, "it is told after five seconds"
         return any(record.levelname == "WARNING" for record in caplog.records)
 
     with producer_of(broker, clock, request_timeout_ms=10_000, delivery_timeout_ms=10**9) as producer:
         producer.partitions_for("t")
         late = producer.send("t", b"x")
-        wait_awake(producer, clock, is_told)
+        step_by_step(producer, clock, 200, is_told)
         clock.advance(10**9)
         wait_awake(producer, clock, late.done)
         error = late.exception(0)
@@ -154,19 +178,12 @@ def test_an_epoch_without_a_leader_is_forgotten_if_none_is_heard_of_for_long(bro
     clock, topic = ManualClock(), broker.topics["t"]
     leader, topic.leaders[0], topic.epochs = topic.leaders[0], NO_LEADER, (5,)
 
-    def ends(sent: RecordFuture) -> Callable[[], bool]:
-        def has_ended() -> bool:
-            clock.advance(200)
-            return sent.done()
-
-        return has_ended
-
     with producer_of(broker, clock, request_timeout_ms=1_000, delivery_timeout_ms=2_000) as producer:
         producer.partitions_for("t")
         topic.leaders[0], topic.epochs = leader, (4,)
         late = producer.send("t", b"x")
-        wait_awake(producer, clock, ends(late))
+        step_by_step(producer, clock, 200, late.done)
         assert isinstance(late.exception(0), DeliveryTimeoutError)
         sent = producer.send("t", b"y")
-        wait_awake(producer, clock, ends(sent))
+        step_by_step(producer, clock, 50, sent.done)
         assert sent.result(0).offset == 0
