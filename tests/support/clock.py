@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from brokerd.clock import SystemClock
+
 START_WALL_MS = 1_700_000_000_000
 _boots = itertools.count(1)
 
@@ -50,6 +52,16 @@ class ManualClock:
     def jump_wall(self, ms: int) -> None:
         """The wall clock is set."""
         self._wall_ms += ms
+
+
+class LateClock(SystemClock):
+    """The machine's clock, which a test moves ahead by `late_ms`: a limit of minutes ends when the test wants it to."""
+
+    late_ms = 0
+
+    def monotonic_ms(self) -> int:
+        """See Clock."""
+        return super().monotonic_ms() + self.late_ms
 
 
 class HastyClock(ManualClock):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from brokerd.aio import Producer
-from brokerd.clock import Clock, SystemClock
+from brokerd.clock import Clock
 from brokerd.errors import (
     AlreadyCommittedError,
     BufferExhaustedError,
@@ -29,6 +30,7 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.waiting import Wait
 from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault, TransportDouble, double_of
+from tests.support.clock import LateClock
 from tests.support.faces import AwaitedCoordinator
 from tests.support.heartbeat import beat, cancelled, held
 from tests.support.wait import DEADLINE_S, wait_until
@@ -70,16 +72,6 @@ def held_thread(producer: Producer) -> Any:
         loop.call_soon_threadsafe(hold)
 
     return held(call)
-
-
-class LateClock(SystemClock):
-    """A clock that a test moves ahead by `late_ms`."""
-
-    late_ms = 0
-
-    def monotonic_ms(self) -> int:
-        """See Clock."""
-        return super().monotonic_ms() + self.late_ms
 
 
 def numbers(broker: BrokerDouble, topic: str = "t") -> list[int]:
@@ -142,15 +134,24 @@ async def test_a_full_buffer_makes_tasks_wait_in_their_order(broker: BrokerDoubl
 
 async def test_a_buffer_that_stays_full_is_told_to_all_that_wait(broker: BrokerDouble) -> None:
     broker.topics["t"].leaders = [-1]
+    clock = LateClock()
 
-    producer = plain(broker, buffer_memory=20_000, max_block_ms=50)
-    sends = await asyncio.gather(*(producer.send("t", b"x" * 1_000) for _ in range(60)), return_exceptions=True)
-    refused = [send for send in sends if isinstance(send, BaseException)]
+    producer = plain(broker, clock, buffer_memory=20_000, max_block_ms=60_000)
+    sends = [asyncio.create_task(producer.send("t", b"x" * 1_000)) for _ in range(60)]
+    await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+    await beat()
+    clock.late_ms += 60_000
+    await asyncio.wait(sends, timeout=DEADLINE_S)
+    refused = [send.exception() for send in sends if send.exception() is not None]
     assert 0 < len(refused) < 60
     assert {type(error) for error in refused} == {BufferExhaustedError}
     assert not producer._lines._counts
+    nowhere = asyncio.create_task(producer.send("nowhere", b"x"))
+    missed = partial(producer._engine._core.topics.error_of, "nowhere", 0)
+    await asyncio.to_thread(wait_until, lambda: missed() is not None)
+    clock.late_ms += 60_000
     with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
-        await producer.send("nowhere", b"x")
+        await nowhere
     await producer.close(0)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from brokerd.clock import Clock
 from brokerd.errors import (
     AbortedBatchError,
     BrokerUnreachableError,
@@ -32,9 +35,10 @@ from brokerd.ids import TopicPartition
 from brokerd.producer.core.partitioner import partition_for_keys
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault, double_of
-from tests.support.clock import ManualClock
+from tests.support.clock import LateClock, ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
 
+MAX_BLOCK_MS = 60_000  # the default
 FAST: dict[str, object] = {
     "linger.ms": 0,
     "retry.backoff.ms": 1,
@@ -58,7 +62,7 @@ class Given(Producer):
         super().__exit__(kind, error, trace)
 
 
-def producer_of(broker: BrokerDouble, clock: ManualClock | None = None, **settings: object) -> Producer:
+def producer_of(broker: BrokerDouble, clock: Clock | None = None, **settings: object) -> Producer:
     given = {**FAST, **{name.replace("_", "."): value for name, value in settings.items()}}
     return Given(given, transport_factory=broker.transport, clock=clock)
 
@@ -67,6 +71,20 @@ def producer_of(broker: BrokerDouble, clock: ManualClock | None = None, **settin
 def producer(broker: BrokerDouble) -> Iterator[Producer]:
     with producer_of(broker) as made:
         yield made
+
+
+def out_of_time(clock: LateClock, call: Callable[[], object], is_due: Callable[[], bool]) -> BaseException | None:
+    """The error of a call whose max.block.ms ends once `is_due`, however long that takes."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call)
+        wait_until(lambda: waiting.done() or is_due())
+        clock.late_ms += MAX_BLOCK_MS
+        return waiting.exception(DEADLINE_S)
+
+
+def is_missed(producer: Producer, topic: str) -> bool:
+    """True once the producer has heard that there is no such topic."""
+    return producer._core.topics.error_of(topic, 0) is not None
 
 
 def rows(count: int, start: int = 0) -> pa.RecordBatch:
@@ -181,16 +199,22 @@ def test_a_lost_answer_times_out_and_is_asked_again(broker: BrokerDouble) -> Non
 
 
 def test_an_unknown_topic_is_waited_for_and_then_named(broker: BrokerDouble) -> None:
-    with producer_of(broker, max_block_ms=500) as producer:
-        with pytest.raises(
-            UnknownTopicOrPartitionError, match=r"'nowhere' still does not exist after max\.block\.ms \(500 ms\): create it \("
-        ):
-            producer.send("nowhere", b"x")
-        with pytest.raises(UnknownTopicOrPartitionError, match=r"'__own' still does not exist .*: names that start with '__'"):
-            producer.send("__own", b"x")  # the broker would refuse to create it
-        broker.metadata_errors.extend([BrokerUnreachableError("nobody at 127.0.0.1:9")] * 1000)
-        with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9192: nobody at 127\.0\.0\.1:9"):
-            producer.send("other", b"x")
+    clock = LateClock()
+    with producer_of(broker, clock) as producer:
+        error = out_of_time(clock, lambda: producer.send("nowhere", b"x"), lambda: is_missed(producer, "nowhere"))
+        assert isinstance(error, UnknownTopicOrPartitionError)
+        assert "'nowhere' still does not exist after max.block.ms (60000 ms): create it (" in str(error)
+        # the broker would refuse to create this one
+        error = out_of_time(clock, lambda: producer.send("__own", b"x"), lambda: is_missed(producer, "__own"))
+        assert isinstance(error, UnknownTopicOrPartitionError)
+        assert re.search("'__own' still does not exist .*: names that start with '__'", str(error))
+        broker.metadata_errors.extend([BrokerUnreachableError("nobody at 127.0.0.1:9")] * 100_000)
+        nobody = r"127\.0\.0\.1:9192: nobody at 127\.0\.0\.1:9"
+        error = out_of_time(
+            clock, lambda: producer.send("other", b"x"), lambda: isinstance(producer._core.last_trouble, BrokerUnreachableError)
+        )
+        assert isinstance(error, BrokerUnreachableError)
+        assert re.search(nobody, str(error))
 
 
 def test_a_callback_that_would_have_to_wait_is_told_so_at_once(broker: BrokerDouble) -> None:
@@ -221,10 +245,12 @@ def test_a_callback_that_would_have_to_wait_is_told_so_at_once(broker: BrokerDou
 
 def test_a_full_buffer_blocks_and_then_says_so(broker: BrokerDouble) -> None:
     broker.topics["t"].leaders = [-1] * 4
-    with producer_of(broker, buffer_memory=50_000, max_block_ms=500) as producer:
+    clock = LateClock()
+    with producer_of(broker, clock, buffer_memory=50_000) as producer:
         producer.send_batch("t", rows(1500))
-        with pytest.raises(BufferExhaustedError, match=r"max\.block\.ms \(500 ms\): buffer\.memory \(50000\)"):
-            producer.send_batch("t", rows(1500))
+        error = out_of_time(clock, lambda: producer.send_batch("t", rows(1500)), lambda: producer._core.pool.is_exhausted)
+        assert isinstance(error, BufferExhaustedError)
+        assert "max.block.ms (60000 ms): buffer.memory (50000)" in str(error)
         producer.close(0)
 
 

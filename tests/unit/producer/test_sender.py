@@ -17,7 +17,9 @@ from brokerd.producer.core.transport import Hello
 from brokerd.producer.futures import RecordFuture
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, StreamDouble, TransportDouble, double_of
+from tests.support.clock import LateClock
 from tests.support.wait import DEADLINE_S
+from tests.unit.producer.test_producer import is_missed, out_of_time
 
 
 class EndingTransport(TransportDouble):
@@ -71,15 +73,18 @@ def test_a_log_handler_that_raises_does_not_stop_the_producer() -> None:
     told: list[str] = []
     handler, source = Raising(), logging.getLogger("brokerd.producer")
     source.addHandler(handler)
-    settings = {"linger.ms": 200, "max.block.ms": 300, "retry.backoff.ms": 1, "retry.backoff.max.ms": 1}
+    settings, clock = {"linger.ms": 60_000, "retry.backoff.ms": 1, "retry.backoff.max.ms": 1}, LateClock()
     try:
-        with Producer(settings, transport_factory=double_of(1).transport) as producer:
-            with pytest.raises(UnknownTopicOrPartitionError):
-                producer.send("missing", b"v")
+        with Producer(settings, transport_factory=double_of(1).transport, clock=clock) as producer:
+            error = out_of_time(clock, lambda: producer.send("missing", b"v"), lambda: is_missed(producer, "missing"))
+            assert isinstance(error, UnknownTopicOrPartitionError)
             future = producer.send("t", b"v")
             future.add_done_callback(call_back)
-            assert future.result(DEADLINE_S).offset == 0
-            assert producer.send("t", b"v").result(DEADLINE_S).offset == 1
+            producer.flush(DEADLINE_S)
+            assert future.result(0).offset == 0
+            last = producer.send("t", b"v")
+            producer.flush(DEADLINE_S)
+            assert last.result(0).offset == 1
     finally:
         source.removeHandler(handler)
     assert told[-1] == "a callback of a produce future raised"

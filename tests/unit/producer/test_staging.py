@@ -25,8 +25,9 @@ from brokerd.producer.futures import BatchFuture
 from brokerd.producer.intake import CHUNK_BYTES_MIN, STAGED_MAX, Intake, RecordChunk
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault, double_of
+from tests.support.clock import LateClock
 from tests.support.wait import DEADLINE_S, wait_until
-from tests.unit.producer.test_producer import producer_of, rows
+from tests.unit.producer.test_producer import out_of_time, producer_of, rows
 
 COUNT = 3_000  # rows of a batch that is too large for a chunk
 SETTINGS: dict[str, Any] = {"linger_ms": 60_000, "delivery_timeout_ms": 200_000, "batch_size": 2**20}
@@ -290,11 +291,13 @@ def test_what_waits_for_memory_is_refused_while_close_still_waits(broker: Broker
 
 
 def test_a_full_buffer_is_waited_for(broker: BrokerDouble) -> None:
-    with producer_of(broker, **TINY | {"linger_ms": 60_000}, max_block_ms=1_000) as producer:
+    clock = LateClock()
+    with producer_of(broker, clock, **TINY | {"linger_ms": 60_000}) as producer:
         know(producer)
         broker.faults.extend([Fault(drop_request=True)] * 1_000)
-        with pytest.raises(BufferExhaustedError, match="full of records"):
-            fill(producer)
+        error = out_of_time(clock, lambda: fill(producer), lambda: producer._core.pool.is_exhausted)
+        assert isinstance(error, BufferExhaustedError)
+        assert "full of records" in str(error)
         producer.close(0)
 
 

@@ -18,6 +18,7 @@ from brokerd.errors import (
     BrokerUnreachableError,
     ConfigError,
     Fate,
+    ProducerClosedError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
@@ -210,7 +211,8 @@ def test_all_who_wait_for_a_topic_hear_why_it_is_refused() -> None:
 
 def test_a_refused_topic_does_not_hide_that_an_earlier_attempt_may_have_written() -> None:
     broker = double_of(1)
-    with producer_of(broker, reconnect_backoff_ms=500, reconnect_backoff_max_ms=500) as producer:
+    # The stream is not opened again before the answer to the metadata request, however long that takes.
+    with producer_of(broker, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000) as producer:
         producer.send("t", b"x").result(DEADLINE_S)
         broker.topic_errors["t"] = TopicAuthorizationFailedError("no right")
         broker.faults.append(Fault(kill_after=True))
@@ -230,16 +232,18 @@ def test_a_log_handler_may_use_the_producer_that_logs(*, is_reachable: bool) -> 
         def emit(self, _record: logging.LogRecord) -> None:
             other = Thread(target=producer.metrics, daemon=True)
             other.start()
-            other.join(1)
+            other.join(DEADLINE_S)
             is_free.append(not other.is_alive())
 
     handler, source = Sending(), logging.getLogger("brokerd.producer")
     source.addHandler(handler)
     try:
-        with producer_of(broker, max_block_ms=200) as producer:
-            with pytest.raises((UnknownTopicOrPartitionError, BrokerUnreachableError)):
-                producer.send("missing", b"v")
+        with producer_of(broker) as producer, ThreadPoolExecutor(1) as pool:
+            call = pool.submit(producer.send, "missing", b"v")
             wait_until(lambda: bool(is_free))
+            producer.close(0)
+            with pytest.raises(ProducerClosedError):
+                call.result(DEADLINE_S)
     finally:
         source.removeHandler(handler)
     assert all(is_free)
