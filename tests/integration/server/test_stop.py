@@ -25,7 +25,8 @@ WATCH = "/grpc.health.v1.Health/Watch"
 
 
 def test_a_watcher_that_reads_nothing_holds_up_no_stop(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path / "data", settings={"shutdown.grace.ms": 60_000}) as daemon, ExitStack() as stack:
+    """The grace is ten minutes, and the watchers last for a minute and a half: a stop that waits for either fails the test."""
+    with DaemonProcess(tmp_path / "data", settings={"shutdown.grace.ms": 600_000}) as daemon, ExitStack() as stack:
         victim = Victim(daemon)
         watchers = [stack.enter_context(closing(RawHttp2(daemon.port, window=0))) for _ in range(3)]
         for watcher in watchers:
@@ -34,7 +35,7 @@ def test_a_watcher_that_reads_nothing_holds_up_no_stop(tmp_path: Path) -> None:
             watcher.pump(0.1)
         victim.works()
         victim.channel.close()
-        assert daemon.terminate() == 0
+        assert daemon.terminate(60) == 0
     assert (tmp_path / "data" / "clean-shutdown").exists()
 
 

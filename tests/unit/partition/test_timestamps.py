@@ -193,9 +193,10 @@ def test_aborted_records_are_passed_over_without_a_search_through_the_others(log
     log.flush()
     entries = [Counted(*one) for one in log.producers.aborted.entries]
     log.producers.aborted = AbortedTransactions(entries)
+    Counted.looks = 0  # those of the index were made once
     assert log.look_ups.offset_for_timestamp(2, is_committed=True) is None
     assert log.look_ups.newest_offset(1, is_committed=True) == 0
-    assert Counted.looks <= 3 * len(entries)
+    assert Counted.looks <= 2 * len(entries)
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
